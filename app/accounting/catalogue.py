@@ -38,24 +38,14 @@ PUBLISHED: Mapping[str, Callable[..., Guarantee]] = {
 
 
 def account(name: str, parameters: Mapping[str, Any]) -> Guarantee:
-    """Return the guarantee of ``parameters`` under the bound called ``name``.
-
-    Raises:
-        NotFoundError: the bound does not exist.
-        ParameterError: a parameter is missing, unknown or out of its range.
-    """
+    """Return the guarantee of a bound, or raise ``NotFoundError`` or ``ParameterError``."""
     if name not in PUBLISHED:
         raise NotFoundError("mechanism", name)
     return _call(PUBLISHED[name], parameters)
 
 
 def compute(name: str, parameters: Mapping[str, Any]) -> float:
-    """Return one of ``quantities.QUANTITIES``.
-
-    Raises:
-        NotFoundError: the quantity does not exist.
-        ParameterError: a parameter is missing, unknown or out of its range.
-    """
+    """Return one of ``quantities.QUANTITIES``, or raise ``NotFoundError`` or ``ParameterError``."""
     if name not in QUANTITIES:
         raise NotFoundError("mechanism or quantity", name)
     return _call(QUANTITIES[name], parameters)

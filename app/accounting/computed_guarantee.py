@@ -47,11 +47,7 @@ class ComputedGuarantee(Guarantee):
         return self.inner.kind
 
     def epsilon(self, *, delta: float) -> float:
-        """Return an epsilon at which delta is met, rounded up.
-
-        Raises:
-            CalibrationError: what rounding leaves is not small beside delta.
-        """
+        """Return an epsilon at which delta is met, rounded up, if rounding leaves less."""
         delta = require_delta(delta)
         for rounding in _SHARES_OF_ROUNDING:
             try:
@@ -121,11 +117,8 @@ def computed(guarantee: Guarantee, residue: Residue) -> Guarantee: ...
 def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
     """Return what is left of a guarantee about real numbers when releases are computed in floats.
 
-    ``residue`` is how far, in each world, a computed release is from that of real numbers.
-
-    Raises:
-        ParameterError: the guarantee is a point, which carries no residue, or the residue is too
-            large for any statement.
+    ``residue`` is how far, in each world, a computed release is from that of real numbers. A point
+    carries no residue.
     """
     if residue.mu == residue.delta == 0 or isinstance(guarantee, ExactGuarantee):
         return guarantee

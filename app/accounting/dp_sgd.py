@@ -80,10 +80,6 @@ def account(
 
     With a ``dimension``, the numbers in a gradient, it counts floats, and needs the number of
     ``records`` in the training for the largest sample.
-
-    Raises:
-        ParameterError: a parameter is out of its range, ``records`` is missing, or the noise is too
-            small for float64.
     """
     multiplier = require_positive("noise_multiplier", noise_multiplier)
     rate = require_fraction("sampling_rate", sampling_rate)
@@ -107,11 +103,7 @@ def account(
 
 
 def largest_sample(*, records: int, sampling_rate: float) -> int:
-    """Return what a Poisson sample exceeds with chance below 2^-60, by Bernstein's inequality.
-
-    Raises:
-        ParameterError: a number is out of range.
-    """
+    """Return what a Poisson sample exceeds with chance below 2^-60, by Bernstein's inequality."""
     records = require_steps("records", records)
     rate = require_fraction("sampling_rate", sampling_rate)
     third = _LOG_LARGER_SAMPLE / 3
@@ -133,10 +125,6 @@ def calibrate(
     """Return the smallest noise multiplier that reaches (epsilon, delta), rounded up.
 
     A search over some six accountings. The answer is at most 0.1 % above the smallest.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise of reasonable size meets the target.
     """
     return _calibrated(
         require_positive("epsilon", epsilon),

@@ -89,11 +89,7 @@ def rounded_log_delta(*, mu: float, epsilon: float) -> float:
 
 
 def delta_of(*, mu: float, epsilon: float) -> float:
-    """Return the smallest delta for which mu-GDP gives (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: mu is not positive, or epsilon is negative.
-    """
+    """Return the smallest delta for which mu-GDP gives (epsilon, delta), rounded up."""
     mu = require_positive("mu", mu)
     epsilon = require_non_negative("epsilon", epsilon)
     if epsilon == 0:
@@ -105,10 +101,6 @@ def epsilon_of(*, mu: float, delta: float) -> float:
     """Return the smallest epsilon for which mu-GDP gives (epsilon, delta), rounded up.
 
     0 where delta(0) <= delta already.
-
-    Raises:
-        ParameterError: mu is not positive, or delta lies outside (0, 1).
-        CalibrationError: the search did not converge.
     """
     mu = require_positive("mu", mu)
     delta = require_delta(delta)
@@ -126,12 +118,7 @@ def epsilon_of(*, mu: float, delta: float) -> float:
 
 
 def mu_of(*, epsilon: float, delta: float) -> float:
-    """Return the largest mu for which mu-GDP gives (epsilon, delta), rounded down.
-
-    Raises:
-        ParameterError: epsilon is not positive, or delta lies outside (0, 1).
-        CalibrationError: the search did not converge.
-    """
+    """Return the largest mu for which mu-GDP gives (epsilon, delta), rounded down."""
     epsilon = require_positive("epsilon", epsilon)
     delta = require_delta(delta)
     target = math.log(delta)

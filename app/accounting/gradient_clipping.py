@@ -82,11 +82,7 @@ class StepSize:
 
 
 def step_size(*, gradient_clip: float, learning_rate: float, weight_decay: float) -> StepSize:
-    """Return contraction and shift of one step.
-
-    Raises:
-        ParameterError: a number is out of range, or learning_rate * weight_decay >= 1.
-    """
+    """Return contraction and shift of one step; learning_rate * weight_decay is below 1."""
     gradient_clip = require_non_negative("gradient_clip", gradient_clip)
     learning_rate = require_positive("learning_rate", learning_rate)
     weight_decay = require_non_negative("weight_decay", weight_decay)
@@ -145,11 +141,7 @@ class Odometer:
         return self._chain.mu
 
     def guarantee(self) -> CoupledGuarantee:
-        """Return what the steps so far guarantee: what ``account`` returns for them.
-
-        Raises:
-            ParameterError: no step was counted yet, or its noise is too small for float64.
-        """
+        """Return what ``account`` returns for the steps so far, which must be at least one."""
         mu = self._chain.certified_mu()
         run = tuple(zip(self._steps, self._times, strict=True))
         steps = self.steps
@@ -187,9 +179,6 @@ def account(
     """Return the guarantee of ``steps`` steps; each schedule is one number or one per step.
 
     With few ``cells`` the coupling is quicker, and its delta a little larger.
-
-    Raises:
-        ParameterError: a parameter is out of its range, or a schedule has the wrong length.
     """
     initial_clip = require_positive("initial_clip", initial_clip)
     steps = require_steps("steps", steps)
@@ -237,10 +226,6 @@ def calibrate(
 
     The running minimum alone is inversely proportional to the noise, in real arithmetic; where the
     coupling does with less, the answer is at most 1e-4 above the smallest.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise meets the target, or the conversion of it did not converge.
     """
     given = partial(
         account,

@@ -55,9 +55,6 @@ class GaussianGuarantee(Guarantee):
     """mu-GDP up to ``slack`` in total variation: as hard to tell apart as N(0, 1) and N(mu, 1).
 
     delta(epsilon) is that pair's plus (1 + e^epsilon) slack; mu = slack = 0 is exact.
-
-    Raises:
-        ParameterError: mu or slack is NaN, infinite or negative.
     """
 
     kind: ClassVar[str] = "gaussian"
@@ -70,11 +67,7 @@ class GaussianGuarantee(Guarantee):
         require_non_negative("slack", self.slack)
 
     def epsilon(self, *, delta: float) -> float:
-        """Return the smallest epsilon, rounded outward (docs/guarantees.md, section 1).
-
-        Raises:
-            CalibrationError: no epsilon has so small a delta, because of the slack.
-        """
+        """Return the smallest epsilon, rounded outward; slack may leave none for a small delta."""
         delta = require_delta(delta)
         if self.slack == 0:
             return gaussian.epsilon_of(mu=self.mu, delta=delta) if self.mu > 0 else 0.0
@@ -154,11 +147,7 @@ class RenyiGuarantee(Guarantee):
 
 @dataclass(frozen=True)
 class PointGuarantee(Guarantee):
-    """One pair (epsilon, delta) and what follows from it only by monotonicity.
-
-    Raises:
-        ParameterError: at_epsilon is negative or not finite, or at_delta lies outside [0, 1].
-    """
+    """One pair (epsilon, delta) and what follows from it only by monotonicity."""
 
     kind: ClassVar[str] = "point"
 

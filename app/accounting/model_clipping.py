@@ -123,11 +123,7 @@ def account(
     initial_noise_std: float = 0.0,
     dimension: int | None = None,
 ) -> PointGuarantee:
-    """Return the point (epsilon, delta) that ``steps`` equal steps give at ``epsilon``.
-
-    Raises:
-        ParameterError: a parameter is out of its range, or the noise is too small for float64.
-    """
+    """Return the point (epsilon, delta) that ``steps`` equal steps give at ``epsilon``."""
     odometer = Odometer(
         epsilon=epsilon,
         initial_clip=initial_clip,
@@ -150,12 +146,7 @@ def steps_needed(
     initial_noise_std: float = 0.0,
     dimension: int | None = None,
 ) -> int:
-    """Return the first number of steps at which delta_t <= delta.
-
-    Raises:
-        ParameterError: a parameter is out of its range, or the noise is too small for float64.
-        CalibrationError: more than a million steps are needed.
-    """
+    """Return the first number of steps, up to a million, at which delta_t <= delta."""
     target = math.log(require_delta(delta))
     odometer = Odometer(
         epsilon=epsilon,
@@ -179,9 +170,6 @@ def separation_of(model_clip: float, noise_std: float, *, dimension: int | None 
     """Return how far apart a step's Gaussians may be, in standard deviations, rounded up.
 
     2 model_clip / noise_std, and with a ``dimension`` what floats add to it.
-
-    Raises:
-        ParameterError: a number is not positive, or the noise is too small for float64.
     """
     return _separation("model_clip", model_clip, noise_std, dimension)
 

@@ -86,10 +86,6 @@ def account(
     """Return the guarantee of every release of the lineage.
 
     ``earlier_steps`` are those of earlier requests, whose rounding counts too.
-
-    Raises:
-        ParameterError: a parameter is out of its range, no order meets the step-size bound, or the
-            noise is too small for float64.
     """
     rate = require_positive("learning_rate", learning_rate)
     decay = require_positive("weight_decay", weight_decay)
@@ -177,10 +173,6 @@ def steps_needed(
     """Return the smallest (K_A, K) that keep the divergence at ``order`` below a target.
 
     K_A >= (2B/(lambda eta)) log(q log(B)/e), K >= (2B/(lambda eta)) log(2q (e + (r/n) log B)/e).
-
-    Raises:
-        ParameterError: a parameter is out of its range, or the step size is above its bound.
-        CalibrationError: more than 10^12 steps are needed.
     """
     target = require_positive("divergence", divergence)
     variance = require_noise("noise_std", noise_std) ** 2 / (2 * learning_rate)

@@ -43,11 +43,7 @@ def integral(function: Callable[[float], float], low: float, high: float) -> tup
 
 
 def root_between(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function changes its sign, to the last digits (Chandrupatla 1997).
-
-    Raises:
-        CalibrationError: both ends have the same sign, or a value is not a number.
-    """
+    """Return where a function changes its sign, to the last digits (Chandrupatla 1997)."""
     first, second = high, low
     at_first, at_second = function(first), function(second)
     if math.isnan(at_first) or math.isnan(at_second) or (at_first < 0) == (at_second < 0):
@@ -78,11 +74,7 @@ def root_between(function: Callable[[float], float], low: float, high: float) ->
 
 
 def confirmed(holds: Callable[[float], bool], proposal: float, sign: int) -> float:
-    """Return ``proposal`` moved outward (up for sign 1, down for -1) until ``holds`` says yes.
-
-    Raises:
-        CalibrationError: it never does.
-    """
+    """Return ``proposal`` moved outward (up for sign 1, down for -1) until ``holds`` says yes."""
     move = 2e-15
     for _ in range(60):
         candidate = proposal * (1 + sign * move) + (1e-15 if sign > 0 else 0.0)

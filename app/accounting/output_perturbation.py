@@ -35,11 +35,7 @@ TERMS = Terms(
 def account(
     *, initial_clip: float, noise_std: float, dimension: int | None = None
 ) -> GaussianGuarantee:
-    """Return the guarantee of one release; with a ``dimension``, of one that is computed in floats.
-
-    Raises:
-        ParameterError: a parameter is not positive, or the noise is too small for float64.
-    """
+    """Return the guarantee of one release; with a ``dimension``, of one computed in floats."""
     initial_clip = require_positive("initial_clip", initial_clip)
     noise_std = require_noise("noise_std", noise_std)
     mu = 2 * initial_clip / noise_std * (1 + 1e-15)
@@ -54,13 +50,7 @@ def account(
 def calibrate(
     *, epsilon: float, delta: float, initial_clip: float, dimension: int | None = None
 ) -> float:
-    """Return the smallest noise_std that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: the conversion of the target did not converge, or rounding leaves more
-            than the target at any noise.
-    """
+    """Return the smallest noise_std that reaches (epsilon, delta), rounded up."""
     distance = 2 * require_positive("initial_clip", initial_clip)
     exact = distance / gaussian.mu_of(epsilon=epsilon, delta=delta) * (1 + 4e-15)
     if dimension is None:

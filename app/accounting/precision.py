@@ -51,9 +51,6 @@ def grid_of(noise_std: float) -> float:
     """Return the grid for noise of one standard deviation: a power of two.
 
     At least 2^-20 noise_std and less than twice that.
-
-    Raises:
-        ParameterError: noise_std is out of its range.
     """
     mantissa, exponent = math.frexp(require_noise("noise_std", noise_std))
     return math.ldexp(1.0, exponent - GRID_BITS - (mantissa == 0.5))
@@ -73,10 +70,6 @@ def sampling_residue(*, dimension: int, draws: int, reach: float, noise_std: flo
     """Return what the sampler, the addition and the grid leave after ``draws`` noisy steps.
 
     ``reach`` bounds the norm of a position before its noise; ``noise_std`` is the smallest of all.
-
-    Raises:
-        ParameterError: a number is out of range, or the noise is too small beside ``reach`` for
-            float64 to add the two.
     """
     dimension = require_steps("dimension", dimension)
     ratio = require_non_negative("reach", reach) / require_noise("noise_std", noise_std)

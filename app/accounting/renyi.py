@@ -26,12 +26,7 @@ _GRID = 160
 
 
 def best_epsilon(*, curve: Curve, delta: float, highest_order: float = math.inf) -> float:
-    """Return the smallest epsilon that ``curve`` (order to divergence) gives at ``delta``.
-
-    Raises:
-        ParameterError: delta lies outside (0, 1).
-        CalibrationError: no order gives a finite bound.
-    """
+    """Return the smallest epsilon that ``curve`` (order to divergence) gives at ``delta``."""
     log_delta = math.log(require_delta(delta))
 
     def mironov(order: float, divergence: float) -> float:
@@ -47,12 +42,7 @@ def best_epsilon(*, curve: Curve, delta: float, highest_order: float = math.inf)
 
 
 def best_log_delta(*, curve: Curve, epsilon: float, highest_order: float = math.inf) -> float:
-    """Return the smallest log delta that ``curve`` gives at ``epsilon``, at most 0.
-
-    Raises:
-        ParameterError: epsilon is negative.
-        CalibrationError: no order gives a finite bound.
-    """
+    """Return the smallest log delta that ``curve`` gives at ``epsilon``, at most 0."""
     epsilon = require_non_negative("epsilon", epsilon)
 
     def mironov(order: float, divergence: float) -> float:
@@ -73,9 +63,6 @@ def advantage(*, curve: Curve, highest_order: float = math.inf) -> float:
 
     min over orders q of sqrt(2 D_q) and (q e^{D_q (q-1)/q} / (q-1)) [2(q-1)]^{1/q} - 1.
     Source: Chourasia & Shah 2023, Theorem 4.1.
-
-    Raises:
-        CalibrationError: no order gives a finite bound.
     """
 
     def pinsker(order: float, divergence: float) -> float:

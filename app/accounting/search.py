@@ -51,9 +51,6 @@ def smallest_noise(
 
     ``meets`` must go from false to true once as the noise grows. ``scale`` is a first guess,
     ``relative_width`` how far above the smallest the answer may lie.
-
-    Raises:
-        CalibrationError: nothing between 1e-9 and 1e9 times the scale is the smallest.
     """
     high = scale
     while not meets(high):
@@ -121,9 +118,6 @@ def smallest_noise_by_secant(
     For targets that take long to evaluate: ``excess`` falls about as -log(noise), and lines through
     its last values lead to the root in few of them. ``scale`` is a first guess, ``relative_width``
     how far above the smallest the answer may lie.
-
-    Raises:
-        CalibrationError: nothing within a factor of 1e9 of the scale is the smallest.
     """
     low = high = last = None  # (log noise, excess): too little, enough, and the one before
     width = math.log1p(relative_width)

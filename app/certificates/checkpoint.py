@@ -61,11 +61,7 @@ class Checkpoint:
 
 
 def open_checkpoint(note: bytes, keys: Collection[NoteKey]) -> Checkpoint:
-    """Return the checkpoint in a note that one of the keys has signed under the log's name.
-
-    Raises:
-        NoteError: the note is invalid, not a checkpoint, or does not have its key's name.
-    """
+    """Return the checkpoint in a note that one of the keys signed as its log, or ``NoteError``."""
     text = open_note(note, keys)
     checkpoint = Checkpoint.from_text(text)
     open_note(note, [key for key in keys if key.name == checkpoint.origin])

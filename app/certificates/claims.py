@@ -28,9 +28,7 @@ def claims_of(
 ) -> dict[str, Any]:
     """Return a statement's fields ``guarantee``, ``accountant`` and ``assumptions``.
 
-    Raises:
-        ParameterError, CalibrationError: no guarantee can be computed.
-        TargetNotMetError: the resulting guarantee is weaker than the target.
+    ``TargetNotMetError`` if the guarantee is weaker than the target.
     """
     guarantee = mechanism.account()
     if not guarantee.meets(epsilon=epsilon, delta=delta):

@@ -46,12 +46,7 @@ class WitnessSigner:
 
     @classmethod
     def from_file(cls, path: Path, *, name: str) -> "WitnessSigner":
-        """Read the key from a PEM file of mode 0600; make it if it is missing.
-
-        Raises:
-            ConfigurationError: the file is readable by others, or not an Ed25519 key.
-            NoteError: the name is not valid for a key.
-        """
+        """Read or make the key, an Ed25519 one, as ``load_private_key`` does."""
         key = load_private_key(path, Ed25519PrivateKey.generate, create=True)
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigurationError(f"{path} is not an Ed25519 key")
@@ -74,11 +69,7 @@ def is_cosignature(line: str, note: str, witness: WitnessKey) -> bool:
 
 
 def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: int) -> str:
-    """Check that enough of the given witnesses have cosigned a checkpoint; return how many.
-
-    Raises:
-        VerificationError: too few have, or a cosignature in the name of one is invalid.
-    """
+    """Check that enough of the given witnesses have cosigned a checkpoint; return how many."""
     try:
         _, signed = signatures_by(note, witnesses)
     except NoteError as error:

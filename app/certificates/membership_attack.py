@@ -48,9 +48,6 @@ def check_audit(audit: Audit, *, forgotten: int, held_out: int) -> None:
     """Check a certificate's ``audit`` field; its two figures cannot be recomputed.
 
     The certificate accounts for ``forgotten`` records, its evaluation read ``held_out`` ones.
-
-    Raises:
-        VerificationError: it has neither of the two forms, or other record counts.
     """
     stated = audit.model_dump(exclude_unset=True)
     counts = {"forgotten": audit.forgotten_records, "held_out": audit.held_out_records}

@@ -44,11 +44,7 @@ class NoteKey:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse a key from the format of ``str``: name+id+key.
-
-        Raises:
-            NoteError: it is malformed, or has another algorithm.
-        """
+        """Parse a key from the format of ``str``, name+id+key, or raise ``NoteError``."""
         name, _, rest = text.strip().partition("+")
         _, _, encoded = rest.partition("+")
         try:
@@ -71,11 +67,7 @@ class NoteKey:
 
 
 def sign_note(text: str, *, key: NoteKey, sign: Callable[[bytes], bytes]) -> str:
-    """Return the note of a text with one signature, made by ``sign`` and verified by ``key``.
-
-    Raises:
-        NoteError: the text is not valid in a note.
-    """
+    """Return the note of a text with one signature, made by ``sign`` and verified by ``key``."""
     _check_text(text)
     return f"{text}\n{signature_line(key, sign(text.encode()))}"
 
@@ -86,12 +78,7 @@ def signature_line(key: NoteKey, signature: bytes) -> str:
 
 
 def open_note(note: bytes, keys: Collection[NoteKey]) -> str:
-    """Return a note's text if at least one of the keys has signed it.
-
-    Raises:
-        NoteError: it is too large, malformed, signed by none of the keys, or has an invalid
-            signature in the name of one of them.
-    """
+    """Return a note's text, or raise ``NoteError`` unless one of the keys has signed it."""
     text, signed = signatures_by(note, keys)
     if not signed:
         raise NoteError("the note is not signed by a trusted key")
@@ -99,12 +86,7 @@ def open_note(note: bytes, keys: Collection[NoteKey]) -> str:
 
 
 def signatures_by(note: bytes, keys: Collection[NoteKey]) -> tuple[str, Sequence[NoteKey]]:
-    """Return a note's text and the keys that have signed it.
-
-    Raises:
-        NoteError: it is too large, malformed, or has an invalid signature in the name of one of the
-            keys.
-    """
+    """Return a note's text and the keys that have signed it; a wrong signature is an error."""
     text, signatures = _split(note)
     signed: list[NoteKey] = []
     for name, key_id, signature in signatures:

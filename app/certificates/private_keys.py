@@ -22,8 +22,7 @@ Key = TypeVar("Key", bound=PrivateKeyTypes)
 def load_private_key(path: Path, generate: Callable[[], Key], *, create: bool) -> PrivateKeyTypes:
     """Read a key from a PEM file of mode 0600; with ``create``, make it if it is missing.
 
-    Raises:
-        ConfigurationError: the file is missing, readable by others, or holds no private key.
+    ``ConfigurationError`` if the file is missing, readable by others, or holds no private key.
     """
     content = create_key_file(path, lambda: _pem(generate())) if create else read_key_file(path)
     try:

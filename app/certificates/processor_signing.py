@@ -41,12 +41,7 @@ class ProcessorSigner:
     def from_files(
         cls, key_file: Path, certificate_file: Path, *, domain: str
     ) -> "ProcessorSigner":
-        """Read the key, and the certificate with its chain, in PEM.
-
-        Raises:
-            ConfigurationError: a file is missing or malformed, the certificate is not for the key,
-                or it is for another domain.
-        """
+        """Read the key, and its certificate for the domain with its chain, in PEM."""
         key = load_processor_key(key_file)
         try:
             pem = certificate_file.read_text()
@@ -78,11 +73,7 @@ class ProcessorSigner:
 
 
 def load_processor_key(path: Path, *, create: bool = False) -> PrivateKey:
-    """Read an RSA or EC key from a PEM file of mode 0600; with ``create``, create an RSA key.
-
-    Raises:
-        ConfigurationError: the file is missing, readable by others, or holds another kind of key.
-    """
+    """Read or make an RSA or EC key, as ``load_private_key`` does; a new one is an RSA key."""
     key = load_private_key(
         path, lambda: generate_private_key(public_exponent=65537, key_size=_RSA_BITS), create=create
     )

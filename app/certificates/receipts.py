@@ -39,11 +39,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Receipt":
-        """Parse ``receipt_salt``, ``records``, ``record_ids`` and ``subject_ids`` of a JSON object.
-
-        Raises:
-            VerificationError: it is not a receipt.
-        """
+        """Parse ``receipt_salt``, ``records``, ``record_ids`` and ``subject_ids`` of a receipt."""
         if len(content) > MAX_BYTES:
             raise VerificationError("receipt", f"larger than {MAX_BYTES} bytes")
         try:
@@ -113,9 +109,6 @@ def check_receipt(
     Of an ensemble, with ``members``, it is also shown to which of them each record belonged, a
     subject's all to one; where an older certificate ``since`` did not account for it, that member
     was trained anew after it.
-
-    Raises:
-        VerificationError: a record is missing, a commitment is foreign, or a proof fails.
     """
     if proof is None:
         raise VerificationError(

@@ -88,11 +88,7 @@ class StatementSigner:
         return NoteKey(name, self._public_key)
 
     def sign_note(self, text: str, *, name: str) -> str:
-        """Sign a text as a note (https://c2sp.org/signed-note).
-
-        Raises:
-            NoteError: the text does not begin with the name, or is not valid in a note.
-        """
+        """Sign a text, which begins with the name, as a note (https://c2sp.org/signed-note)."""
         if text.partition("\n")[0] != name:
             raise NoteError("a signed text must begin with the signer's name")
         return sign_note(text, key=self.note_key(name), sign=self._private_key.sign)

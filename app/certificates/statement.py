@@ -136,10 +136,6 @@ def unlearning_statement(
     """Return the statement of a version that a mechanism produced.
 
     ``members`` are those of an ensemble.
-
-    Raises:
-        ParameterError: a parameter is missing, unknown or out of its range.
-        TargetNotMetError: the resulting guarantee is weaker than the plan's target.
     """
     plan = phase.plan
     mechanism = mechanism_named(plan.mechanism)
@@ -219,10 +215,6 @@ def covering_statement(
 
     The weights, their backbone, noise and evaluation are the version's; what the noise is worth for
     all of the records follows from ``mechanism``.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        TargetNotMetError: the guarantee is weaker than the target.
     """
     predicate = statement["predicate"]
     parameters = to_json(mechanism.parameters())

@@ -6,12 +6,7 @@ from typing import Any, NoReturn
 
 
 def loads(text: str | bytes) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """Parse as ``json.loads`` does, but strictly.
-
-    Raises:
-        ValueError: it is not JSON, an object has a duplicate name, or a number is not finite.
-        RecursionError: it is nested too deeply.
-    """
+    """Parse as ``json.loads`` does, or raise ``ValueError``; ``RecursionError`` if too deep."""
     return json.loads(
         text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float
     )

@@ -149,11 +149,7 @@ class TrustedKeys:
 
 
 def read_trusted_keys(content: bytes) -> TrustedKeys:
-    """Parse a list as a service publishes it; keys for other purposes are skipped.
-
-    Raises:
-        VerificationError: it is malformed, or has no Ed25519 key for certificates.
-    """
+    """Parse a list as a service publishes it; keys for other purposes are skipped."""
     if len(content) > MAX_BYTES:
         raise VerificationError("keys", f"larger than {MAX_BYTES} bytes")
     try:

@@ -89,9 +89,6 @@ def verify(
         receipt: the receipt of a forget request that the certificate should cover.
         now: the current time; by default this machine's clock.
         report: called with each passed step.
-
-    Raises:
-        VerificationError: with the first step that failed.
     """
     keys = read_trusted_keys(trusted)
     parts, signer = _signed(bundle, keys, report)
@@ -145,11 +142,7 @@ def _check_receipt(
 
 
 def check_place(*, bundle: bytes, trusted: bytes) -> None:
-    """Check a certificate whose statement has passed ``check_statement``: steps 1, 2 and 7.
-
-    Raises:
-        VerificationError: with the first step that failed.
-    """
+    """Check a certificate whose statement has passed ``check_statement``: steps 1, 2 and 7."""
     keys = read_trusted_keys(trusted)
     parts, signer = _signed(bundle, keys)
     statement, _ = read_statement(parts.envelope.payload)
@@ -167,9 +160,6 @@ def check_statement(
     Without ``weights``, steps 4 and 5 are left out: they passed for the same claims before.
 
     Return the predicate, and the same as plain JSON values.
-
-    Raises:
-        VerificationError: with the first step that failed.
     """
     statement, stated, mechanism = _read(payload)
     predicate = statement.predicate

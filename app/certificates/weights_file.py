@@ -78,11 +78,7 @@ class WeightsFile:
         return tensors
 
     def description(self) -> ModelDescription | None:
-        """Return what the file says of its model; None if it says nothing.
-
-        Raises:
-            VerificationError: it is not a safetensors file, or its description is malformed.
-        """
+        """Return what the file says of its model; None if it says nothing."""
         header, _, _ = self._header_or_refuse()
         metadata = header.get(_METADATA, {})
         if not isinstance(metadata, dict):
@@ -98,11 +94,7 @@ class WeightsFile:
         return self._file.read(tensor.end - tensor.start)
 
     def digests_of_members(self) -> list[str]:
-        """Return the digest of each member of an ensemble, in order: of names, forms and numbers.
-
-        Raises:
-            VerificationError: the tensors are not those of members numbered from 0.
-        """
+        """Return the digest of each member of an ensemble, in order: of names, forms, numbers."""
         tensors = self.tensors()
         members = by_member(name for name in tensors if not name.startswith(BACKBONE))
         if members is None or sorted(members) != list(range(len(members))):

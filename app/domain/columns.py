@@ -327,11 +327,7 @@ def _feature_names(column: Column) -> list[str]:
 def fields_in(
     document: object, where: str, *, required: set[str], more: AbstractSet[str] | None = frozenset()
 ) -> dict[str, Any]:
-    """Return an object's fields; ``more`` may be there, too, or any others if it is None.
-
-    Raises:
-        InvalidInputError: a field is missing or unknown.
-    """
+    """Return an object's fields: those ``required``, and ``more``, or any others if it is None."""
     if not isinstance(document, dict) or not required <= document.keys():
         raise InvalidInputError(f"{where} must have the fields {', '.join(sorted(required))}")
     if more is not None and not document.keys() <= required | more:

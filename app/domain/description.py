@@ -142,11 +142,7 @@ class ModelDescription:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, object]) -> Self | None:
-        """Read a file's metadata; None if it describes no model.
-
-        Raises:
-            InvalidInputError: the description is malformed.
-        """
+        """Read a file's metadata, or raise ``InvalidInputError``; None if it describes no model."""
         text = metadata.get(METADATA_NAME)
         if text is None:
             return None

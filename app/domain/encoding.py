@@ -92,11 +92,7 @@ class TableEncoding(InputColumns):
 
     @classmethod
     def from_json(cls, document: object) -> "TableEncoding":
-        """Restore an encoding, or read a mapping file.
-
-        Raises:
-            InvalidInputError: with the faulty field.
-        """
+        """Restore an encoding, or read a mapping file; ``InvalidInputError`` names the fault."""
         top = fields_in(
             document, "encoding", required={"columns", "label", "record_id"}, more={"subject_id"}
         )

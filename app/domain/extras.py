@@ -21,11 +21,7 @@ _OURS: Final = frozenset({"app", "demo", "expunge", "migrations", "workers"})
 
 
 def loaded(module: str, *, extra: str) -> ModuleType:
-    """Import a module that needs an extra, or return it if it was imported before.
-
-    Raises:
-        MissingExtraError: a library of the extra is not installed.
-    """
+    """Import a module that needs an extra, or raise ``MissingExtraError``."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -33,21 +29,13 @@ def loaded(module: str, *, extra: str) -> ModuleType:
 
 
 def require(library: str, *, extra: str) -> None:
-    """Refuse to go on without a library that another process will import.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Raise ``MissingExtraError`` unless a library, which another process will import, is there."""
     if find_spec(library) is None:
         raise MissingExtraError(library, extra)
 
 
 def missing(error: ModuleNotFoundError, *, extra: str) -> MissingExtraError:
-    """Return what to say of a library that was not found.
-
-    Raises:
-        ModuleNotFoundError: the module is one of ours, so that no extra helps.
-    """
+    """Return what to raise for a missing library; a missing module of ours is raised as it is."""
     library = (error.name or "").partition(".")[0]
     if not library or library in _OURS:
         raise error

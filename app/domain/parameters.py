@@ -60,11 +60,7 @@ def features_of(architecture: ArchitectureSpec, *, input_shape: tuple[int, ...])
 
 
 def require_parameters(count: int | None, *, most: int) -> None:
-    """Reject an architecture that is too large; None (a factory's network) passes.
-
-    Raises:
-        InvalidInputError: it has more than ``most`` parameters.
-    """
+    """Raise ``InvalidInputError`` above ``most`` parameters; None, a factory's network, passes."""
     if count is not None and count > most:
         raise InvalidInputError(
             f"architecture: it would have {count} parameters for these features and classes, and "

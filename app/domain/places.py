@@ -95,11 +95,7 @@ class Place:
 
 
 def prefix_of(url: str) -> Place:
-    """Return a place under which everything may be imported.
-
-    Raises:
-        InvalidInputError: it is a pattern, a whole machine, or no place.
-    """
+    """Return a place under which all may be imported; no pattern, and no whole machine."""
     place = Place.parse(url)
     if place.is_pattern:
         raise InvalidInputError("a prefix has no * or ?: all that is under it is allowed")

@@ -14,12 +14,7 @@ MAX_SCHEDULE_STEPS = 20_000
 
 
 def require_schedules(parameters: Mapping[str, Any]) -> dict[str, Schedule]:
-    """Return parsed JSON parameters, with every list of numbers as a tuple.
-
-    Raises:
-        ParameterError: a value is neither a finite number nor a list of 1 to
-            ``MAX_SCHEDULE_STEPS`` finite numbers.
-    """
+    """Return parameters with lists as tuples; ``ParameterError`` unless all numbers are finite."""
     return {name: _require_schedule(name, value) for name, value in parameters.items()}
 
 

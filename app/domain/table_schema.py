@@ -52,11 +52,7 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> "ColumnType":
-        """Return the type that a text such as ``int32``, ``string?`` or ``list<uint8, 64>`` names.
-
-        Raises:
-            InvalidInputError: the text names none.
-        """
+        """Return the type that a text such as ``string?`` or ``list<uint8, 64>`` names."""
         spelt = text.strip()
         nullable = spelt.endswith("?")
         spelt = spelt.removesuffix("?").strip()
@@ -133,11 +129,7 @@ class TableSchema:
     def of(
         cls, columns: Mapping[str, str], *, record_id: str, subject_id: str | None = None
     ) -> "TableSchema":
-        """Return the schema of columns whose types are texts.
-
-        Raises:
-            InvalidInputError: a type or a name cannot be.
-        """
+        """Return the schema of columns whose types are texts, or raise ``InvalidInputError``."""
         return cls(tuple(_typed(*each) for each in columns.items()), record_id, subject_id)
 
     def to_json(self) -> dict[str, Any]:

@@ -79,12 +79,7 @@ def coverage(present: Present, policy: Policy, records: Mapping[int, int]) -> Co
 
 
 def covering(present: Present, policy: Policy, records: Mapping[int, int]) -> Mechanism:
-    """Return the mechanism that certifies the present release, with the parameters it would state.
-
-    Raises:
-        PlanError: no release of this lineage covers later requests, or not under this policy.
-        ParameterError: the batches do not hold so many records.
-    """
+    """Return the mechanism that certifies the present release with these records forgotten."""
     kind = covering_mechanism(present.tracking)
     refuse_policy(policy, kind)
     mechanism = kind.covering(present, policy, records)

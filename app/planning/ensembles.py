@@ -43,11 +43,7 @@ class EnsembleCost:
 def costs_of(
     shape: ModelShape, members: Iterable[int], *, persons_a_week: float
 ) -> list[EnsembleCost]:
-    """Return what each number of members costs, for requests of so many persons a week.
-
-    Raises:
-        ParameterError: a number that no ensemble has.
-    """
+    """Return what each number of members costs, for requests of so many persons a week."""
     return [_cost(shape, EnsembleShape(each), persons_a_week) for each in members]
 
 

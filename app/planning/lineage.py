@@ -88,10 +88,6 @@ def lineage_of(
     """Return the lineage that goes on, or the one that would begin.
 
     The learning rate is the mechanism's own, or None for the recipe's.
-
-    Raises:
-        PlanError: the model is not a linear head, the slope of its loss has no bound, or its
-            lineage was trained in another way.
     """
     _slope_of(head_of(shape))
     history = None if shape.tracking is None else shape.tracking.history
@@ -115,11 +111,7 @@ def new_lineage(
     learning_rate: float | None = None,
     radius: float | None = None,
 ) -> TrackedLineage:
-    """Return a lineage that begins with a training from nothing.
-
-    Raises:
-        PlanError: as for ``lineage_of``.
-    """
+    """Return a lineage that begins with a training from nothing."""
     head = head_of(shape)
     records = shape.trained_on
     batch_size = records if full_batch else min(shape.batch_size, records)

@@ -40,9 +40,6 @@ def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
 
     Parameters that the policy fixes belong to the mechanism that it names; under ``auto`` a
     mechanism that does not have them declines.
-
-    Raises:
-        PlanError: the policy names an unknown mechanism.
     """
     if policy.mechanism not in (AUTO, *MECHANISMS):
         raise PlanError(f"mechanism must be {AUTO} or one of {', '.join(MECHANISMS)}")

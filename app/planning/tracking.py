@@ -67,11 +67,7 @@ class Present:
 
 
 def history_of_run(plan: Plan, *, steps: int) -> History:
-    """Return a lineage's history after a run that took ``steps`` steps behind its training, if any.
-
-    Raises:
-        ParameterError: the plan has no history, or a malformed one.
-    """
+    """Return a lineage's history after a run of ``steps`` steps behind its training, if any."""
     noise_std = plan.settings.get("noise_std", 0.0)
     return (
         trained_history(plan)

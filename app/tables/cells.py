@@ -120,11 +120,7 @@ def has_texts(kind: pa.DataType) -> bool:
 
 
 def texts_of(column: pa.Array) -> Texts:
-    """Return the cells of a column that ``has_texts``.
-
-    Raises:
-        pa.ArrowInvalid: the text is not UTF-8.
-    """
+    """Return the cells of a column that ``has_texts``; ``pa.ArrowInvalid`` if it is not UTF-8."""
     if pa.types.is_null(column.type):
         return Texts((), np.full(len(column), -1, dtype=np.int64))
     column.validate(full=True)

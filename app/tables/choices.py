@@ -63,11 +63,7 @@ class Choices:
         return self.classes
 
     def rules_of(self, column: Column) -> Column:
-        """Return a column with the constants that are given for it.
-
-        Raises:
-            InvalidInputError: a constant does not fit the column.
-        """
+        """Return a column with the constants that are given for it."""
         given: dict[str, Any] = {}
         if column.name in self.missing:
             text = self.missing[column.name]

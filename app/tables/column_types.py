@@ -30,10 +30,6 @@ def proposed_schema(
         record_id: the column of the records' ids; by default ``record_id``, or pandas' index.
         subject_id: the column of the persons' ids; by default ``subject_id``, if there is one.
         drop: columns that are not kept.
-
-    Raises:
-        InvalidInputError: a column is named that the table does not have, or ids are in none.
-        TableError: a column has cells that no type can hold.
     """
     names = source.table.column_names
     for name in (record_id, subject_id, *drop):

@@ -63,11 +63,7 @@ class Dialect:
 
 
 def read_delimited(content: bytes, dialect: Dialect) -> tuple[list[str], pa.Table]:
-    """Return the header's names, as they are written, and the columns as text.
-
-    Raises:
-        InvalidRecordsError: with row and column.
-    """
+    """Return the header's names, as they are written, and the columns as text."""
     text = _decoded(content, dialect)
     start, delimiter = _beginning(text, dialect.delimiter)
     names, length = _header(text[start:], delimiter)

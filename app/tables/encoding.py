@@ -49,11 +49,7 @@ _MOST_DIGITS: Final = 20
 
 
 def features_of(table: pa.Table | pa.RecordBatch, encoding: InputColumns) -> npt.NDArray[Any]:
-    """Return the features of all rows, of shape (n, encoding.width) and encoding.dtype.
-
-    Raises:
-        InvalidRecordsError: with each fault's first row and column.
-    """
+    """Return the features of all rows, of shape (n, encoding.width) and encoding.dtype."""
     problems = Problems()
     found = _Cells(table, 0, problems).features(encoding)
     problems.raise_any()
@@ -61,11 +57,7 @@ def features_of(table: pa.Table | pa.RecordBatch, encoding: InputColumns) -> npt
 
 
 def labels_of(table: pa.Table | pa.RecordBatch, rule: LabelColumn) -> npt.NDArray[np.int64]:
-    """Return the class of each row, of shape (n,).
-
-    Raises:
-        InvalidRecordsError: with each fault's first row and column.
-    """
+    """Return the class of each row, of shape (n,)."""
     problems = Problems()
     found = _Cells(table, 0, problems).labels(rule)
     problems.raise_any()
@@ -86,9 +78,6 @@ def numbers_in(
         names: the columns.
         least: the smallest number that is allowed.
         most: the largest one.
-
-    Raises:
-        InvalidRecordsError: with each fault's first row and column.
     """
     problems = Problems()
     cells = _Cells(table, 0, problems)

@@ -21,9 +21,6 @@ def pixels_of(
 
     Each is decoded by itself and scaled by bilinear interpolation; nothing of it is written to a
     file. What is not an image, or has more than 100 million pixels, stays 0.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
     """
     image: Any = loaded("PIL.Image", extra=IMAGES)
     found = np.zeros((len(column), rule.width), dtype=np.uint8)

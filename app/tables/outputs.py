@@ -34,10 +34,6 @@ def inputs_of(rows: pa.Table | Numbers, description: ModelDescription) -> Number
     Args:
         rows: a table with the columns of the model's inputs, or an array of raw features.
         description: of the model.
-
-    Raises:
-        InvalidRecordsError: with each fault's row and column.
-        InvalidInputError: the array has another shape.
     """
     if isinstance(rows, pa.Table):
         rows = features_of(rows, description.columns)
@@ -78,11 +74,7 @@ def predictions_of(description: ModelDescription, outputs: Numbers, inputs: Numb
 
 
 def table_of(tensors: Mapping[str, Numbers]) -> pa.Table:
-    """Return arrays [n, …] as columns; those of more than one number a record become lists.
-
-    Raises:
-        InvalidInputError: they have no columns, or another number of rows each.
-    """
+    """Return arrays [n, …] as columns; those of more than one number a record become lists."""
     try:
         return pa.table({name: _column(values) for name, values in tensors.items()})
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

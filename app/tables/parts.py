@@ -34,11 +34,7 @@ class Part:
 
 
 def encoded_parts(source: Source, encoding: TableEncoding) -> list[Part]:
-    """Encode a table, and check that its records have different ids.
-
-    Raises:
-        TableError: with file, row and column.
-    """
+    """Encode a table, and check that its records have different ids."""
     encoded = {ENCODED_BY: encoding.digest}
 
     def read(piece: pa.Table, first: int, problems: Problems) -> pa.Table:
@@ -50,11 +46,7 @@ def encoded_parts(source: Source, encoding: TableEncoding) -> list[Part]:
 
 
 def typed_parts(source: Source, schema: TableSchema) -> list[Part]:
-    """Take a table's columns as their types, and check that its records have different ids.
-
-    Raises:
-        TableError: with file, row and column.
-    """
+    """Take a table's columns as their types, and check that its records have different ids."""
 
     def read(piece: pa.Table, first: int, problems: Problems) -> pa.Table:
         return pa.Table.from_batches([typed_rows(piece, schema, first=first, problems=problems)])

@@ -32,11 +32,7 @@ class Rows:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Say of rows that cannot be read in which file and line they are.
-
-        Raises:
-            TableError: with each fault's file, row and column.
-        """
+        """Name file and line in errors about rows."""
         try:
             yield
         except InvalidRecordsError as error:
@@ -49,9 +45,6 @@ def read_rows(path: Path, *, written: tuple[str | None, str | None, str]) -> Row
     Args:
         path: any file that could be pushed, or a folder of them.
         written: a text table's delimiter, encoding and decimal sign, as options say them.
-
-    Raises:
-        TableError: with file, row and column where they are known.
     """
     return Rows(read_source(path, Dialect.of_options(*written)))
 
@@ -59,11 +52,7 @@ def read_rows(path: Path, *, written: tuple[str | None, str | None, str]) -> Row
 def write_predictions(
     path: Path, rows: pa.Table, predictions: pa.Table, description: ModelDescription
 ) -> None:
-    """Write predictions as Parquet, after the record ids, if the rows have them.
-
-    Raises:
-        InvalidInputError: the path is not that of a Parquet file, or cannot be written.
-    """
+    """Write predictions as Parquet, after the record ids, if the rows have them."""
     if path.suffix != ".parquet":
         raise InvalidInputError(f"{path.name}: expected a .parquet file")
     record_id = description.record_id

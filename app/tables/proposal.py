@@ -59,12 +59,7 @@ class Proposal:
 
 
 def proposed(source: Source, choices: Choices) -> Proposal:
-    """Return an encoding with the user's choices.
-
-    Raises:
-        TableError: a column cannot be read as it is; the line says what to do.
-        InvalidInputError: the choices contradict each other.
-    """
+    """Return an encoding with the user's choices; errors say what to do."""
     try:
         return _Proposer(source, choices).proposal()
     except InvalidRecordsError as error:

@@ -48,11 +48,7 @@ _UNREADABLE: Final = (
 
 
 def read_source(path: Path, dialect: Dialect | None = None) -> Source:
-    """Read a CSV (also gzip), Parquet, Arrow or npz file, or a folder of such files.
-
-    Raises:
-        TableError: with file, row and column where they are known.
-    """
+    """Read a CSV (also gzip), Parquet, Arrow or npz file, or a folder of such files."""
     if not path.is_dir():
         return _read_file(path, path.name, dialect or Dialect())
     paths = sorted(p for p in path.rglob("*") if p.is_file() and _is_visible(p, path))

@@ -65,12 +65,7 @@ class Asker:
         self._thread.join(_STOP_S)
 
     def tick(self) -> bool:
-        """Have the newest checkpoint cosigned; return False if it is already.
-
-        Raises:
-            WitnessError: the witness refuses, or its answer is invalid.
-            httpx.HTTPError: it cannot be reached.
-        """
+        """Have the newest checkpoint cosigned, or raise ``WitnessError``; return False if it is."""
         with self._database.transaction() as session:
             wanted = cosignatures.uncosigned(session, self._witness)
         if wanted is None:

@@ -33,9 +33,6 @@ def chain_residue(*, start_norm: float, run: Run, dimension: int) -> Residue:
 
     A position is a sum of two parts: one that is bounded, by half the drift of the worlds, and the
     noise of all steps so far, contracted, which is Gaussian.
-
-    Raises:
-        ParameterError: the noise is too small beside the position for float64 to add the two.
     """
     bounded = furthest = start_norm
     variance = largest = 0.0

@@ -103,9 +103,6 @@ def constant_mu(
 
     With r = contraction^k the bound after k steps is a function of r with one minimum, so the best
     prefix is found without walking. Any prefix is a valid bound: only tightness rests on that.
-
-    Raises:
-        ParameterError: a number is out of range: contraction in (0, 1], noise_std above 0.
     """
     distance = require_non_negative("start_distance", start_distance)
     contraction = require_fraction("contraction", contraction)

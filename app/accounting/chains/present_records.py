@@ -26,11 +26,8 @@ def minorant_mu(
 ) -> float:
     """Return mu for any schedule, rounded up; one entry a step, about a microsecond each.
 
-    A step without noise is allowed: its shift waits for the next noisy one.
-
-    Raises:
-        ParameterError: a number is out of range (contractions from 0 to 1, shifts and noise 0 or
-            above); the lengths differ; or the last steps add a shift without noise to hide it.
+    A step without noise is allowed: its shift waits for the next noisy one. The last steps may not
+    add a shift without noise to hide it.
     """
     waiting = require_non_negative("start_distance", start_distance)
     steps = len(noise_stds)

@@ -73,11 +73,7 @@ class Apart:
         return min(self.total_variation, _profile_of(self).delta(epsilon=epsilon))
 
     def epsilon(self, *, delta: float) -> float:
-        """Return an epsilon that holds at ``delta`` after this step, rounded up.
-
-        Raises:
-            CalibrationError: there is none below 1000.
-        """
+        """Return an epsilon that holds at ``delta`` after this step, rounded up."""
         delta = require_delta(delta)
         if self.total_variation <= delta:
             return 0.0
@@ -121,12 +117,7 @@ class ReflectionCoupling:
             self._steps += [step] * min(times - known, MOST_STEPS - len(self._steps))
 
     def apart(self, *, steps: int) -> Apart:
-        """Return what is left at the last of the first ``steps`` steps that were counted.
-
-        Raises:
-            ParameterError: no step was counted, or fewer than ``steps``.
-            CalibrationError: the distance leaves the range of floating point.
-        """
+        """Return what is left at the last of the first ``steps`` steps that were counted."""
         steps = min(steps, MOST_STEPS)
         if not 1 <= steps <= len(self._steps):
             raise ParameterError("steps", f"from 1 to {len(self._steps)}")
@@ -148,12 +139,7 @@ class ReflectionCoupling:
 
 
 def apart_after(start_distance: float, run: Run, *, cells: int = CELLS) -> Apart:
-    """Return what is left at the last step of a run.
-
-    Raises:
-        ParameterError: ``start_distance`` is out of its range, or the run is empty.
-        CalibrationError: the distance leaves the range of floating point.
-    """
+    """Return what is left at the last step of a run."""
     if len(run) == 1:
         coupling = _constant_coupling(start_distance, run[0][0], cells)
     else:

@@ -49,9 +49,6 @@ class Outlook:
 
     The history has all requests that are to be covered; the neighbouring relation is its own. If
     ``adaptive``, requests may depend on the releases before the last run.
-
-    Raises:
-        ParameterError: forgotten records were visited more than two million times under noise.
     """
 
     def __init__(self, history: History, terms: Terms, *, adaptive: bool = False) -> None:
@@ -66,11 +63,7 @@ class Outlook:
     def guarantee(
         self, *, steps: int = 0, noise_std: float = 0.0, release_noise_std: float = 0.0
     ) -> GaussianGuarantee:
-        """Return the guarantee after ``steps`` more steps and a release.
-
-        Raises:
-            ParameterError: no noise hides the forgotten records, or too little for float64.
-        """
+        """Return the guarantee after more steps and a release; without noise there is none."""
         mu = self._ideal_mu(steps, noise_std, release_noise_std)
         if not math.isfinite(mu):
             raise ParameterError(
@@ -90,11 +83,7 @@ class Outlook:
         noise_std: float = 0.0,
         release_noise_std: float = 0.0,
     ) -> bool:
-        """Say whether that guarantee would imply (epsilon, delta); without noise it does not.
-
-        Raises:
-            ParameterError: some noise is too small for float64.
-        """
+        """Say whether that guarantee would imply (epsilon, delta); without noise it does not."""
         if not math.isfinite(self._ideal_mu(steps, noise_std, release_noise_std)):
             return False
         guarantee = self.guarantee(
@@ -145,9 +134,7 @@ def worst_case_drift(*, recipe: Recipe, records: int = 1) -> float:
 
     Z = kappa (learning_rate lipschitz / b) / (1 - c^(n/b)) a record, with all of them in the batch
     that was visited last (Chien et al. 2024, Lemma 3.3; Corollary J.1 with its exponents mended).
-
-    Raises:
-        ParameterError: weight_decay is 0 without a radius, so that the drift has no bound.
+    Without a radius, weight_decay must be above 0.
     """
     rate = recipe.contraction
     if rate == 1:

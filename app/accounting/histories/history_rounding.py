@@ -26,9 +26,6 @@ def residue_of(history: History) -> Residue:
     """Return the residue of a lineage's head; none where the recipe states no dimension.
 
     What one event leaves does not depend on later ones: noise that was large enough stays so.
-
-    Raises:
-        ParameterError: some noise is too small for float64 to add to such weights.
     """
     recipe, dimension = history.recipe, history.recipe.dimension
     if dimension is None:

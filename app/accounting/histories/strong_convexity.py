@@ -35,11 +35,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = enforced(
 
 
 def contraction(*, learning_rate: float, weight_decay: float, smoothness: float) -> float:
-    """Return 1 - learning_rate * weight_decay, the Lipschitz constant of one step, rounded up.
-
-    Raises:
-        ParameterError: a number is out of range, or the step size is above its bound.
-    """
+    """Return 1 - learning_rate * weight_decay, the Lipschitz constant of one step, rounded up."""
     learning_rate, weight_decay, smoothness = _checked(learning_rate, weight_decay, smoothness)
     if Fraction(learning_rate) * (Fraction(smoothness) + 2 * Fraction(weight_decay)) > 2:
         raise ParameterError("learning_rate", "at most 2 / (smoothness + 2 weight_decay)")
@@ -47,21 +43,13 @@ def contraction(*, learning_rate: float, weight_decay: float, smoothness: float)
 
 
 def largest_learning_rate(*, weight_decay: float, smoothness: float) -> float:
-    """Return 2 / (smoothness + 2 weight_decay), rounded down: the step of Delete-to-Descent.
-
-    Raises:
-        ParameterError: a number is out of range.
-    """
+    """Return 2 / (smoothness + 2 weight_decay), rounded down: the step of Delete-to-Descent."""
     _, weight_decay, smoothness = _checked(1.0, weight_decay, smoothness)
     return 2 / (smoothness + 2 * weight_decay) * (1 - 1e-15)
 
 
 def papers_contraction(*, learning_rate: float, weight_decay: float, smoothness: float) -> float:
-    """Return 1 - learning_rate * weight_decay where the step size meets the papers' own condition.
-
-    Raises:
-        ParameterError: a number is out of range, or the step size is above their bound.
-    """
+    """Return 1 - learning_rate * weight_decay where the step size meets the papers' condition."""
     learning_rate, weight_decay, smoothness = _checked(learning_rate, weight_decay, smoothness)
     if learning_rate * (smoothness + weight_decay) > 1 + _STEP_SIZE_SLACK:
         raise ParameterError("learning_rate", "at most 1 / (smoothness + weight_decay)")
@@ -84,9 +72,6 @@ def gradient_shift(
     """Return how far one forgotten record moves one step, rounded up: kappa eta M / b.
 
     kappa is 1 for ``zero_out`` and 2 for ``replacement``.
-
-    Raises:
-        ParameterError: a number is out of range, or the relation has no drift.
     """
     if batch_size < 1:
         raise ParameterError("batch_size", "a whole number of at least 1")
@@ -96,11 +81,7 @@ def gradient_shift(
 
 
 def factor(neighbours: Neighbours) -> float:
-    """Return kappa: 1 for ``zero_out``, 2 for ``replacement``.
-
-    Raises:
-        ParameterError: another relation, for which drift is not defined.
-    """
+    """Return kappa: 1 for ``zero_out``, 2 for ``replacement``; others have no drift."""
     try:
         return {Neighbours.ZERO_OUT: 1.0, Neighbours.REPLACEMENT: 2.0}[Neighbours(neighbours)]
     except (KeyError, ValueError) as error:

@@ -32,11 +32,7 @@ class GroupPrivacy(Bound[PointGuarantee]):
     group_size: int
 
     def guarantee(self) -> PointGuarantee:
-        """Return the best epsilon that generic group privacy gives at ``delta``.
-
-        Raises:
-            CalibrationError: no delta_1 above 1e-10 is small enough.
-        """
+        """Return the best epsilon that group privacy gives at ``delta``."""
         log_delta = math.log(require_delta(self.delta))
         group = require_steps("group_size", self.group_size)
         single = dp_sgd.account(

@@ -19,9 +19,6 @@ def check_growth(
 
     The commitments of the older one have to stand where they stood, and no count may fall or rise
     without them. Both start anew with a new training of the model, or an upload.
-
-    Raises:
-        VerificationError: it takes something back, or the bundle does not prove that it does not.
     """
     if old.model.name != new.model.name:
         raise VerificationError(_STEP, "the older certificate is of another model")

@@ -13,11 +13,7 @@ from app.planning.mechanisms.mechanism import Mechanism
 def check_guarantee(
     predicate: Predicate, stated: Mapping[str, Any], mechanism: Mechanism | None
 ) -> str:
-    """Check guarantee, accountant and assumptions; return the guarantee in a few words.
-
-    Raises:
-        VerificationError: the claims do not follow from the parameters.
-    """
+    """Check guarantee, accountant and assumptions; return the guarantee in a few words."""
     try:
         computed = _computed(predicate, mechanism)
     except MissingExtraError as error:

@@ -31,12 +31,7 @@ def check_log(
     signer: TrustedKey,
     now: datetime,
 ) -> Checkpoint:
-    """Check that the log, signed by a key in use, holds the certificate's entry.
-
-    Raises:
-        VerificationError: it does not, the entry contradicts the certificate, or the key was not
-            valid when the certificate was recorded.
-    """
+    """Check that a log signed by a key in use recorded the certificate while its key was valid."""
     recorded_at = _check_entry(proof.entry, payload, predicate)
     checkpoint = _open_in_use(proof.checkpoint.encode(), trusted, now)
     try:
@@ -62,9 +57,6 @@ def check_history(
     """Check that the log extends an older checkpoint; return this in words.
 
     The user kept the older checkpoint and knows its age, so any key of the log may have signed it.
-
-    Raises:
-        VerificationError: it does not extend it, or the bundle does not prove it.
     """
     old = _open("history", older, trusted.origin, trusted.note_keys())
     if old.size > checkpoint.size:

@@ -35,11 +35,7 @@ _FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 def check_tensors(predicate: Predicate, mechanism: Mechanism | None, weights: WeightsFile) -> str:
-    """Check what a certificate says of the weights; return it in words.
-
-    Raises:
-        VerificationError: the file has other tensors, or a constant contradicts them.
-    """
+    """Check what a certificate says of the weights; return it in words."""
     description = weights.description()
     finding = _check_against(predicate, mechanism, weights, description)
     if description is None:

@@ -38,11 +38,7 @@ DEFAULT_BIAS = 0.1
 
 
 def bounds_of(task: TaskSpec) -> Bounds:
-    """Return the bounds of a task's loss in a linear head.
-
-    Raises:
-        InvalidInputError: it has none.
-    """
+    """Return the bounds of a task's loss in a linear head; ``InvalidInputError`` if it has none."""
     if task.bounds is None:
         loss = f" by the loss {task.loss}" if isinstance(task, RegressionSpec) else ""
         raise InvalidInputError(
@@ -57,10 +53,6 @@ def recipe_of(document: object, task: TaskSpec, *, mechanism: str) -> TrainingRe
     """Return the recipe of a JSON object; what it leaves out becomes plain descent.
 
     The weight decay depends on the mechanism that the policy names, and on no record.
-
-    Raises:
-        InvalidInputError: a field is unknown, out of its range, or not for a linear head; or the
-            task is not.
     """
     bounds = bounds_of(task)
     plain: dict[str, Any] = {
@@ -79,11 +71,10 @@ def recipe_of(document: object, task: TaskSpec, *, mechanism: str) -> TrainingRe
 
 
 def check_recipe(recipe: TrainingRecipe, bounds: Bounds) -> None:
-    """Refuse a recipe under which drift could not be tracked.
+    """Raise ``InvalidInputError`` for a recipe under which drift could not be tracked.
 
-    Raises:
-        InvalidInputError: the optimiser is not plain gradient descent with weight decay at a
-            constant rate of at most 1 / (smoothness + weight_decay).
+    That is all but plain gradient descent with weight decay at a constant rate of at most 1 /
+    (smoothness + weight_decay).
     """
     for name, plain in _PLAIN.items():
         if getattr(recipe, name) != plain:

@@ -44,11 +44,7 @@ def with_range(architecture: ArchitectureSpec, records: FeatureSchema) -> Archit
 
 
 def require_task(architecture: ArchitectureSpec, task: TaskSpec) -> None:
-    """Check that sums over the records are all that a task needs of them.
-
-    Raises:
-        InvalidInputError: they are not, or the range of a regression's targets is missing.
-    """
+    """Raise ``InvalidInputError`` unless sums over the records are all that a task needs."""
     options = architecture.options
     if isinstance(task, RegressionSpec):
         if task.loss != SQUARED:
@@ -76,11 +72,7 @@ def _refusal(what: str, instead: str) -> InvalidInputError:
 
 
 def recipe_of(document: object) -> TrainingRecipe:
-    """Return the recipe of a JSON object, of which a solution needs only the split.
-
-    Raises:
-        InvalidInputError: a field is unknown, out of its range, or not for a ridge head.
-    """
+    """Return the recipe of a JSON object, of which a solution takes only the split."""
     given = TrainingRecipe.fields_of(document)
     for name in given:
         if name != "held_out_fraction":

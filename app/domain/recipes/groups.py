@@ -71,11 +71,7 @@ class ParameterGroup:
 
 
 def members_of(groups: Sequence[ParameterGroup], names: Collection[str]) -> list[list[str]]:
-    """Return the names of each group's parameters, then those of no group.
-
-    Raises:
-        InvalidInputError: a group is empty.
-    """
+    """Return each group's parameters, then those of no group; no group may be without any."""
     left, members = list(names), []
     for group in groups:
         own = [name for name in left if fnmatchcase(name, group.parameters)]

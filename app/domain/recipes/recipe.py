@@ -107,11 +107,7 @@ class TrainingRecipe:
 
     @classmethod
     def from_json(cls, document: object) -> "TrainingRecipe":
-        """Return the recipe of a JSON object; missing fields get their defaults.
-
-        Raises:
-            InvalidInputError: a field is unknown or out of its range.
-        """
+        """Return the recipe of a JSON object, or raise ``InvalidInputError``."""
         return cls(**cls.fields_of(document))
 
     @classmethod

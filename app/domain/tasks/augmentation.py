@@ -53,11 +53,9 @@ class Augmentation:
 def require_augmentable(
     augment: tuple[Augmentation, ...], schema: FeatureSchema, architecture: ArchitectureSpec
 ) -> None:
-    """Refuse augmentation where it makes no sense, or where a proof counts on its absence.
+    """Raise ``InvalidInputError`` where augmentation makes no sense, or a proof forbids it.
 
-    Raises:
-        InvalidInputError: the inputs are no images or no numbers, or the model's mechanisms need
-            the same gradient of a record at every visit.
+    A proof may count on the same gradient of a record at every visit.
     """
     if not augment:
         return

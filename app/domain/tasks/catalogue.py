@@ -19,11 +19,7 @@ Fields = dict[str, Any]
 
 
 def from_json(document: object) -> TaskSpec:
-    """Return the task of a JSON object that is complete in itself.
-
-    Raises:
-        InvalidInputError: a field is missing, unknown, or out of its range.
-    """
+    """Return the task of a JSON object that is complete, or raise ``InvalidInputError``."""
     if not isinstance(document, Mapping):
         raise InvalidInputError("task: must be an object")
     fields = {str(name): value for name, value in document.items()}
@@ -45,11 +41,7 @@ def from_json(document: object) -> TaskSpec:
 
 
 def on_features(document: object, schema: FeatureSchema) -> TaskSpec:
-    """Return a task on a dataset of features: its label's, or that of its tokens.
-
-    Raises:
-        InvalidInputError: it is malformed, or for columns.
-    """
+    """Return a task on a dataset of features: its label's, or that of its tokens."""
     known: dict[str, object] = {"classes": schema.classes}
     if document is None:
         document = {"name": "classification"}

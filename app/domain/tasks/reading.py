@@ -16,11 +16,7 @@ Fits = Callable[[ColumnType], bool]
 
 
 def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
-    """Check that every column that a task reads is there, and of a type that it can read.
-
-    Raises:
-        InvalidInputError: one is not; the message names it.
-    """
+    """Raise ``InvalidInputError`` unless all columns that a task reads are there, and readable."""
     if spec.inputs is None and not isinstance(spec, CustomSpec):
         raise InvalidInputError("task: a dataset of columns needs inputs, those that are read")
     kinds = dict(schema.columns)

@@ -143,11 +143,7 @@ def range_root(start: int, end: int, hashes: Mapping[Coordinates, bytes]) -> byt
 def verify_inclusion(
     *, leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> None:
-    """Check that the leaf with hash ``leaf`` has number ``index`` in the tree with this root.
-
-    Raises:
-        ProofError: the proof does not show it.
-    """
+    """Raise ``ProofError`` unless the leaf of this hash has number ``index`` in the tree."""
     if not 0 <= index < size:
         raise ProofError("the index lies outside the tree")
     ranges = inclusion_ranges(index, size)
@@ -163,12 +159,9 @@ def verify_inclusion(
 def verify_consistency(
     *, old_size: int, old_root: bytes, new_size: int, new_root: bytes, proof: Sequence[bytes]
 ) -> None:
-    """Check that the new tree begins with all leaves of the old one, in order.
+    """Raise ``ProofError`` unless the new tree begins with all leaves of the old one, in order.
 
     RFC 9162, section 2.1.4.2. Every tree begins with the empty tree.
-
-    Raises:
-        ProofError: the proof does not show it.
     """
     if not 0 <= old_size <= new_size:
         raise ProofError("the older tree is larger than the newer one")

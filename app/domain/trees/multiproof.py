@@ -19,11 +19,7 @@ def sibling_ranges(indices: Collection[int], size: int) -> list[tuple[int, int]]
 def verify(
     *, leaves: Mapping[int, bytes], size: int, proof: Sequence[bytes], expected_root: bytes
 ) -> None:
-    """Check that the tree of ``size`` leaves with this root has these contents at these indices.
-
-    Raises:
-        ProofError: the proof does not show it.
-    """
+    """Raise ``ProofError`` unless the tree with this root has these contents at these indices."""
     if not leaves or min(leaves) < 0 or max(leaves) >= size:
         raise ProofError("an index lies outside the tree")
     if any(len(hashed) != HASH_BYTES for hashed in proof):

@@ -58,9 +58,6 @@ class AnyStart(Mechanism):
 
         ``variance`` is that of the noise in one released coordinate; ``settings`` hold what the
         update rule needs beside the parameters.
-
-        Raises:
-            PlanError: the steps go beyond the budget.
         """
         budget_steps = budget_of(policy, shape)
         _refuse_beyond(steps, budget_steps)

@@ -45,20 +45,10 @@ def mechanism_named(name: str) -> type[Mechanism]:
 
 
 def mechanism_of(plan: Plan) -> Mechanism:
-    """Return a plan's mechanism with its parameters.
-
-    Raises:
-        NotFoundError: this version knows no such mechanism.
-        ParameterError: a parameter is missing, unknown or malformed.
-    """
+    """Return a plan's mechanism with its parameters; ``NotFoundError`` if this version has none."""
     return mechanism_named(plan.mechanism).of(plan.parameters)
 
 
 def account(name: str, parameters: Mapping[str, Any]) -> Guarantee:
-    """Return the guarantee of ``parameters`` under the mechanism called ``name``.
-
-    Raises:
-        NotFoundError: the mechanism does not exist.
-        ParameterError: a parameter is missing, unknown or out of its range.
-    """
+    """Return the guarantee of ``parameters`` under a mechanism, or raise ``NotFoundError``."""
     return mechanism_named(name).of(parameters).account()

@@ -25,11 +25,7 @@ class Deterministic(Mechanism):
     terms: ClassVar[Terms]
 
     def account(self) -> ExactGuarantee:
-        """Return (0, 0).
-
-        Raises:
-            ParameterError: a parameter is out of its range.
-        """
+        """Return (0, 0), for parameters above 0."""
         for name, value in self.parameters().items():
             if not isinstance(value, str):
                 require_positive(name, value)

@@ -48,11 +48,7 @@ class DpSgd(Mechanism):
 
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
-        """Quote a new lineage's training, or no step at all.
-
-        Raises:
-            PlanError: the lineage was trained without noise, or the group budget is spent.
-        """
+        """Quote a new lineage's training, or no step at all while the group budget lasts."""
         refuse_unless_named(policy, cls)
         trained = shape.dp_training
         if trained is None:

@@ -117,11 +117,6 @@ def complete_gradient_clipping(
     (shift * (1 - contraction^steps) / (1 - contraction) = mu/2). Where the worlds meet faster than
     they drift, the gradients get more. Without a ``dimension`` the target is met in real
     arithmetic.
-
-    Raises:
-        PlanError: a fixed parameter is unknown, lists differ in length from each other or from
-            steps, or a fixed noise_std misses the target.
-        ParameterError: a parameter is out of its range.
     """
     refuse_unknown(fixed, GradientClipping)
     for name, schedule in fixed.items():

@@ -100,11 +100,7 @@ class Mechanism(ABC):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Self:
-        """Return the mechanism with parameters by name; the accountant checks their ranges.
-
-        Raises:
-            ParameterError: one is missing or unknown.
-        """
+        """Return the mechanism with parameters by name; the accountant checks their ranges."""
         known = {field.name: field for field in fields(cls)}
         for name in parameters:
             if name not in known:
@@ -123,12 +119,7 @@ class Mechanism(ABC):
     @classmethod
     @abstractmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
-        """Return an offer that meets the policy.
-
-        Raises:
-            PlanError: it cannot, and why.
-            ParameterError: a parameter that the policy fixes is out of its range.
-        """
+        """Return an offer that meets the policy, or raise ``PlanError``, which says why."""
 
     @classmethod
     def quote_run(cls, policy: Policy, shape: ModelShape) -> Quote:
@@ -145,10 +136,6 @@ class Mechanism(ABC):
 
         ``records`` counts them by batch. Nothing happened after the release; whether its noise is
         enough is for ``account`` to say.
-
-        Raises:
-            PlanError: a release of this mechanism covers no later request.
-            ParameterError: the batches do not hold so many records.
         """
         raise PlanError(f"with {cls.name} each request needs a run")
 

@@ -172,11 +172,7 @@ class NoisyGdNonconvex(Descending):
     def _planned(
         cls, policy: Policy, order: float, sizes: Mapping[str, Any], *, earlier_steps: int
     ) -> "NoisyGdNonconvex":
-        """Return all parameters; what floats leave takes a share of the target.
-
-        Raises:
-            PlanError: no share is enough.
-        """
+        """Return all parameters; what floats leave takes a share of the target."""
         divergence = _divergence(policy, order)
         for share in _SHARES:
             training, unlearning = noisy_gd_nonconvex.steps_needed(

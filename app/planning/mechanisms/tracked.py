@@ -32,11 +32,7 @@ MOST_STEPS = 10_000_000
 
 
 def _certified(document: object) -> History:
-    """Return the history of a certificate, which leaves no constant out.
-
-    Raises:
-        ParameterError: it is malformed, or of another neighbouring relation.
-    """
+    """Return the history of a certificate, which leaves no constant out."""
     history = History.from_json(document)
     recipe = history.recipe
     if not isinstance(document, Mapping) or document["recipe"].keys() != vars(recipe).keys():
@@ -173,9 +169,6 @@ class Tracked(Descending):
 
         ``outlook`` is of the history at the end of the lineage's training. ``noise_std`` is that of
         each step, those of a new lineage's training included.
-
-        Raises:
-            PlanError: the steps go beyond the budget.
         """
         gradients = steps * lineage.history.recipe.batch_size
         refuse_above_budget(policy, shape, gradients)
@@ -199,11 +192,7 @@ class Tracked(Descending):
 
 
 def fewest_steps(meets: Callable[[int], bool], *, least: int = 0) -> int:
-    """Return the fewest steps, at least ``least``, that meet a target which more steps meet too.
-
-    Raises:
-        PlanError: ten million steps are not enough.
-    """
+    """Return the fewest steps, at least ``least``, that meet a target which more meet too."""
     low, high = least - 1, least
     while not meets(high):
         if high >= MOST_STEPS:
