@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.domain.columns import CategoryColumn, Column, NumberColumn
-from app.tables.cells import has_texts, kind_in_words, numbers_of, plain, texts_of
+from app.tables.cells import has_numbers, has_texts, kind_in_words, numbers_of, plain, texts_of
 from app.tables.proposal import Proposal
 from app.tables.sources import Source
 
@@ -44,7 +44,7 @@ def _held(column: pa.Array) -> tuple[str, str, str]:
     if not has_texts(column.type):
         return kind, "", str(column.null_count)
     texts = texts_of(column)
-    numbers = numbers_of(column)
+    numbers = numbers_of(column) if has_numbers(column.type) else None
     if numbers is not None and kind == "text":
         fits = int((~numbers.faulty & ~numbers.missing).sum())
         if fits:

@@ -14,7 +14,7 @@ from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
-from app.tables.arrays import array_fault, array_values, marks, numbers
+from app.tables.arrays import array_fault, array_values, as_array
 from app.tables.encoding import ENCODED_BY, MAX_ID_LENGTH, records_of
 from app.tables.problems import Problems
 from app.tables.typed import arrow_schema, typed_rows
@@ -309,10 +309,10 @@ def _ids(
         problems.add(None, name, "must be UTF-8 text")
         return pa.nulls(len(column), pa.string())
     if required:
-        problems.add_where(marks(column.is_null()), first, name, "is null")
+        problems.add_where(as_array(column.is_null()), first, name, "is null")
     texts = column.cast(pa.string()).to_pylist()
     column = pa.array([None if text is None else normal_id(text) for text in texts], pa.string())
-    lengths = numbers(pc.fill_null(pc.utf8_length(column), 1))
+    lengths = as_array(pc.fill_null(pc.utf8_length(column), 1))
     wrong = (lengths < 1) | (lengths > MAX_ID_LENGTH)
     problems.add_where(wrong, first, name, f"must have 1 to {MAX_ID_LENGTH} characters")
     return column
@@ -333,9 +333,9 @@ def _find_duplicates(
 def _labels(
     column: pa.Array, first: int, schema: FeatureSchema, problems: Problems
 ) -> npt.NDArray[np.int64]:
-    null = marks(column.is_null())
+    null = as_array(column.is_null())
     problems.add_where(null, first, "label", "is null")
-    labels: npt.NDArray[np.int64] = numbers(pc.fill_null(column, 0)).astype(np.int64)
+    labels: npt.NDArray[np.int64] = as_array(pc.fill_null(column, 0)).astype(np.int64)
     outside = (labels < 0) | (labels >= schema.classes)
     reason = f"must lie between 0 and {schema.classes - 1}"
     problems.add_where(outside & ~null, first, "label", reason)

@@ -1,13 +1,19 @@
-"""Columns of lists or tensors of numbers, as arrays."""
+"""Columns of lists, tensors, texts and images, as arrays."""
 
-from typing import Any
+import io
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from app.domain.columns import ImageColumn, TextColumn
+from app.domain.extras import IMAGES, loaded
 from app.tables.problems import Problems
+
+_FORMATS: Final = ("JPEG", "PNG")
+_MOST_PIXELS: Final = 100_000_000
 
 
 def is_array(kind: pa.DataType) -> bool:
@@ -49,20 +55,20 @@ def array_values(
         problems: receives the faults; faulty values become arbitrary ones.
     """
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
-    lengths = numbers(pc.fill_null(pc.list_value_length(storage), -1))
+    lengths = as_array(pc.fill_null(pc.list_value_length(storage), -1))
     if isinstance(storage.type, pa.FixedSizeListType):
-        lengths = np.where(marks(storage.is_null()), -1, lengths)
+        lengths = np.where(as_array(storage.is_null()), -1, lengths)
     wrong = lengths != size
     if wrong.any():
         problems.add_where(wrong, first, name, f"must have {size} elements")
         return None
     flat = pc.list_flatten(storage)
     if flat.null_count:
-        null = np.any(marks(flat.is_null()).reshape(-1, size), axis=1)
+        null = np.any(as_array(flat.is_null()).reshape(-1, size), axis=1)
         problems.add_where(null, first, name, "contains null")
         return None
     most = 255 if dtype == "uint8" else None if vocabulary is None else vocabulary - 1
-    raw = numbers(flat).reshape(-1, size)
+    raw = as_array(flat).reshape(-1, size)
     if most is None:
         return _finite(raw, name, dtype, first, problems)
     fits = (raw >= 0) & (raw <= most) & (raw == np.floor(raw))
@@ -71,16 +77,56 @@ def array_values(
     return np.where(fits, raw, 0).astype(dtype)
 
 
-def marks(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return a column of true and false, without nulls, as an array."""
-    found: npt.NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
-    return found
-
-
-def numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """Return a column of numbers, without nulls, as an array."""
+def as_array(column: pa.Array) -> npt.NDArray[Any]:
+    """Return a column of numbers, or of true and false, without nulls."""
     found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return found
+
+
+def tokens_of(column: pa.Array, rule: TextColumn) -> npt.NDArray[np.int32]:
+    """Return the tokens of texts without nulls, int32 [n, rule.length]."""
+    texts = column.cast(pa.large_binary())
+    ends = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset :][: len(texts) + 1]
+    content = texts.buffers()[2]
+    read = np.frombuffer(b"" if content is None else content, dtype=np.uint8)
+    starts = ends[:-1]
+    lengths = np.minimum(np.diff(ends), rule.length)
+    places = np.arange(rule.length)
+    within = places < lengths[:, None]
+    found = np.full((len(texts), rule.length), rule.padding, dtype=np.int32)
+    found[within] = read[(starts[:, None] + places)[within]].astype(np.int32) + 1
+    return found
+
+
+def pixels_of(
+    column: pa.Array, rule: ImageColumn
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Return images without nulls, uint8 [n, rule.width], and which of them are none.
+
+    Each is decoded by itself and scaled by bilinear interpolation; nothing of it is written to a
+    file. What is not an image, or has more than 100 million pixels, stays 0.
+    """
+    image: Any = loaded("PIL.Image", extra=IMAGES)
+    found = np.zeros((len(column), rule.width), dtype=np.uint8)
+    faulty = np.zeros(len(column), dtype=np.bool_)
+    for row, content in enumerate(column):
+        try:
+            found[row] = _decoded(image, content.as_buffer(), rule)
+        except (OSError, ValueError, SyntaxError, OverflowError, image.DecompressionBombError):
+            faulty[row] = True
+    return found, faulty
+
+
+def _decoded(image: Any, content: pa.Buffer, rule: ImageColumn) -> npt.NDArray[np.uint8]:  # noqa: ANN401
+    channels, height, width = rule.shape
+    with image.open(io.BytesIO(content), formats=_FORMATS) as opened:
+        if opened.width * opened.height > _MOST_PIXELS:
+            raise ValueError("too large")
+        opened.draft("RGB" if channels == 3 else "L", (width, height))
+        converted = opened.convert("RGB" if channels == 3 else "L")
+    scaled = converted.resize((width, height), image.Resampling.BILINEAR)
+    numbers = np.asarray(scaled, dtype=np.uint8).reshape(height, width, channels)
+    return np.moveaxis(numbers, 2, 0).reshape(-1)
 
 
 def _finite(

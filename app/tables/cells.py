@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.domain.columns import normal_text
-from app.tables.arrays import is_array, marks, numbers
+from app.tables.arrays import as_array, is_array
 from app.tables.problems import Problems
 
 MISSING_WORDS: Final = frozenset(
@@ -129,7 +129,7 @@ def texts_of(column: pa.Array) -> Texts:
     distinct = list(dict.fromkeys(text for text in raw if text))
     places = {text: place for place, text in enumerate(distinct)}
     targets = np.array([places.get(text, -1) for text in raw] + [-1], dtype=np.int64)
-    codes = numbers(pc.fill_null(encoded.indices, len(raw))).astype(np.int64)
+    codes = as_array(pc.fill_null(encoded.indices, len(raw))).astype(np.int64)
     return Texts(tuple(distinct), targets[codes])
 
 
@@ -148,16 +148,18 @@ class Numbers:
     faulty: npt.NDArray[np.bool_]
 
 
-def numbers_of(column: pa.Array) -> Numbers | None:
-    """Return the cells as numbers; None if the column's type has none."""
+def has_numbers(kind: pa.DataType) -> bool:
+    """Return whether ``numbers_of`` reads cells of this type."""
+    return is_text(kind) or _is_number(kind) or kind == pa.null()
+
+
+def numbers_of(column: pa.Array) -> Numbers:
+    """Return the cells of a column that ``has_numbers``."""
     if is_text(column.type):
         return _parsed(column)
+    values = np.full(len(column), np.nan)
     if _is_number(column.type):
-        values = numbers(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
-    elif pa.types.is_null(column.type):
-        values = np.full(len(column), np.nan)
-    else:
-        return None
+        values = as_array(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
     return Numbers(values, np.isnan(values), np.zeros(len(column), dtype=np.bool_))
 
 
@@ -165,10 +167,10 @@ def _parsed(column: pa.Array) -> Numbers:
     column.validate(full=True)
     trimmed = pc.utf8_trim_whitespace(column.cast(pa.string()))
     words = pa.array(["", *MISSING_WORDS])
-    missing = marks(pc.or_(trimmed.is_null(), pc.is_in(trimmed, value_set=words)))
+    missing = as_array(pc.or_(trimmed.is_null(), pc.is_in(trimmed, value_set=words)))
     fits = pc.fill_null(pc.match_substring_regex(trimmed, _NUMBER), fill_value=False)
     parsed = pc.if_else(fits, trimmed, None).cast(pa.float64())
-    return Numbers(numbers(pc.fill_null(parsed, np.nan)), missing, ~(marks(fits) | missing))
+    return Numbers(as_array(pc.fill_null(parsed, np.nan)), missing, ~(as_array(fits) | missing))
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - any cell

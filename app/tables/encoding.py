@@ -25,11 +25,12 @@ from app.domain.columns import (
     TextColumn,
 )
 from app.domain.encoding import LabelColumn, TableEncoding
-from app.tables.arrays import array_fault, array_values, marks
+from app.tables.arrays import array_fault, array_values, as_array, pixels_of, tokens_of
 from app.tables.cells import (
     MISSING_WORDS,
     Texts,
     column_named,
+    has_numbers,
     has_texts,
     invalid_in_words,
     is_text,
@@ -38,14 +39,13 @@ from app.tables.cells import (
     plain,
     texts_of,
 )
-from app.tables.images import pixels_of
 from app.tables.problems import Problems
-from app.tables.texts import tokens_of
 
 MAX_ID_LENGTH: Final = 512
 ENCODED_BY: Final = b"expunge.encoded_by"
 """The key in an encoded file's metadata under which the encoding's digest is."""
 _MOST_DIGITS: Final = 20
+_NUMBER: Final = "a number is"
 
 
 def features_of(table: pa.Table | pa.RecordBatch, encoding: InputColumns) -> npt.NDArray[Any]:
@@ -145,16 +145,11 @@ class _Cells:
         return labels
 
     def numbers(self, name: str, *, least: float, most: float) -> npt.NDArray[np.float64]:
-        column = self._column(name)
-        nothing = np.zeros(self.table.num_rows)
-        if column is None or not self._is_utf8(column, name):
-            return nothing
+        column = self._column(name, lambda kind: has_numbers(kind) or kind == pa.bool_(), _NUMBER)
+        if column is None:
+            return np.zeros(self.table.num_rows)
         found = numbers_of(column.cast(pa.int8()) if column.type == pa.bool_() else column)
-        if found is None:
-            kind = kind_in_words(column.type)
-            self.problems.add(None, name, f"{kind}, where a number is expected")
-            return nothing
-        self._fault(found.faulty, name, "text, where a number is expected")
+        self._fault(found.faulty, name, f"text, where {_NUMBER} expected")
         self._fault(found.missing, name, "is missing")
         present = ~found.missing & ~found.faulty
         self._fault(present & np.isinf(found.values), name, "an infinite number")
@@ -163,9 +158,10 @@ class _Cells:
         return found.values
 
     def ids(self, name: str, *, required: bool) -> pa.Array:
-        column = self._column(name)
-        if column is not None and _are_ids(column, required=required):
-            return column.cast(pa.string())
+        if self.table.schema.names.count(name) == 1:
+            column = plain(self.table.column(name))
+            if _are_ids(column, required=required):
+                return column.cast(pa.string())
         texts = self._texts(name, listed=MISSING_WORDS)
         if texts is None:
             return pa.nulls(self.table.num_rows, pa.string())
@@ -190,15 +186,11 @@ class _Cells:
                 self._fill_pixels(rule, features)
 
     def _fill_numbers(self, rule: NumberColumn, features: npt.NDArray[Any]) -> None:
-        column = self._column(rule.name)
+        column = self._column(rule.name, has_numbers, _NUMBER)
         if column is None:
             return
-        found = numbers_of(column) if self._is_utf8(column, rule.name) else None
-        if found is None:
-            kind = kind_in_words(column.type)
-            self.problems.add(None, rule.name, f"{kind}, where a number is expected")
-            return
-        self._fault(found.faulty, rule.name, "text, where a number is expected")
+        found = numbers_of(column)
+        self._fault(found.faulty, rule.name, f"text, where {_NUMBER} expected")
         values = found.values
         if rule.missing is None:
             self._fault(found.missing, rule.name, "is missing, and the schema has no rule for it")
@@ -234,7 +226,7 @@ class _Cells:
         features[np.arange(len(found)), found] = 1
 
     def _fill_arrays(self, rule: ArrayColumn, features: npt.NDArray[Any]) -> None:
-        column = self._column(rule.name)
+        column = column_named(self.table, rule.name, self.problems)
         if column is None:
             return
         fault = array_fault(column.type)
@@ -254,59 +246,58 @@ class _Cells:
             features[:] = values
 
     def _fill_tokens(self, rule: TextColumn, features: npt.NDArray[Any]) -> None:
-        column = self._column(rule.name)
-        if column is None or not self._is_utf8(column, rule.name):
+        column = self._column(rule.name, is_text, "text is")
+        if column is None:
             return
-        if not is_text(column.type):
-            kind = kind_in_words(column.type)
-            self.problems.add(None, rule.name, f"{kind}, where text is expected")
-            return
-        self._fault(marks(column.is_null()), rule.name, "is missing")
+        self._fault(as_array(column.is_null()), rule.name, "is missing")
         features[:] = tokens_of(pc.fill_null(column, ""), rule)
 
     def _fill_pixels(self, rule: ImageColumn, features: npt.NDArray[Any]) -> None:
-        column = self._column(rule.name)
+        column = self._column(rule.name, _is_file, "the bytes of an image are")
         if column is None:
             return
-        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-            kind = kind_in_words(column.type)
-            self.problems.add(None, rule.name, f"{kind}, where the bytes of an image are expected")
-            return
-        missing = marks(column.is_null())
+        missing = as_array(column.is_null())
         self._fault(missing, rule.name, "is missing")
         features[:], faulty = pixels_of(pc.fill_null(column, b""), rule)
         self._fault(faulty & ~missing, rule.name, "is no JPEG or PNG image, or has too many pixels")
 
     def _texts(self, name: str, *, listed: Any) -> Texts | None:  # noqa: ANN401 - an iterable
         """Return a column's texts; words for a missing value are missing unless listed."""
-        column = self._column(name)
-        if column is None or not self._is_utf8(column, name):
-            return None
-        if not has_texts(column.type):
-            kind = kind_in_words(column.type)
-            self.problems.add(None, name, f"{kind}, where text or a whole number is expected")
+        column = self._column(name, has_texts, "text or a whole number is")
+        if column is None:
             return None
         texts = texts_of(column)
         missing = MISSING_WORDS.difference(listed)
         absent = np.array([text in missing for text in texts.distinct] + [False])
         return Texts(texts.distinct, np.where(absent[texts.codes], -1, texts.codes))
 
-    def _column(self, name: str) -> pa.Array | None:
-        return column_named(self.table, name, self.problems)
-
-    def _is_utf8(self, column: pa.Array, name: str) -> bool:
+    def _column(
+        self, name: str, fits: Callable[[pa.DataType], bool], expected: str
+    ) -> pa.Array | None:
+        """Return a column of valid cells, of a type that fits; None, and a problem, otherwise."""
+        column = column_named(self.table, name, self.problems)
+        if column is None:
+            return None
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
             self.problems.add(None, name, invalid_in_words(column.type))
-            return False
-        return True
+            return None
+        if fits(column.type):
+            return column
+        kind = kind_in_words(column.type)
+        self.problems.add(None, name, f"{kind}, where {expected} expected")
+        return None
 
     def _kind(self, name: str) -> str:
         return kind_in_words(plain(self.table.column(name)).type)
 
     def _fault(self, faulty: npt.NDArray[np.bool_], column: str, reason: str) -> None:
         self.problems.add_where(faulty, self.first, column, reason)
+
+
+def _is_file(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _are_ids(column: pa.Array, *, required: bool) -> bool:

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from app.domain.columns import ArrayColumn
 from app.domain.encoding import LabelColumn, TableEncoding
-from app.domain.errors import InvalidRecordsError
 from app.domain.table_schema import TableSchema
 from app.tables.encoding import ENCODED_BY, records_of
 from app.tables.problems import Problems
@@ -66,10 +65,8 @@ def _parts(
         for first in range(0, source.table.num_rows, rows)
     ]
     _refuse_duplicates(parts, record_id, problems)
-    try:
+    with source.places():
         problems.raise_any()
-    except InvalidRecordsError as error:
-        raise source.refusal(error) from error
     return parts
 
 

@@ -1,52 +1,25 @@
 """Rows to predict, and predictions, as files."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.domain.description import ModelDescription
-from app.domain.errors import InvalidInputError, InvalidRecordsError
+from app.domain.errors import InvalidInputError
 from app.tables.delimited import Dialect
 from app.tables.reading import read_source
 from app.tables.sources import Source
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A table to predict.
-
-    Attributes:
-        source: the file or folder that it comes from.
-    """
-
-    source: Source
-
-    @property
-    def table(self) -> pa.Table:
-        """Every row and column."""
-        return self.source.table
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Name file and line in errors about rows."""
-        try:
-            yield
-        except InvalidRecordsError as error:
-            raise self.source.refusal(error) from error
-
-
-def read_rows(path: Path, *, written: tuple[str | None, str | None, str]) -> Rows:
+def read_rows(path: Path, *, written: tuple[str | None, str | None, str]) -> Source:
     """Read a table as ``expunge dataset push`` does.
 
     Args:
         path: any file that could be pushed, or a folder of them.
         written: a text table's delimiter, encoding and decimal sign, as options say them.
     """
-    return Rows(read_source(path, Dialect.of_options(*written)))
+    return read_source(path, Dialect.of_options(*written))
 
 
 def write_predictions(

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from app.domain.columns import ArrayColumn, CategoryColumn, ClassName, Column, NumberColumn
 from app.domain.encoding import LabelColumn, TableEncoding
-from app.domain.errors import InvalidInputError, InvalidRecordsError
+from app.domain.errors import InvalidInputError
 from app.tables.arrays import array_fault, is_array
 from app.tables.cells import (
     MISSING_WORDS,
     Texts,
+    has_numbers,
     has_texts,
     invalid_in_words,
     kind_in_words,
@@ -60,10 +61,8 @@ class Proposal:
 
 def proposed(source: Source, choices: Choices) -> Proposal:
     """Return an encoding with the user's choices; errors say what to do."""
-    try:
+    with source.places():
         return _Proposer(source, choices).proposal()
-    except InvalidRecordsError as error:
-        raise source.refusal(error) from error
 
 
 class _UnfitError(Exception):
@@ -149,10 +148,9 @@ class _Proposer:
         return self._category(name, _texts(column))
 
     def _number(self, name: str, column: pa.Array) -> Column:
-        found = numbers_of(column)
-        if found is not None and name not in self._choices.missing:
+        if name not in self._choices.missing:
             advice = f"is missing; --missing {spelt(name)}=NUMBER puts a public constant there"
-            self._problems.add_where(found.missing, 0, name, advice)
+            self._problems.add_where(numbers_of(column).missing, 0, name, advice)
         return NumberColumn(name=name)
 
     def _category(self, name: str, texts: Texts) -> Column:
@@ -262,8 +260,10 @@ def _texts(column: pa.Array) -> Texts:
 
 def _is_mostly_numbers(column: pa.Array) -> bool:
     """Return whether more than half of the values are numbers; the others are faults then."""
+    if not has_numbers(column.type):
+        return False
     found = numbers_of(column)
-    return found is not None and 2 * int(found.faulty.sum()) < int((~found.missing).sum())
+    return 2 * int(found.faulty.sum()) < int((~found.missing).sum())
 
 
 def _most(texts: Texts, pattern: re.Pattern[str]) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.domain.columns import normal_text
-from app.domain.errors import InvalidRecordsError, TableError
+from app.domain.errors import TableError
 from app.tables.delimited import Dialect, looks_unnamed, read_delimited
 from app.tables.sources import INDEX, Source
 
@@ -82,10 +82,8 @@ def _read_file(path: Path, name: str, dialect: Dialect) -> Source:
         if content.startswith(b"\x1f\x8b"):
             content = _unzipped(content, name)
         kind, reader = _reader(content, name)
-        names, table = reader(content, name, dialect)
-    except InvalidRecordsError as error:
-        empty = pa.table({})
-        raise Source(name, empty, [(name, 0)], None, "").refusal(error) from error
+        with Source(name, pa.table({}), [(name, 0)], None, kind).places():
+            names, table = reader(content, name, dialect)
     except TableError:
         raise
     except _UNREADABLE as error:

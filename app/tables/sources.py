@@ -1,6 +1,7 @@
 """A table with the files that its rows are from, so that errors can name them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -34,13 +35,17 @@ class Source:
         name, first = next(part for part in reversed(self.files) if part[1] <= row)
         return f"{name}: row {row - first + 1}"
 
-    def refusal(self, error: InvalidRecordsError) -> TableError:
-        """Return an error with the places of all faults."""
-        lines = [self._line(problem) for problem in error.problems]
-        told = sum(problem.rows for problem in error.problems)
-        if told < error.count:
-            lines.append(f"{self.name}: and {error.count - told} more")
-        return TableError(lines)
+    @contextmanager
+    def places(self) -> Iterator[None]:
+        """Turn ``InvalidRecordsError`` into ``TableError`` with the places of all faults."""
+        try:
+            yield
+        except InvalidRecordsError as error:
+            lines = [self._line(problem) for problem in error.problems]
+            told = sum(problem.rows for problem in error.problems)
+            if told < error.count:
+                lines.append(f"{self.name}: and {error.count - told} more")
+            raise TableError(lines) from error
 
     def _line(self, problem: RowProblem) -> str:
         where = self.name if problem.row is None else self.place(problem.row)

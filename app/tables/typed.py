@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.domain.table_schema import MOST_CELL_BYTES, WIDTHS, ColumnType, TableSchema
-from app.tables.arrays import is_array, marks, numbers
+from app.tables.arrays import as_array, is_array
 from app.tables.cells import (
     MISSING_WORDS,
     column_named,
@@ -120,7 +120,7 @@ class _Column:
             return nothing
         if not self._kind.nullable:
             self._fault(
-                marks(found.is_null()) & ~lossy, f"is missing, and {self._kind} must be there"
+                as_array(found.is_null()) & ~lossy, f"is missing, and {self._kind} must be there"
             )
         return found
 
@@ -128,7 +128,7 @@ class _Column:
         found, lossy = _converted(column, self._kind.kind)
         self._fault(lossy, self._lossy(column.type))
         if self._kind.kind in ("string", "binary"):
-            self._fault_large(numbers(pc.fill_null(pc.binary_length(found), 0)))
+            self._fault_large(as_array(pc.fill_null(pc.binary_length(found), 0)))
         return found, lossy
 
     def _lossy(self, kind: pa.DataType) -> str:
@@ -139,14 +139,14 @@ class _Column:
         if pa.types.is_null(column.type):
             return pa.nulls(len(column), arrow_type(self._kind)), none
         lists = _storage(column)
-        absent = marks(lists.is_null())
-        lengths = numbers(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+        absent = as_array(lists.is_null())
+        lengths = as_array(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
         lengths[absent] = 0
         row_of = np.repeat(np.arange(len(lists)), lengths)
         flat = pc.list_flatten(lists)
         items, lossy = _converted(flat, self._kind.kind)
         self._fault(self._rows(row_of, lossy, len(lists)), "an item is " + self._lossy(flat.type))
-        null = marks(items.is_null()) & ~lossy
+        null = as_array(items.is_null()) & ~lossy
         self._fault(self._rows(row_of, null, len(lists)), "a list in which an item is missing")
         sizes = _item_sizes(items)
         self._fault_large(np.bincount(row_of, weights=sizes, minlength=len(lists)))
@@ -182,7 +182,7 @@ def _storage(column: pa.Array) -> pa.Array:
 
 def _fixed(items: pa.Array, absent: Marks, length: int) -> pa.Array:
     """Return lists of one length; Arrow keeps items of absent ones, too."""
-    present = numbers(pc.fill_null(items, 0)).reshape(-1, length)
+    present = as_array(pc.fill_null(items, 0)).reshape(-1, length)
     whole = np.zeros((len(absent), length), dtype=present.dtype)
     whole[~absent] = present
     flat = pa.array(whole.reshape(-1), items.type)
@@ -191,7 +191,7 @@ def _fixed(items: pa.Array, absent: Marks, length: int) -> pa.Array:
 
 def _item_sizes(items: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_string(items.type):
-        return numbers(pc.fill_null(pc.binary_length(items), 0))
+        return as_array(pc.fill_null(pc.binary_length(items), 0))
     return np.full(len(items), max(1, items.type.bit_width // 8))
 
 
@@ -276,7 +276,7 @@ def _checked(column: pa.Array, cast: Cast) -> tuple[pa.Array, Marks]:
 
 def _unless(fits: pa.Array) -> Marks:
     """Return where a condition does not hold; a missing value counts as one that does."""
-    return ~marks(pc.fill_null(fits, fill_value=True))
+    return ~as_array(pc.fill_null(fits, fill_value=True))
 
 
 def _moments(column: pa.Array) -> pa.Array:

@@ -101,7 +101,7 @@ def predict(
         published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
         _say_unchecked(published)
         rows = tables.read_rows(source, written=(delimiter, encoding, decimal))
-        with rows.named():
+        with rows.places():
             predictions = _predictions(
                 published, rows.table, factories=factory or [], base=base, merged=merged
             )
