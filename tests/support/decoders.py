@@ -3,15 +3,19 @@
 import psutil
 
 from tests.support.command_lines import words_of
+from tests.support.patience import until
 
 _MODULE = "app.imports.decoder"
 
 
 def decoder_of(pid: int) -> psutil.Process:
-    """Return the process that decodes for another one."""
-    children = psutil.Process(pid).children(recursive=True)
-    (found,) = (child for child in children if _MODULE in words_of(child))
-    return found
+    """Return the process that decodes for another one, as soon as it has its name."""
+
+    def found() -> psutil.Process:
+        children = psutil.Process(pid).children(recursive=True)
+        return next(child for child in children if _MODULE in words_of(child))
+
+    return until(found)
 
 
 def killed(process: psutil.Process) -> None:

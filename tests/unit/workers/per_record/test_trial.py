@@ -194,6 +194,25 @@ def test_where_only_last_bits_depend_on_the_place_passes_get_so_few_rows_that_no
         assert gradients.rows == 4
 
 
+class Aligned(nn.Module):
+    """Rounds as kernels do that ask where in memory a row begins."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, features):
+        odd = torch.arange(len(features)).unsqueeze(1) % 2 == 1
+        return self.linear(features * torch.where(odd, 1 + 2.0**-20, 1.0))
+
+
+def test_where_last_bits_depend_on_every_other_place_a_pass_has_one_row():
+    torch.manual_seed(0)
+    module, flat = attached(Aligned())
+    with per_record(module, flat, (6,), expected=50) as gradients:
+        assert gradients.rows == 1
+
+
 class Whisper(nn.Module):
     """Lets others change last bits alone."""
 
