@@ -8,11 +8,11 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.convex_case import shuffled
 from benchmarks.data import Pictures
+from workers.data.examples import Examples
+from workers.data.forms import classified
+from workers.networks.architectures import build
+from workers.networks.network import Network
 from workers.tasks.task import INPUTS
-from workers.training.architectures import build
-from workers.training.data import Examples
-from workers.training.features import classified
-from workers.training.network import Network
 
 HIDDEN: Final = (128, 64)
 _ARCHITECTURE: Final = ArchitectureSpec(name="mlp", options={"hidden": list(HIDDEN)})

@@ -35,9 +35,9 @@ from app.domain.recipes.recipe import TrainingRecipe
 from app.processes.python import python_command
 from benchmarks.data import CLASSES, Pictures, load
 from demo.service import data_dir_in, running_service
-from workers.training.architectures import build
-from workers.training.features import classified
-from workers.training.network import Network
+from workers.data.forms import classified
+from workers.networks.architectures import build
+from workers.networks.network import Network
 
 RESULTS: Final = Path(__file__).parent / "results" / "ensembles_service.json"
 MEMBERS: Final = 4

@@ -22,14 +22,14 @@ from benchmarks.convex_methods import Method, Target, tracked
 from benchmarks.convex_runs import Trainings, answer
 from benchmarks.data import CLASSES
 from benchmarks.public_features import PublicFeatures
+from workers.data.forms import classified
 from workers.exact import ridge
 from workers.exact.statistics import Statistics, one_hot, quantised
 from workers.mechanisms.exact_training import HeadTrainer, scaled
+from workers.networks.linear_head import LinearHead
+from workers.networks.ridge_head import RidgeHead
 from workers.tasks.classification import CLASSIFICATION
 from workers.training.evaluate import evaluate
-from workers.training.features import classified
-from workers.training.linear_head import LinearHead
-from workers.training.ridge_head import RidgeHead
 
 TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5

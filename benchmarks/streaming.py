@@ -33,7 +33,7 @@ from app.services import create_keys, open_services
 from app.settings import Settings
 from benchmarks.worker_memory import in_child
 from workers import jobs
-from workers.memory import VARIABLE
+from workers.data.memory import VARIABLE
 
 RECORDS: Final = 131_072
 FEATURES: Final = 2048

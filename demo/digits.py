@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 import expunge
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
-from workers.training.data import Examples
-from workers.training.features import classified
+from workers.data.examples import Examples
+from workers.data.forms import classified
 
 CLASSES = 10
 _SCALE = 1 / 16

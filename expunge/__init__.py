@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from app.planning.mechanisms.catalogue import account
     from app.published import verify
     from expunge.registration import register
-    from workers.published import load
+    from workers.published.loading import load
 
 __all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "load", "register", "verify"]
 
@@ -29,7 +29,7 @@ _PARTS = {
     "Client": ("app.client", "ExpungeClient"),
     "UnreadableRecordsError": ("app.domain.errors", "UnreadableRecordsError"),
     "account": ("app.planning.mechanisms.catalogue", "account"),
-    "load": ("workers.published", "load"),
+    "load": ("workers.published.loading", "load"),
     "register": ("expunge.registration", "register"),
     "verify": ("app.published", "verify"),
 }

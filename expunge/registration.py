@@ -29,7 +29,8 @@ from app.tables.column_types import proposed_schema
 from app.tables.parts import typed_parts
 from app.tables.sources import Source
 from expunge.networks import Model, architecture_of, put_into
-from workers.published import PublishedModel, load
+from workers.published.loading import load
+from workers.published.model import PublishedModel
 
 _PATIENCE_S: Final = 3600.0
 Module = TypeVar("Module", bound=nn.Module)

@@ -12,13 +12,19 @@ from app.domain.errors import ConfigurationError
 from app.processes.hardening import harden
 from app.processes.supervisor import stop_with_supervisor
 
-_ARGUMENTS = {"worker": 0, "dispatcher": 0, "recompute": 1}
+_PARTS = {
+    ("worker", 0): "workers.worker",
+    ("dispatcher", 0): "workers.dispatcher",
+    ("recompute", 1): "workers.commands.recompute",
+}
+"""Modules by the part's name and how many arguments it has."""
 
 
 def main() -> None:
     """Run the part named on the command line; only that part is imported."""
     harden()
-    if len(sys.argv) < 2 or len(sys.argv) - 2 != _ARGUMENTS.get(sys.argv[1]):
+    module = _PARTS.get(("".join(sys.argv[1:2]), len(sys.argv) - 2))
+    if module is None:
         sys.exit("usage: python -m workers worker|dispatcher|recompute MODEL")
     logs.configure()
     stop_with_supervisor()
@@ -27,7 +33,7 @@ def main() -> None:
     # Compiled networks run as they were written: a compiler writes files and starts programs, which
     # the sealed phase refuses.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    part = importlib.import_module(f"workers.{sys.argv[1]}")
+    part = importlib.import_module(module)
     try:
         part.main()
     except ConfigurationError as error:

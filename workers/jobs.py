@@ -13,13 +13,13 @@ from app.models import whitening
 from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
-from workers.attempts import attempted
 from workers.data.whitening import whiten
 from workers.distributed.process import carry_out
 from workers.ensembles.helping import help_with
-from workers.failures import is_permanent
 from workers.imports.attempt import attempt
-from workers.lease import Lease
+from workers.leases.attempts import attempted
+from workers.leases.failures import is_permanent
+from workers.leases.lease import Lease
 from workers.queue import note_current
 
 _log = logging.getLogger("expunge.worker")

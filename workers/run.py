@@ -49,7 +49,6 @@ from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
 from app.services import Services
 from app.storage.blobs import StoredBlob
-from workers import measuring
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
@@ -57,20 +56,21 @@ from workers.distributed.orders import assembled, counted, divided_among
 from workers.distributed.team import ALONE, Team
 from workers.ensembles import run as ensembles
 from workers.exact.arithmetic import kernels
-from workers.lease import Lease
+from workers.leases.lease import Lease
+from workers.leases.outages import outlast_outages
+from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.mechanisms.catalogue import rule_of
+from workers.networks.base import pinned
+from workers.networks.network import Network, Tensors
 from workers.noise.generators import SecureNoise
-from workers.patience import outlast_outages
 from workers.rehearsal.rehearse import rehearse
 from workers.rehearsal.starts import require_drawn_start
-from workers.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import Certified, Sealed
 from workers.seal.witness import require_drawn
-from workers.training.base import pinned
+from workers.training import measuring
 from workers.training.device import choose_device
 from workers.training.lineage import Lineage, lineage_of
-from workers.training.network import Network, Tensors
 from workers.training.optimizers import optimizer_of
 
 

@@ -46,7 +46,7 @@ def read_weights(file: Path, key: str | None) -> bytes:
 
 
 def _converted(content: bytes, key: str | None) -> bytes:
-    process = confined.start("workers.checkpoint_file", pipe=subprocess.PIPE)
+    process = confined.start("workers.commands.checkpoint_file", pipe=subprocess.PIPE)
     try:
         order = json.dumps(key).encode() + b"\n"
         answer, _ = process.communicate(order + content, timeout=_LONGEST_S)

@@ -20,7 +20,7 @@ from app.domain.states import Basis
 from tests.support.digits import DATASET, digits_parquet, head, model
 from tests.support.patience import PATIENCE_S
 from tests.support.service import running
-from workers.training.architectures import build
+from workers.networks.architectures import build
 
 RECORDS = 300
 PERSON = "subject-3"

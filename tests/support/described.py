@@ -14,7 +14,7 @@ from app.domain.encoding import TableEncoding
 from app.domain.schema import FeatureSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec
-from workers.training.architectures import build, build_features
+from workers.networks.architectures import build, build_features
 
 PLAIN = TableEncoding.from_json(
     {

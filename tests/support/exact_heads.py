@@ -12,9 +12,9 @@ from app.processes.stopping import StopSignal
 from app.registry import repository as registry
 from app.registry.statistics_file import KIND
 from app.storage.tables import BlobRow
-from workers.lease import Lease
+from workers.leases.lease import Lease
+from workers.networks.architectures import build
 from workers.run import execute
-from workers.training.architectures import build
 
 
 def carry_out(workshop, name="model"):

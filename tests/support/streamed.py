@@ -14,8 +14,8 @@ from app.registry import repository as registry
 from app.services import open_services
 from app.settings import Settings
 from workers.data.loading import load_model
+from workers.data.memory import VARIABLE
 from workers.data.run_records import footprint_of
-from workers.memory import VARIABLE
 
 FEATURES = 200
 RECORDS = 3000

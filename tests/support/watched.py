@@ -35,10 +35,10 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
         patch: replaces an attribute; pytest's own does it for one test.
     """
     from workers.data.streaming import Streamed
+    from workers.networks.network import Network
     from workers.noise import generators
     from workers.seal import sealed
     from workers.tasks.task import INPUTS
-    from workers.training.network import Network
 
     fresh_key, add = generators.fresh_key, generators.SecureNoise.add_
     train, noisy_phase = Network.train, sealed.run_noisy_phase

@@ -26,11 +26,11 @@ from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECIPE, digits_parquet
 from tests.support.trust import trust_in
+from workers.data.forms import classified
 from workers.data.part import Part
+from workers.networks.architectures import build
+from workers.networks.network import Network
 from workers.tasks.task import INPUTS
-from workers.training.architectures import build
-from workers.training.features import classified
-from workers.training.network import Network
 
 RECORDS = 300
 PUBLIC_FROM = 900  # the second half of the digits: none of them is among the private records

@@ -52,10 +52,10 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
-from workers.attempts import attempted
+from workers.data.forms import classified
+from workers.leases.attempts import attempted
 from workers.queue import NAME, open_queue
 from workers.seal import sealed
-from workers.training.features import classified
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"

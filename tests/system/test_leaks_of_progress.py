@@ -13,11 +13,11 @@ from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, places_with
 from tests.support.patience import until
 from workers import run as run_module
-from workers.lease import Lease
+from workers.leases.lease import Lease
+from workers.leases.reporting import loss_reporter
+from workers.networks.network import Network
 from workers.queue import NAME, enqueue_run, open_queue
-from workers.reporting import loss_reporter
 from workers.seal import sealed
-from workers.training.network import Network
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"

@@ -25,8 +25,8 @@ from tests.support.shops import SHOPS, push_shops
 from tests.support.tasks_by_mechanism import ALL, Pair, pairs
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
-from workers.recompute import recompute
-from workers.training.architectures import build
+from workers.commands.recompute import recompute
+from workers.networks.architectures import build
 
 # Each mechanism and each task once or twice; the whole matrix is slow.
 QUICK = [

@@ -25,8 +25,8 @@ from tests.support.streamed import FEATURES, RECORDS, footprint, push_wide, too_
 from tests.support.watched import told_by, watch
 from tests.support.workshop import Workshop
 from workers import jobs
+from workers.data.memory import VARIABLE
 from workers.ensembles import run as ensembles
-from workers.memory import VARIABLE
 
 STEPS = 12
 MEMBERS = 4

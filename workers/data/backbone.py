@@ -17,10 +17,10 @@ from torch import nn
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
+from workers.data.examples import Examples
 from workers.data.extraction import Extraction
 from workers.mechanisms.frame import ReferenceFrame
-from workers.training.data import Examples
-from workers.training.half import half
+from workers.networks.half import half
 
 PREFIX: Final = "backbone."
 

@@ -15,8 +15,8 @@ from app.domain.schema import FeatureSchema
 from app.services import Services
 from workers.data.backbone import Backbone, FrozenBackbone
 from workers.data.backbone_rehearsal import Rehearsal, require_finite
-from workers.training.architectures import build_features
-from workers.training.whitening import whitened
+from workers.networks.architectures import build_features
+from workers.networks.whitening import whitened
 
 
 def load_backbone(

@@ -12,10 +12,10 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
-from workers.operator_code import called
+from workers.data.forms import FeatureForm
+from workers.networks.architectures import zeros
+from workers.networks.operator_code import called
 from workers.tasks.task import INPUTS
-from workers.training.architectures import zeros
-from workers.training.features import FeatureForm
 
 _COMPANIONS: Final = 3
 # A batch of another size may use another kernel, which rounds differently. Batch statistics differ

@@ -14,11 +14,11 @@ from app.datasets.features import FeatureSource
 from app.domain.errors import GoneError
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
+from workers.data.forms import FeatureForm
 from workers.data.part import Decode, Part
 from workers.seal.write_guard import store_reachable
 from workers.tasks.task import INPUTS
 from workers.training.device import choose_device
-from workers.training.features import FeatureForm
 
 _ATTEMPTS = 5
 

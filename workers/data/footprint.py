@@ -13,7 +13,7 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.schema import FeatureSchema
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
-from workers.memory import Needs
+from workers.data.memory import Needs
 from workers.training.evaluate import EVALUATION_BATCH
 
 _BYTES_PER_WEIGHT: Final = 48

@@ -29,19 +29,19 @@ from app.settings import Settings
 from workers.data.backbone import Backbone, FrozenBackbone, trainable
 from workers.data.backbone_loading import load_backbone
 from workers.data.decoding import columns_by
+from workers.data.examples import Records
 from workers.data.features import FeatureReader
+from workers.data.forms import FeatureForm
 from workers.data.member_records import MemberRecords
 from workers.data.part import Decode, features_and_label
 from workers.data.shards import Read, reader_of
 from workers.data.streaming import Streamed
 from workers.exact.summing import Summed
-from workers.lease import Lease
+from workers.leases.lease import Lease
+from workers.networks.architectures import build
 from workers.tasks.catalogue import encoder_of, form_of, task_of
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
-from workers.training.architectures import build
-from workers.training.data import Records
-from workers.training.features import FeatureForm
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.domain.errors import GoneError
+from workers.data.examples import Examples
+from workers.data.forms import FeatureForm
 from workers.data.part import Part
 from workers.data.selecting import Selected
-from workers.training.data import Examples
-from workers.training.features import FeatureForm
 
 
 class MemberRecords:

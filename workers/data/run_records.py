@@ -29,6 +29,7 @@ from app.services import Services
 from workers.data.footprint import Footprint
 from workers.data.loading import ModelSpec, Readers, RunData, readers_for
 from workers.data.member_records import MemberRecords
+from workers.data.memory import Needs, allowance, give_back, in_words
 from workers.data.part import Part, ascending
 from workers.data.selecting import Selected
 from workers.data.shards import Read, read_records, read_shards
@@ -36,9 +37,8 @@ from workers.data.streaming import Streamed
 from workers.data.survey import Survey
 from workers.exact.summing import Quantiser, Summed, sums_less, sums_over
 from workers.exact.targets import Targets
-from workers.lease import Lease
-from workers.memory import Needs, allowance, give_back, in_words
-from workers.patience import outlast_outages
+from workers.leases.lease import Lease
+from workers.leases.outages import outlast_outages
 
 _log = logging.getLogger("expunge.worker")
 _ADVICE = "push files with fewer rows, lower batch_size, run it on a larger machine"

@@ -25,15 +25,15 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import GoneError
+from workers.data.examples import Examples, batch_sizes, require_some
+from workers.data.forms import FeatureForm
+from workers.data.memory import give_back
 from workers.data.part import Part
 from workers.data.read_ahead import Check, ReadAhead
 from workers.data.selecting import Selected
 from workers.data.survey import Holding
-from workers.memory import give_back
-from workers.patience import outlast_outages
+from workers.leases.outages import outlast_outages
 from workers.tasks.task import Batch
-from workers.training.data import Examples, batch_sizes, require_some
-from workers.training.features import FeatureForm
 
 BLOCKS_IN_WINDOW: Final = 8
 Order = NDArray[np.int64]

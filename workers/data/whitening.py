@@ -27,10 +27,10 @@ from app.models import whitening
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_frozen
+from workers.data.forms import FeatureForm
+from workers.networks.whitening import BASE, MEAN, TRANSFORM
 from workers.tasks.task import INPUTS, TARGET
 from workers.training.device import choose_device
-from workers.training.features import FeatureForm
-from workers.training.whitening import BASE, MEAN, TRANSFORM
 
 MOST_FEATURES: Final = 8192
 _FLOOR: Final = 1e-3

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import SealedStateError
+from workers.data.examples import Examples, Pieces, batch_sizes
+from workers.data.forms import FeatureForm
 from workers.tasks.task import Batch
-from workers.training.data import Examples, Pieces, batch_sizes
-from workers.training.features import FeatureForm
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from workers.distributed.elsewhere import Elsewhere
 from workers.distributed.orders import Beginning, Order, frame_digest
 from workers.distributed.team import Processes
 from workers.mechanisms.catalogue import rule_of
+from workers.networks.base import pinned
 from workers.noise.generators import SecureNoise
 from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import Sealed
-from workers.training.base import pinned
 from workers.training.device import choose_device
 from workers.training.lineage import Lineage, lineage_of
 

@@ -25,7 +25,7 @@ from app.domain.errors import (
 )
 from app.logs import describe
 from workers.distributed import rendezvous
-from workers.failures import is_permanent
+from workers.leases.failures import is_permanent
 
 _END_WITHIN_S: Final = 15
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

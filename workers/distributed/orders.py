@@ -16,7 +16,7 @@ from app.domain.plan import Plan, TrainingKind
 from app.planning.mechanisms.catalogue import mechanism_named
 from workers.distributed.team import ALONE, Team
 from workers.mechanisms.frame import ReferenceFrame
-from workers.training.base import digest_of
+from workers.networks.base import digest_of
 
 
 class Order(StrEnum):

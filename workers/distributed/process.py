@@ -17,7 +17,7 @@ from workers.distributed.connecting import connected
 from workers.distributed.following import follow
 from workers.distributed.launching import Confession, launch
 from workers.distributed.orders import Order, is_divided
-from workers.lease import Lease
+from workers.leases.lease import Lease
 from workers.mechanisms.catalogue import load_rules
 from workers.run import execute
 

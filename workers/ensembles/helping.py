@@ -15,18 +15,18 @@ from app.ledger import repository, runs
 from app.ledger.ensembles import choice, trainings
 from app.processes.stopping import StopSignal
 from app.services import Services
-from workers.attempts import attempted
 from workers.data.backbone import starting
 from workers.data.loading import load_model, readers_for
+from workers.data.memory import allowance
 from workers.data.run_records import footprint_of, member_records
 from workers.ensembles.lease import MemberLease
 from workers.ensembles.training import train_member
-from workers.memory import allowance
-from workers.patience import outlast_outages
+from workers.leases.attempts import attempted
+from workers.leases.outages import outlast_outages
+from workers.networks.base import pinned
+from workers.networks.network import Network
 from workers.seal.ram_only import ram_only
-from workers.training.base import pinned
 from workers.training.device import choose_device
-from workers.training.network import Network
 
 KIND = "member"
 _log = logging.getLogger("expunge.worker")

@@ -6,7 +6,7 @@ from app.database import Database
 from app.ledger.ensembles import trainings
 from app.ledger.tables import MemberTrainingRow
 from app.processes.stopping import StopSignal
-from workers.holding import Holding
+from workers.leases.holding import Holding
 
 
 class MemberLease(Holding):

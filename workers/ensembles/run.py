@@ -31,20 +31,20 @@ from app.failpoints import halfway, reach
 from app.ledger.ensembles import trainings
 from app.ledger.ensembles.trainings import HeldMember
 from app.services import Services
-from workers import measuring
 from workers.data.loading import ModelSpec, RunData, load_start
 from workers.data.member_records import MemberRecords
 from workers.ensembles.training import Numbers, train_member
-from workers.lease import Lease
-from workers.patience import outlast_outages
-from workers.reporting import step_reporter
+from workers.leases.lease import Lease
+from workers.leases.outages import outlast_outages
+from workers.leases.reporting import step_reporter
+from workers.networks.ensemble import Ensemble
+from workers.networks.merge import averaged
+from workers.networks.network import Network, Tensors
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import SealedProgress
+from workers.training import measuring
 from workers.training.device import choose_device
-from workers.training.ensemble import Ensemble
 from workers.training.membership_attack import membership_auc
-from workers.training.merge import averaged
-from workers.training.network import Network, Tensors
 
 _POLL_S: Final = 0.1
 _LOOK_S: Final = 1.0

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.domain.plan import Plan
+from workers.data.examples import Examples
 from workers.data.loading import ModelSpec
+from workers.networks.network import Network
 from workers.seal.sealed import Sealed, SealedProgress
-from workers.training.data import Examples
 from workers.training.device import choose_device
-from workers.training.network import Network
 
 Numbers = Mapping[str, NDArray[Any]]
 

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from app.domain.tasks.spec import TaskSpec
 from workers.data.loading import RunData
-from workers.training.network import Network
+from workers.networks.network import Network
 
 
 class Solver(Protocol):

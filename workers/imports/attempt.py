@@ -9,10 +9,10 @@ from app.imports import service
 from app.logs import describe
 from app.processes.stopping import StopSignal
 from app.services import Services
-from workers.attempts import attempted
-from workers.failures import is_permanent
 from workers.imports.importing import carry_out
 from workers.imports.lease import ImportLease
+from workers.leases.attempts import attempted
+from workers.leases.failures import is_permanent
 
 _log = logging.getLogger("expunge.worker")
 

@@ -30,7 +30,7 @@ from app.services import Services
 from workers.imports.batches import DECODING_ERRORS, Batch, Batches, told_of
 from workers.imports.lease import ImportLease
 from workers.imports.sources import Source, source_of
-from workers.patience import outlast_outages
+from workers.leases.outages import outlast_outages
 
 YIELD_AFTER_S: Final = 5.0
 """How long a run may wait for a worker before an import lets it pass."""

@@ -6,7 +6,7 @@ from app.database import Database
 from app.imports import repository, service
 from app.imports.tables import ImportRow
 from app.processes.stopping import StopSignal
-from workers.holding import Holding
+from workers.leases.holding import Holding
 
 
 class ImportLease(Holding):

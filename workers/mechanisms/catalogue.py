@@ -9,7 +9,7 @@ from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Mechanism
 from workers.exact.solver import Solver
-from workers.noisy_phase import Rule
+from workers.mechanisms.noisy_phase import Rule
 
 
 def rule_of(plan: Plan) -> Rule:

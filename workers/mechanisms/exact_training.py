@@ -12,14 +12,14 @@ from app.domain.plan import Plan
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.exact_training import ExactTraining
+from workers.data.examples import Records
 from workers.data.loading import RunData
 from workers.exact.arithmetic import repeatable
 from workers.exact.losses import loss_of
 from workers.exact.minimum import Minimum, minimise
+from workers.networks.linear_head import LinearHead
+from workers.networks.network import Network
 from workers.tasks.task import INPUTS, Batch
-from workers.training.data import Records
-from workers.training.linear_head import LinearHead
-from workers.training.network import Network
 
 MOST_PASSES: Final = 5000
 _NUMBERS_AT_ONCE: Final = 2**15  # fit into a processor's cache

@@ -20,7 +20,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.mechanisms.vectors import pieces
-from workers.training.flat import stretches_of
+from workers.networks.flat import stretches_of
 
 # Public and never changed: the frame of an architecture is the same on every worker.
 SEEDS: Final = tuple(range(8))

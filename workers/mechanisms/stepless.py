@@ -36,7 +36,7 @@ class Stepless:
 class Unchanged:
     """Leaves the weights as they are: their training had noise for the forgotten records already.
 
-    Training itself is ``workers.training.private``.
+    Training itself is ``workers.dp_sgd.training``.
     """
 
     steps: ClassVar[int] = 0

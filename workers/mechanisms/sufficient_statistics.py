@@ -15,8 +15,8 @@ from workers.data.loading import RunData
 from workers.exact import classes, ridge
 from workers.exact.statistics import LEVELS
 from workers.exact.targets import Targets
-from workers.training.network import Network
-from workers.training.ridge_head import RidgeHead
+from workers.networks.network import Network
+from workers.networks.ridge_head import RidgeHead
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import pyarrow as pa
 import torch
 
 from app.domain.errors import PlanError, RunFailedError
-from workers.operator_code import called
+from workers.data.examples import Examples, Form
+from workers.networks.network import Network
+from workers.networks.operator_code import called
 from workers.seal.write_guard import encoding
 from workers.tasks.custom import SAMPLES, CustomTask, Encoded
 from workers.tasks.task import INPUTS, Batch
-from workers.training.data import Examples, Form
 from workers.training.evaluate import evaluating
-from workers.training.network import Network
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 

@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
-from workers.operator_code import called, text_of
-from workers.per_record.gradients import per_record_gradients
+from workers.data.examples import Examples, Form
+from workers.dp_sgd.gradients import per_record_gradients
+from workers.networks.base import digests_of, require_same
+from workers.networks.buffers import require_supported_buffers, without_buffers
+from workers.networks.network import Network
+from workers.networks.operator_code import called, text_of
 from workers.rehearsal.conformance import require_conforming
 from workers.rehearsal.memory import evaluated, remembers
 from workers.tasks.custom import CustomTask
 from workers.tasks.task import Batch, Task
-from workers.training.base import digests_of, require_same
-from workers.training.buffers import require_supported_buffers, without_buffers
-from workers.training.data import Examples, Form
-from workers.training.network import Network
 
 _OTHER_SEED: Final = 17
 _TRIED: Final = 5

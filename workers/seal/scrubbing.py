@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from app.domain.errors import ExpungeError
-from workers.operator_code import place_of
+from workers.networks.operator_code import place_of
 
 Result = TypeVar("Result")
 

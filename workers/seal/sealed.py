@@ -33,22 +33,22 @@ from app.accounting import retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.data.examples import Examples, Records
 from workers.distributed.orders import Order
 from workers.distributed.team import ALONE, Team
+from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
+from workers.mechanisms.noisy_phase import NoisyProgress, Rule, descend, run_noisy_phase
+from workers.networks.buffers import recompute_buffers
+from workers.networks.network import Network, Tensors
 from workers.noise.generators import NoiseSource
-from workers.noisy_phase import NoisyProgress, Rule, descend, run_noisy_phase
 from workers.seal.certified import OPENING, Certified
 from workers.seal.scrubbing import from_caller, scrubbed
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
-from workers.training.buffers import recompute_buffers
-from workers.training.data import Examples, Records
 from workers.training.feeds import Feed
 from workers.training.membership_attack import membership_auc
-from workers.training.network import Network, Tensors
-from workers.training.private import PrivateTraining, train_privately
 
 __all__ = ["Certified", "Sealed", "SealedProgress"]
 

@@ -14,6 +14,7 @@ from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import TaskSpec
+from workers.data.forms import FeatureForm
 from workers.tasks.augmented import Augmented
 from workers.tasks.classification import Classification
 from workers.tasks.custom import CustomTask
@@ -22,7 +23,6 @@ from workers.tasks.language_model import LanguageModel
 from workers.tasks.multi_label import MultiLabel
 from workers.tasks.regression import Regression
 from workers.tasks.task import INPUTS, TARGET, WEIGHT, Task
-from workers.training.features import FeatureForm
 
 Encoder = Callable[[pa.Table], Encoded]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
 from app.domain.tasks.custom import CustomSpec
-from workers.operator_code import called, imported
+from workers.networks.operator_code import called, imported
 from workers.tasks.augmented import fresh_generator
 from workers.tasks.task import INPUTS, Batch, Forward
 

@@ -1,1 +1,1 @@
-"""Architectures, data loading, training, fine-tuning and evaluation."""
+"""Training without noise, what feeds it, and evaluation."""

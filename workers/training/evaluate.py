@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.domain.errors import RunFailedError
+from workers.data.examples import Records
 from workers.tasks.task import INPUTS, Batch, Task
-from workers.training.data import Records
 
 EVALUATION_BATCH = 1024
 _NONE: Final = "there are no held-out records to evaluate on"

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from workers.data.examples import Records
 from workers.tasks.task import INPUTS, Batch
-from workers.training.data import Records
 from workers.training.gradients import parts_of
 
 

@@ -23,16 +23,16 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import mechanism_named
 from workers.data.backbone import frame_of
+from workers.data.examples import Examples
 from workers.data.loading import ModelSpec, RunData
+from workers.dp_sgd.training import PrivateTraining
 from workers.exact.solver import Solver
 from workers.mechanisms.catalogue import solver_of
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise.generators import NoiseSource
 from workers.seal.sealed import Sealed, SealedProgress
-from workers.training.data import Examples
 from workers.training.feeds import Feed, FixedBatches, RandomBatches
-from workers.training.private import PrivateTraining
 
 
 class Lineage(Protocol):

@@ -9,12 +9,12 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.data.examples import Records
 from workers.distributed.team import ALONE, Team
+from workers.networks.flat import FlatParameters
 from workers.tasks.augmented import visited
 from workers.tasks.task import Batch, Task
-from workers.training.data import Records
 from workers.training.evaluate import mean_loss
-from workers.training.flat import FlatParameters
 from workers.training.gradients import add_gradient
 from workers.training.optimizers import Schedule
 from workers.training.patience import Patience

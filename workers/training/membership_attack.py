@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from app.domain.errors import RunFailedError
-from workers.training.data import Records
+from workers.data.examples import Records
+from workers.networks.network import Network
 from workers.training.evaluate import EVALUATION_BATCH, evaluating
-from workers.training.network import Network
 
 
 def membership_auc(network: Network, *, forgotten: Records, held_out: Records) -> float:

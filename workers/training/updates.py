@@ -13,7 +13,7 @@ from torch import nn
 
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.distributed.team import Team
-from workers.training.flat import FlatParameters
+from workers.networks.flat import FlatParameters
 from workers.training.optimizers import optimizer_of, overwritten_afterwards
 
 

@@ -120,7 +120,7 @@ def _predictions(
     if merged:
         require_offered(published)
     if not published.is_plain_head:
-        modules: Any = loaded("workers.published", extra=TORCH)
+        modules: Any = loaded("workers.published.loading", extra=TORCH)
         model = modules.assembled(published, factories=factories, base=base, merged=merged)
         return model.predict(table)
     heads: Any = loaded("app.tables.outputs", extra=TABLES)
@@ -150,8 +150,8 @@ def export(
     with errors_in_words():
         if to is not ExportFormat.ONNX:
             raise InvalidInputError(f"unknown format {to}")
-        modules: Any = loaded("workers.published", extra=ONNX)
-        exporting: Any = loaded("workers.onnx_export", extra=ONNX)
+        modules: Any = loaded("workers.published.loading", extra=ONNX)
+        exporting: Any = loaded("workers.published.onnx_export", extra=ONNX)
         published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
         _say_unchecked(published)
         model = modules.assembled(published, factories=factory or [], base=base, merged=merged)

@@ -25,7 +25,7 @@ from tests.integration.app.test_published import (
     _held_out,
     digits_parquet,
 )
-from workers.published import assembled
+from workers.published.loading import assembled
 
 MEMBERS = 3
 MODEL = {

@@ -14,8 +14,8 @@ import expunge
 from app.datasets.files import to_parquet
 from app.domain.errors import InvalidInputError
 from app.settings import Settings
-from workers.published import PublishedModel
-from workers.training.base import public_tensors
+from workers.networks.base import public_tensors
+from workers.published.model import PublishedModel
 
 EXAMPLE = Path(__file__).parents[3] / "examples/texts"
 FACTORY = "text_network:adapted"

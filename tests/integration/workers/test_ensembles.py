@@ -27,9 +27,9 @@ from tests.support.workshop import Workshop
 from workers.data.loading import load_model
 from workers.ensembles import run as ensembles
 from workers.ensembles.helping import KIND
+from workers.networks.network import Network
 from workers.training import data as data_module
 from workers.training import network as network_module
-from workers.training.network import Network
 
 MEMBERS = 4
 _HELPER = "import sys; from workers import jobs; jobs.train_members(sys.argv[1])"

@@ -38,9 +38,9 @@ from tests.support.exact_heads import (
 )
 from tests.support.logbook import faults
 from tests.support.workshop import DATASET, RECORDS, Workshop
+from workers.commands.recompute import recompute
 from workers.data import run_records
 from workers.data.part import Part
-from workers.recompute import recompute
 from workers.tasks.task import INPUTS
 
 runner = CliRunner()

@@ -30,9 +30,9 @@ from tests.support.exact_heads import head_of, live_sums, released
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 from workers import run
+from workers.commands.recompute import recompute
 from workers.data import run_records
-from workers.lease import Lease
-from workers.recompute import recompute
+from workers.leases.lease import Lease
 from workers.run import execute
 
 ALL = {"held_out_fraction": 0.0}

@@ -14,7 +14,8 @@ _PROGRAM = """
 import gc, json, sys
 from pathlib import Path
 import torch
-from workers import jobs, worker
+from workers import jobs
+from workers import worker
 
 def threads():
     return len(list(Path("/proc/self/task").iterdir()))

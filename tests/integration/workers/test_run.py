@@ -30,10 +30,10 @@ from app.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import RECIPE, Workshop, record_ids
-from workers import patience
 from workers import run as run_module
-from workers.failures import is_permanent
-from workers.lease import Lease
+from workers.leases import outages as patience
+from workers.leases.failures import is_permanent
+from workers.leases.lease import Lease
 from workers.noise.generators import SecureNoise
 from workers.run import execute
 from workers.seal.sealed import Sealed

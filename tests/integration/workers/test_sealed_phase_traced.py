@@ -18,8 +18,8 @@ from tests.support.slow import FACTORY
 from tests.support.strace import sealed_phases, traced, why_unavailable
 from tests.support.streamed import footprint, push_wide, too_little
 from tests.support.workshop import Workshop
+from workers.data.memory import VARIABLE
 from workers.dispatcher import Dispatcher
-from workers.memory import VARIABLE
 from workers.queue import open_queue
 
 REPOSITORY = Path(__file__).parents[3]

@@ -25,11 +25,11 @@ from tests.support.streamed import (
 )
 from tests.support.workshop import Workshop, record_ids
 from workers import run as run_module
+from workers.commands.recompute import recompute
+from workers.data.memory import in_words
 from workers.data.streaming import Streamed
-from workers.failures import is_permanent
-from workers.lease import Lease
-from workers.memory import in_words
-from workers.recompute import recompute
+from workers.leases.failures import is_permanent
+from workers.leases.lease import Lease
 from workers.run import execute
 
 RECIPE = {"epochs": 1, "batch_size": 16, "held_out_fraction": 0.2}

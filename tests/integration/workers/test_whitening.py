@@ -37,12 +37,12 @@ from tests.support.exact_heads import carry_out, define_backbone, released
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 from workers import jobs
+from workers.commands.recompute import recompute
 from workers.data.backbone_loading import load_backbone, load_frozen
+from workers.data.forms import FeatureForm
 from workers.data.whitening import Moments, whiten
-from workers.recompute import recompute
 from workers.tasks.task import INPUTS, TARGET
 from workers.training.device import choose_device
-from workers.training.features import FeatureForm
 
 SCHEMA = FeatureSchema(shape=(8,), dtype="float32", offset=0.5, scale=2.0, classes=2)
 NUMBERS = np.random.default_rng(11)

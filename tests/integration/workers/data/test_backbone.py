@@ -17,9 +17,9 @@ from app.domain.schema import FeatureSchema
 from tests.support.operators import PACKAGE, operators_package
 from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
 from workers.data.backbone_loading import load_backbone
-from workers.training.architectures import build
-from workers.training.features import classified
-from workers.training.network import Network
+from workers.data.forms import classified
+from workers.networks.architectures import build
+from workers.networks.network import Network
 
 CPU = torch.device("cpu")
 MLP = ArchitectureSpec("mlp", {"hidden": [6]})

@@ -21,12 +21,12 @@ from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_backbone
 from workers.data.features import FeatureReader
+from workers.data.forms import FeatureForm
 from workers.data.part import Part, features_and_label
 from workers.data.shards import read_shards
+from workers.networks.architectures import build
 from workers.tasks.task import INPUTS, TARGET
-from workers.training.architectures import build
 from workers.training.device import choose_device
-from workers.training.features import FeatureForm
 
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)

@@ -8,7 +8,7 @@ from tests.support.weights import NETWORK_DIMENSION, WEIGHTS
 from tests.support.workshop import Workshop
 from workers.data.loading import load_model, load_start
 from workers.data.run_records import load_records
-from workers.lease import Lease
+from workers.leases.lease import Lease
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import InvalidInputError
 from expunge import backbones
-from workers.training.layers import Layered
+from workers.networks.layers import Layered
 
 SMALL = {
     "hidden_size": 32,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from workers.data.extraction import Extraction
-from workers.training.features import classified
+from workers.data.forms import classified
 
 CPU = torch.device("cpu")
 

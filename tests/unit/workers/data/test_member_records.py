@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from app.domain.errors import GoneError
+from workers.data.forms import FeatureForm
 from workers.data.member_records import MemberRecords
 from workers.data.part import Part
 from workers.tasks.task import INPUTS, TARGET
-from workers.training.features import FeatureForm
 
 CPU = torch.device("cpu")
 SEQS = {0: np.array([1, 4, 6]), 2: np.array([2, 3]), 3: np.array([5])}

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from app.domain.errors import GoneError, LeaseLostError, ObjectStoreError, RunFailedError
+from workers.data.forms import FeatureForm
 from workers.data.part import Part
 from workers.data.selecting import Selected
 from workers.data.streaming import Streamed
 from workers.data.survey import Survey
 from workers.tasks.task import INPUTS, TARGET
-from workers.training.features import FeatureForm
 from workers.training.feeds import FixedBatches, RandomBatches
 
 CPU = torch.device("cpu")
@@ -204,7 +204,7 @@ def test_a_lost_lease_ends_the_reading(dataset):
 
 
 def test_an_outage_is_waited_out(dataset, monkeypatch):
-    monkeypatch.setattr("workers.patience._DELAY_S", 0.01)
+    monkeypatch.setattr("workers.leases.outages._DELAY_S", 0.01)
     read, failures = dataset.read, iter([True, False, True, True])
 
     def failing(shard_id):

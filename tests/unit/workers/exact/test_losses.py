@@ -6,7 +6,7 @@ import torch
 
 from app.domain.errors import RunFailedError
 from app.domain.tasks.language_model import LanguageModelSpec
-from tests.unit.workers.training.test_head_bounds import SPECS, SQUARED
+from tests.unit.workers.networks.test_head_bounds import SPECS, SQUARED
 from workers.exact.losses import loss_of
 from workers.tasks.catalogue import task_of
 from workers.tasks.task import INPUTS, TARGET, WEIGHT

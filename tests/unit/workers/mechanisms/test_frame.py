@@ -9,8 +9,8 @@ from torch import nn
 from app.domain.architectures.architecture import PRESETS
 from app.domain.errors import RunFailedError
 from workers.mechanisms.frame import Centre, RawWeights, ReferenceFrame
-from workers.training.architectures import build
-from workers.training.network import Network
+from workers.networks.architectures import build
+from workers.networks.network import Network
 
 CPU = torch.device("cpu")
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import FeatureSchema
+from workers.data.forms import FeatureForm
 from workers.rehearsal.rehearse import rehearse
 from workers.tasks.classification import CLASSIFICATION
-from workers.training.features import FeatureForm
 
 CPU = torch.device("cpu")
 NUMBERS = FeatureSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, classes=2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from workers.training.features import classified
+from workers.data.forms import classified
 from workers.training.feeds import FixedBatches
 
 CPU = torch.device("cpu")

@@ -18,9 +18,9 @@ from app.planning.lineage import new_lineage
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.shape import ConvexShape, ModelShape
 from benchmarks.insecure_noise import InsecureNoise
+from workers.data.forms import classified
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
-from workers.training.features import classified
 from workers.training.lineage import Descending, Ordinary, lineage_of
 
 CPU = torch.device("cpu")

@@ -8,9 +8,9 @@ from torch import nn
 from app.domain.errors import RunFailedError
 from app.domain.recipes.groups import ParameterGroup
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.data.examples import Examples
 from workers.tasks.classification import CLASSIFICATION
 from workers.training import updates
-from workers.training.data import Examples
 from workers.training.evaluate import evaluate, mean_loss
 from workers.training.loop import train
 

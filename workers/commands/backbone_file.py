@@ -1,0 +1,126 @@
+"""``expunge backbone add``: prepares a public network's weights, and tries it as workers would.
+
+Standard input is the order as JSON, a line feed, and the weights as safetensors; without weights,
+those of an installed package are taken. The output is what was found as JSON, a line feed, and the
+weights to upload: those that the network has, under its own names.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
+from app.domain.errors import ExpungeError, InvalidInputError
+from app.domain.schema import FeatureSchema
+from app.processes.hardening import harden
+from workers.data.backbone_rehearsal import Rehearsal
+from workers.networks.architectures import build_features
+
+_MOST_SHOWN = 5
+# A counter that older files lack, and that no features depend on.
+_OPTIONAL = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Weights that fit, and what they make.
+
+    Attributes:
+        content: the weights as safetensors.
+        features: how many features there are of a record.
+        left_out: names in the file that the network does not have.
+        source: where the weights come from; None if the caller has to say it.
+    """
+
+    content: bytes
+    features: int
+    left_out: list[str]
+    source: str | None
+
+
+def prepared(order: Mapping[str, Any], content: bytes) -> Prepared:
+    """Build the network, give it the weights, and try it on random records.
+
+    Raises:
+        RunFailedError: it fails; what its code raised is shown in full.
+        InvalidInputError: the order is malformed, or there are no weights.
+    """
+    factory, schema = order["factory"], order["schema"]
+    records = FeatureSchema(**{**schema, "shape": tuple(schema["shape"])})
+    whole, featuriser = build_features(
+        ArchitectureSpec("custom", order["options"], factory),
+        input_shape=records.shape,
+        classes=records.classes,
+        allowed_factories=(factory,),
+        layers=FeatureLayer.all_from_json(order["layers"]),
+        in_full=True,
+    )
+    rehearsal = Rehearsal(order["name"], whole, featuriser, records)
+    source, weights = (None, safetensors.torch.load(content)) if content else _installed(factory)
+    fitting, left_out = _fitting(whole, weights)
+    rehearsal.load(fitting)
+    rehearsal.require_independence()
+    own = {name: tensor.contiguous().clone() for name, tensor in whole.state_dict().items()}
+    return Prepared(safetensors.torch.save(own), rehearsal.size, left_out, source)
+
+
+def _installed(factory: str) -> tuple[str, Mapping[str, torch.Tensor]]:
+    from expunge.backbones import INSTALLED  # noqa: PLC0415 - most networks come with a file
+
+    if factory not in INSTALLED:
+        raise InvalidInputError(
+            f"the weights of {factory} are nowhere here: name their file with --weights"
+        )
+    return INSTALLED[factory].source, INSTALLED[factory].read()
+
+
+def _fitting(
+    network: nn.Module, weights: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Return what the network has, by its own names, and the names of the rest.
+
+    In the file of a larger network, all names of this one may begin with the same words.
+    """
+    names = list(network.state_dict())
+    needed = [name for name in names if not name.endswith(_OPTIONAL)]
+    prefixes = {each.removesuffix(needed[0]) for each in weights if each.endswith(needed[0])}
+    for prefix in sorted(prefixes, key=len):
+        if all(prefix + name in weights for name in needed):
+            break
+    else:
+        prefix = ""  # loading says what is missing
+    fitting = {name: weights[prefix + name] for name in names if prefix + name in weights}
+    return fitting, sorted(set(weights) - {prefix + name for name in fitting})
+
+
+def main() -> None:
+    """Carry out the order on standard input."""
+    harden()
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    order, content = sys.stdin.buffer.read().split(b"\n", 1)
+    output, sys.stdout = sys.stdout.buffer, sys.stderr  # libraries print
+    try:
+        found = prepared(json.loads(order), content)
+    except ExpungeError as error:
+        output.write(json.dumps({"error": str(error)}).encode() + b"\n")
+    else:
+        facts = {
+            "features": found.features,
+            "left_out": found.left_out[:_MOST_SHOWN],
+            "left_out_count": len(found.left_out),
+            "source": found.source,
+        }
+        output.write(json.dumps(facts).encode() + b"\n" + found.content)
+    output.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""``expunge model check``: tries an operator's network and task as runs would, on made-up records.
+
+Each mechanism that applies carries out a small run with its own plan, rule, seal and noise: what
+works here works in a run. The process gets its order as JSON on the command line, prints what it
+finds, and exits with 1 if no mechanism works.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from app.domain.architectures.architecture import ArchitectureSpec, is_allowed
+from app.domain.description import ModelDescription
+from app.domain.errors import (
+    CalibrationError,
+    ExpungeError,
+    InvalidRecordsError,
+    ParameterError,
+    PlanError,
+    RowProblem,
+)
+from app.domain.policy import Policy
+from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.schema import FeatureSchema
+from app.domain.tasks import catalogue
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.spec import TaskSpec
+from app.planning.mechanisms.any_start import AnyStart
+from app.planning.mechanisms.catalogue import MECHANISMS
+from app.planning.mechanisms.mechanism import Mechanism, Needs
+from app.planning.planner import make_plan
+from app.planning.shape import EnsembleShape, ModelShape
+from app.processes.hardening import harden
+from app.settings import Settings
+from app.tables.reading import read_source
+from workers.data.examples import Examples
+from workers.data.forms import FeatureForm
+from workers.data.loading import ModelSpec, RunData
+from workers.mechanisms.catalogue import rule_of
+from workers.networks.architectures import build
+from workers.networks.buffers import statistics_of
+from workers.networks.network import Network
+from workers.networks.operator_code import called, text_of
+from workers.noise.generators import SecureNoise
+from workers.rehearsal.rehearse import rehearse
+from workers.rehearsal.starts import require_drawn_start
+from workers.seal.sealed import Sealed
+from workers.tasks.catalogue import encoder_of, form_of, task_of
+from workers.tasks.task import Task
+from workers.training.device import choose_device
+from workers.training.lineage import lineage_of
+
+_RECORDS: Final = 32
+_RECIPE: Final = TrainingRecipe(epochs=4, batch_size=16, learning_rate=1e-3)
+_EPSILON: Final = 8.0
+
+WORKS: Final = "works"
+REFUSED: Final = "refused"
+NOTE: Final = "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check or mechanism came to.
+
+    Attributes:
+        subject: a check, or a mechanism's name.
+        outcome: ``works``, ``refused`` or ``note``.
+        detail: in words; of a refusal, why and what to do.
+    """
+
+    subject: str
+    outcome: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """The model to check.
+
+    Attributes:
+        architecture: its network.
+        spec: its task.
+        schema: of what the network reads.
+        data: a file of rows to encode; None without.
+        record_id: the column of their ids.
+    """
+
+    architecture: ArchitectureSpec
+    spec: TaskSpec
+    schema: FeatureSchema
+    data: Path | None
+    record_id: str
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Order":
+        """Read the command line's order."""
+        spec, schema = catalogue.from_json(document["task"]), document["schema"]
+        return cls(
+            ArchitectureSpec.from_json(document["architecture"]),
+            spec,
+            FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
+            None if document["data"] is None else Path(document["data"]),
+            document["record_id"],
+        )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The import paths of the operator's code: this command is its permission."""
+        paths = [self.architecture.member.factory]
+        if isinstance(self.spec, CustomSpec):
+            paths.append(self.spec.path)
+        return tuple(path for path in paths if path is not None)
+
+    @cached_property
+    def task(self) -> Task:
+        """What the network is to learn."""
+        return task_of(self.spec, allowed=self.paths, in_full=True)
+
+    @cached_property
+    def form(self) -> FeatureForm:
+        """What its records look like."""
+        return form_of(self.spec, self.task, self.schema)
+
+    def records(self) -> Examples:
+        """Return made-up records."""
+        return Examples(self.form.random(_RECORDS), self.form)
+
+    def build(self) -> nn.Module:
+        """Return a new network, or member of an ensemble; what its code raises is shown in full."""
+        return build(
+            self.architecture.member,
+            input_shape=self.schema.shape,
+            classes=self.schema.classes,
+            allowed_factories=self.paths,
+            tokens=self.schema.tokens,
+            task=self.spec,
+            in_full=True,
+        )
+
+
+def findings(order: Order) -> Iterator[Finding]:
+    """Yield what is found, as it is found; without a network that trains, nothing works."""
+    device = choose_device()
+    try:
+        require_drawn_start(order.build)
+        network = rehearse(order.build, order.task, order.form, device=device)
+        yield _description(network)
+        yield from _notes(order, network)
+        _rehearse_inference(order, network)
+    except ExpungeError as error:
+        yield Finding("network", REFUSED, str(error))
+        return
+    if order.data is not None:
+        yield _encoded(order, order.data)
+    for name, mechanism in MECHANISMS.items():
+        yield Finding(name, *_tried(order, mechanism, network.flat.size, device))
+
+
+def _encoded(order: Order, path: Path) -> Finding:
+    """Encode the operator's own rows; only here are faulty records named by their ids."""
+    try:
+        rows = read_source(path).table
+        encoder_of(order.spec, order.task)(rows)
+    except InvalidRecordsError as error:
+        lines = [_fault(problem, rows, order.record_id) for problem in error.problems]
+        return Finding("data", REFUSED, "\n".join([f"{error.count} fault(s)", *lines]))
+    except ExpungeError as error:
+        return Finding("data", REFUSED, str(error))
+    return Finding("data", WORKS, f"all {rows.num_rows:,} rows of {path.name} can be encoded")
+
+
+def _fault(problem: RowProblem, rows: pa.Table, record_id: str) -> str:
+    where = "all rows"
+    if problem.row is not None:
+        known = record_id in rows.column_names
+        where = f"record {rows[record_id][problem.row]}" if known else f"row {problem.row}"
+    return problem.about(where)
+
+
+def _description(network: Network) -> Finding:
+    tensors = len(network.flat.shapes)
+    detail = f"{type(network.module).__name__}, {network.flat.size:,} weights in {tensors} tensors"
+    return Finding("network", WORKS, f"{detail}: built, reads and trains on {network.flat.device}")
+
+
+def _notes(order: Order, network: Network) -> Iterator[Finding]:
+    """Yield what is allowed and worth knowing."""
+    allowed = Settings().allowed_factories
+    for path in order.paths:
+        if not is_allowed(path, allowed):
+            said = f"workers refuse {path!r} until EXPUNGE_ALLOWED_FACTORIES has it"
+            yield Finding("setting", NOTE, said)
+    base = () if network.base is None else network.base.tensors
+    if base:
+        yield Finding(
+            "frozen",
+            NOTE,
+            f"{_listed(list(base))}: public, not trained, not in the released file; certificates "
+            "name their digest",
+        )
+    buffers = list(statistics_of(network.module))
+    if buffers:
+        yield Finding(
+            "buffers",
+            NOTE,
+            f"{_listed(buffers)}: reset before noisy steps, recomputed from retained records",
+        )
+    names = network.module.state_dict().keys()
+    others = {*network.flat.shapes, *buffers, *base}
+    tied = [name for name in names if name not in others]
+    if tied:
+        yield Finding("tied weights", NOTE, f"{_listed(tied)}: trained once, stored twice")
+
+
+def _rehearse_inference(order: Order, network: Network) -> None:
+    """Evaluate, and load the network's own tensors into another."""
+    examples = order.records()
+    called("evaluating the network", lambda: network.evaluate(examples), in_full=True)
+    other = Network(order.build, device=network.flat.device)
+    other.load(network.tensors())
+
+
+def _tried(
+    order: Order, mechanism: type[Mechanism], size: int, device: torch.device
+) -> tuple[str, str]:
+    """Return a mechanism's outcome and detail."""
+    if mechanism.needs is Needs.LINEAR_HEAD:
+        return REFUSED, "only for the built-in linear_head, whose constants are known"
+    policy = Policy(epsilon=_EPSILON, mechanism=mechanism.name)
+    members = order.architecture.members
+    shape = ModelShape(
+        retained=_RECORDS,
+        batch_size=_RECIPE.batch_size,
+        recipe_epochs=_RECIPE.epochs,
+        dimension=size,
+        ensemble=None if members is None else EnsembleShape(members),
+    )
+    try:
+        plan = make_plan(policy=policy, shape=shape)
+    except (PlanError, ParameterError, CalibrationError) as error:
+        return REFUSED, str(error)
+    try:
+        examples = order.records()
+        batches = np.zeros(_RECORDS, dtype=np.int64)
+        data = RunData(examples, examples, examples.select(batches[:0]), plan, batches)
+        described = ModelDescription(
+            model="",
+            version=1,
+            architecture=order.architecture,
+            task=order.spec,
+            schema=order.schema,
+        )
+        model = ModelSpec(described, _RECIPE, policy, order.schema, dataset_id="", task=order.task)
+        if plan.is_tracked:
+            rehearse(order.build, order.task, order.form, device=device, private=True)
+        _carried_out(order.build, model, data, device)
+    except ExpungeError as error:
+        return REFUSED, str(error)
+    except RuntimeError as error:  # of a network that fails now and then; scrubbed by the seal
+        return REFUSED, text_of(error)
+    start = "uploaded weights too" if issubclass(mechanism, AnyStart) else "trained here"
+    return WORKS, f"{start}; {_after(mechanism)}"
+
+
+def _after(mechanism: type[Mechanism]) -> str:
+    if mechanism.needs is Needs.ENSEMBLE:
+        return "trains a request's members from nothing"
+    if mechanism.trains_anew:
+        return "trains from nothing for each request"
+    if mechanism.fine_tunes:
+        return "noisy steps, then fine-tuning"
+    return "noise in its training, no step for a request"
+
+
+def _carried_out(
+    factory: Callable[[], nn.Module], model: ModelSpec, data: RunData, device: torch.device
+) -> None:
+    """Train, unlearn and fine-tune as a run does."""
+    plan, noise = data.plan, SecureNoise()
+    lineage = lineage_of(plan, model, data, factory)
+    sealed = Sealed(
+        factory,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        device=device,
+        dtype=lineage.dtype,
+        task=model.task,
+    )
+    try:
+        lineage.train(sealed, noise, lambda *_: None)
+        if MECHANISMS[plan.mechanism].trains_anew:
+            sealed.retrained()
+        else:
+            sealed.unlearn(rule_of(plan), lineage.feed, frame=lineage.frame, noise=noise)
+        certified = sealed.open()
+        if MECHANISMS[plan.mechanism].fine_tunes:
+            certified.fine_tune(data.retain, model.recipe, epochs=1)
+        certified.evaluate(data.held_out)
+    finally:
+        noise.destroy()
+        sealed.destroy()
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def main() -> None:
+    """Carry out the order on the command line."""
+    harden()
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    document = json.loads(sys.argv[1])
+    found = []
+    for finding in findings(Order.from_json(document)):
+        found.append(finding)
+        if not document["json"]:
+            _print(finding)
+    works = [each for each in found if each.outcome == WORKS and each.subject in MECHANISMS]
+    encoded = all(each.outcome == WORKS for each in found if each.subject == "data")
+    if document["json"]:
+        print(json.dumps([vars(finding) for finding in found], indent=2))  # noqa: T201
+    elif not works:
+        print("no mechanism works with this network")  # noqa: T201
+    sys.exit(0 if works and encoded else 1)
+
+
+def _print(finding: Finding) -> None:
+    detail = finding.detail.replace("\n", "\n    ")
+    print(f"{finding.subject:<21} {finding.outcome:<8} {detail}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""DP-SGD: Poisson samples, and gradients of single records, clipped and summed."""

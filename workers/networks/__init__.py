@@ -1,0 +1,1 @@
+"""Networks: how they are built, and their parameters, buffers and public base."""

@@ -1,1 +1,0 @@
-"""Gradients of single records, clipped and summed without holding one for each record."""

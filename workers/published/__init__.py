@@ -1,0 +1,1 @@
+"""Published models as modules of PyTorch, loaded from their files."""
