@@ -48,14 +48,14 @@ def step_reporter(lease: Lease) -> SealedProgress:
 
 
 def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
-    """Return a callback that reports only the step and the epsilon so far."""
+    """Return a callback that reports only the step and, as often as it is shown, the epsilon."""
     throttle = Throttle()
 
-    def now(step: int, steps: int, guarantee: Guarantee | None) -> None:
-        epsilon = _epsilon_at(guarantee, plan.delta)
+    def now(step: int, steps: int, guarantee: Callable[[], Guarantee | None]) -> None:
+        epsilon = _epsilon_at(guarantee(), plan.delta)
         lease.report(step=step, total_steps=steps, epsilon=epsilon)
 
-    def report(step: int, steps: int, guarantee: Guarantee | None) -> None:
+    def report(step: int, steps: int, guarantee: Callable[[], Guarantee | None]) -> None:
         lease.check()
         throttle.report(step, steps, lambda: now(step, steps, guarantee))
 

@@ -23,8 +23,12 @@ from workers.tasks.augmented import visited
 from workers.tasks.task import Batch
 from workers.training.feeds import Feed
 
-NoisyProgress = Callable[[int, int, Guarantee | None], None]
-"""Step taken (from 1), planned steps, and the guarantee so far, None if there is none yet."""
+NoisyProgress = Callable[[int, int, Callable[[], Guarantee | None]], None]
+"""Step taken (from 1), planned steps, and what computes the guarantee so far.
+
+Computing it may take longer than a step. Within the call it is that of the steps taken, None if
+there is none yet.
+"""
 
 
 class NoisyRun(Protocol):
@@ -115,12 +119,12 @@ def run_noisy_phase(
         run.step(position, coordinates.pull_back_(gradient[own]))
         coordinates.weights_at(position, out=values)
         team.gather_(flat.values)
-        on_progress(run.steps, rule.steps, run.guarantee())
+        on_progress(run.steps, rule.steps, run.guarantee)
 
     try:
         _step_until(network, feed, step, done=lambda: run.met)
         if run.steps < rule.steps:
-            on_progress(run.steps, run.steps, run.guarantee())
+            on_progress(run.steps, run.steps, run.guarantee)
     finally:
         if position.data_ptr() != values.data_ptr():
             position.zero_()

@@ -11,7 +11,7 @@ from app.domain.errors import PlanError, RunFailedError, SealedStateError, Targe
 from benchmarks.insecure_noise import InsecureNoise
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
-from workers.mechanisms.gradient_clipping import GradientClipping
+from workers.mechanisms.gradient_clipping import GradientClipping, GradientClippingRun
 from workers.mechanisms.noisy_phase import descend, run_noisy_phase
 from workers.networks.network import Network
 from workers.training.feeds import RandomBatches
@@ -178,12 +178,33 @@ def test_the_first_gradient_is_taken_at_the_clipped_start(digit_images):
 
 def test_the_loop_stops_at_the_first_step_that_meets_the_target(digit_images):
     network, seen = Network(normalised, device=CPU), []
-    going = run(network, digit_images, on_progress=lambda *progress: seen.append(progress))
+
+    def look(step, total, guarantee):
+        seen.append((step, total, guarantee()))
+
+    going = run(network, digit_images, on_progress=look)
     assert going.steps == len(seen) == 6
     assert [(step, total) for step, total, _ in seen] == [(step, 6) for step in range(1, 7)]
     assert [guarantee.meets(**TARGET) for *_, guarantee in seen] == [False] * 5 + [True]
     planned = accountant.account(**SETTING, noise_std=mechanism().noise_std, steps=6)
     assert going.guarantee().mu == pytest.approx(planned.mu, rel=1e-13)
+
+
+def test_the_guarantee_is_computed_only_for_those_who_ask(digit_images, monkeypatch):
+    """The stopping rule asks the odometer for itself; progress alone asks for nothing."""
+    asked, computed = [], GradientClippingRun.guarantee
+
+    def counted(run):
+        asked.append(run.steps)
+        return computed(run)
+
+    def third(step, _, guarantee):
+        if step == 3:
+            guarantee()
+
+    monkeypatch.setattr(GradientClippingRun, "guarantee", counted)
+    assert run(Network(normalised, device=CPU), digit_images, on_progress=third).steps == 6
+    assert asked == [3]
 
 
 def test_a_rule_that_never_meets_its_target_is_stopped_at_its_plan(digit_images):

@@ -324,7 +324,11 @@ def test_progress_before_the_target_holds_counts_and_the_guarantee_only(marked, 
     )
     assert seen == [(step, 8) for step in range(1, 9)]
     seen.clear()
-    unlearn(marked, digits, on_progress=lambda *progress: seen.append(progress))
+    unlearn(
+        marked,
+        digits,
+        on_progress=lambda step, total, guarantee: seen.append((step, total, guarantee())),
+    )
     assert [(step, total) for step, total, _ in seen] == [(step, 4) for step in range(1, 5)]
     epsilons = [guarantee.epsilon(delta=1e-5) for *_, guarantee in seen]
     assert epsilons == sorted(epsilons, reverse=True)
