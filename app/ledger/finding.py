@@ -6,7 +6,7 @@ None of these is stored. They are compared as keyed hashes, in every dataset at 
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, LargeBinary, String, any_, literal, or_, select
+from sqlalchemy import ARRAY, ColumnElement, any_, literal, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.datasets import repository as datasets
@@ -36,22 +36,22 @@ def find(
     external = [pseudonyms.external_id(ticket) for ticket in tickets]
     people = [pseudonyms.subject(each.id, name) for each in known]
     records = [pseudonyms.record(each.id, name) for each in known]
-    named = (
-        select(ForgottenRecordRow.request_id)
-        .join(RecordRow, RecordRow.seq == ForgottenRecordRow.record_seq)
-        .where(or_(_is_any(RecordRow.subject_key, people), _is_any(RecordRow.record_key, records)))
+    # Each statement by itself, with an index of its own: joined, they may go through all requests.
+    theirs = or_(_is_any(RecordRow.subject_key, people), _is_any(RecordRow.record_key, records))
+    found = session.scalars(select(RecordRow.seq).where(theirs)).all()
+    named = select(ForgottenRecordRow.request_id).where(
+        _is_any(ForgottenRecordRow.record_seq, found)
     )
     mine = select(ForgetRequestRow.id).where(_is_any(ForgetRequestRow.external_key, external))
-    # Apart from the next statement, which would otherwise go through all requests by their age.
     ids = {name, *session.scalars(named), *session.scalars(mine)}
     newest = (
         select(ForgetRequestRow.id)
-        .where(ForgetRequestRow.id == any_(literal(list(ids), ARRAY(String))))
+        .where(_is_any(ForgetRequestRow.id, ids))
         .order_by(ForgetRequestRow.received_at.desc(), ForgetRequestRow.id.desc())
         .limit(limit)
     )
     return list(request_views.read(session, session.scalars(newest).all()).values())
 
 
-def _is_any(column: InstrumentedAttribute[Any], keys: Collection[bytes]) -> ColumnElement[bool]:
-    return column == any_(literal(list(keys), ARRAY(LargeBinary)))
+def _is_any(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:
+    return column == any_(literal(list(values), ARRAY(column.type)))
