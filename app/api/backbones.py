@@ -225,30 +225,16 @@ def upload_backbone_weights(
 def _whitening(session: Session, row: BackboneRow) -> WhiteningAnswer | None:
     if row.base_id is None:
         return None
-    used = {"base_sha256": None, "dataset_sha256": None, "records": None} | (row.whitening or {})
-    return WhiteningAnswer(
+    used = row.whitening or {}
+    return WhiteningAnswer.of(
+        row,
         base=session.get_one(BackboneRow, row.base_id).name,
-        base_sha256=used["base_sha256"],
-        dataset=row.public_dataset or "",
-        dataset_sha256=used["dataset_sha256"],
-        records=used["records"],
-        exponent=row.exponent or 0.0,
-        failure=row.failure,
+        dataset=row.public_dataset,
+        **{name: used.get(name) for name in ("base_sha256", "dataset_sha256", "records")},
     )
 
 
 def _answer(session: Session, row: BackboneRow) -> BackboneAnswer:
-    return BackboneAnswer(
-        name=row.name,
-        architecture=row.architecture,
-        input=InputBody(shape=row.input_shape),
-        classes=row.classes,
-        layers=[LayerBody(**layer) for layer in row.layers],
-        features=row.features,
-        source=row.source,
-        whitening=_whitening(session, row),
-        sha256=row.sha256,
-        size_bytes=row.size_bytes,
-        created_at=row.created_at,
-        archived_at=row.archived_at,
+    return BackboneAnswer.of(
+        row, input={"shape": row.input_shape}, whitening=_whitening(session, row)
     )

@@ -126,7 +126,7 @@ def get_callback_secret(
     """Show the secret that signs the callbacks of this API key."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return SecretAnswer.model_validate(
+        return SecretAnswer.of(
             signing_secrets.current(session, services.callbacks.keys, caller.key_id)
         )
 
@@ -138,23 +138,15 @@ def rotate_callback_secret(
     """Replace the secret; callbacks are signed with the previous one as well for a day."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return SecretAnswer.model_validate(
+        return SecretAnswer.of(
             signing_secrets.rotate(session, services.callbacks.keys, caller.key_id)
         )
 
 
 def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackAnswer:
-    return CallbackAnswer(
-        id=event.id,
-        type=event.type,
+    return CallbackAnswer.of(
+        event,
         request=endpoint.request_id,
         endpoint=endpoint.id,
-        sequence=event.sequence,
-        state=EventState(event.state),
-        attempts=event.attempts,
-        created_at=event.created_at,
-        next_attempt_at=event.next_attempt_at,
-        delivered_at=event.delivered_at,
-        failure=event.failure,
         redeliverable=endpoint.url is not None,
     )

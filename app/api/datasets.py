@@ -177,13 +177,12 @@ async def push_records(
     """Add the new records of a Parquet file: all of them or, if a row is invalid, none."""
     push = partial(services.records.push, name, content)
     result = await to_thread.run_sync(push, limiter=_PUSHES)
-    return PushAnswer(
-        added=result.added,
-        already_present=result.already_present,
+    return PushAnswer.of(
+        result,
         changed=len(result.changed_rows),
-        changed_rows=list(result.changed_rows[:_MOST_ROWS]),
+        changed_rows=result.changed_rows[:_MOST_ROWS],
         forgotten=len(result.forgotten_rows),
-        forgotten_rows=list(result.forgotten_rows[:_MOST_ROWS]),
+        forgotten_rows=result.forgotten_rows[:_MOST_ROWS],
     )
 
 
@@ -227,20 +226,13 @@ def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
     schema = service.schema_of(row)
     table = schema.to_json() if isinstance(schema, TableSchema) else {}
     remembered, forgotten, erased = repository.counts(session, row.id)
-    return DatasetAnswer(
-        name=row.name,
+    return DatasetAnswer.of(
+        row,
         features=None if isinstance(schema, TableSchema) else _features(schema),
-        classes=row.classes,
-        encoding=None if row.encoding is None else EncodingBody.model_validate(row.encoding),
-        columns=table.get("columns"),
-        record_id=table.get("record_id"),
-        subject_id=table.get("subject_id"),
-        public=row.public,
+        **{name: table.get(name) for name in ("columns", "record_id", "subject_id")},
         records=remembered,
         forgotten_not_yet_erased=forgotten,
         erased=erased,
-        created_at=row.created_at,
-        archived_at=row.archived_at,
     )
 
 

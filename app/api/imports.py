@@ -124,15 +124,5 @@ def retry_import(name: str, import_id: str, services: ServicesOf, _: DataWriter)
 
 
 def _answer(dataset: str, row: ImportRow) -> ImportAnswer:
-    same = (
-        *("id", "url", "attempt", "files_done", "total_rows", "rows", "added"),
-        *("already_present", "changed", "forgotten", "failure_reason"),
-        *("created_at", "started_at", "finished_at"),
-    )
-    return ImportAnswer(
-        dataset=dataset,
-        state=ImportState(row.state),
-        files=None if row.files is None else len(row.files),
-        problems=[ImportProblem.model_validate(problem) for problem in row.problems or []],
-        **{name: getattr(row, name) for name in same},
-    )
+    files = None if row.files is None else len(row.files)
+    return ImportAnswer.of(row, dataset=dataset, files=files, problems=row.problems or [])

@@ -60,7 +60,7 @@ def create_api_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswe
         row, secret = api_keys.create_key(
             session, name=body.name, scopes=body.scopes, expires_at=body.expires_at
         )
-        return NewKeyAnswer(**dict(KeyAnswer.model_validate(row)), secret=secret)
+        return NewKeyAnswer.of(row, secret=secret)
 
 
 @router.get("", responses=problem_responses())
@@ -68,7 +68,7 @@ def list_api_keys(services: ServicesOf, _: Admin, page: PageByMoment) -> Page[Ke
     """List all callers, newest first: API keys, and subjects seen with tokens."""
     with services.database.transaction() as session:
         rows = api_keys.keys(session, after=page.after, limit=page.limit + 1)
-        return page.answer(rows, lambda row: (row.created_at, row.id), KeyAnswer.model_validate)
+        return page.answer(rows, lambda row: (row.created_at, row.id), KeyAnswer.of)
 
 
 @router.delete("/{key_id}", status_code=204, responses=problem_responses(404))

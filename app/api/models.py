@@ -59,6 +59,18 @@ class ModelBody(Body):
         default="train", description="Whether it is trained here, or its weights are uploaded."
     )
 
+    def definition(self) -> definitions.ModelDefinition:
+        """Return the validated definition."""
+        return definitions.ModelDefinition(
+            name=self.name,
+            dataset=self.dataset,
+            architecture=ArchitectureSpec.from_json(self.architecture),
+            task=self.task,
+            recipe=self.recipe.given(),
+            policy=self.policy.to_policy(),
+            weights_source=WeightsSource(self.weights),
+        )
+
 
 class ModelChange(Body):
     """Changes to a model's policy. ``adaptive`` and ``first_release`` cannot be changed."""
@@ -95,18 +107,9 @@ def define_model(
     body: ModelBody, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> ModelAnswer:
     """Define a model and start its training, or wait for imported weights."""
-    definition = definitions.ModelDefinition(
-        name=body.name,
-        dataset=body.dataset,
-        architecture=ArchitectureSpec.from_json(body.architecture),
-        task=body.task,
-        recipe=body.recipe.given(),
-        policy=body.policy.to_policy(),
-        weights_source=WeightsSource(body.weights),
-    )
     defined = definitions.define_model(
         services.database,
-        definition,
+        body.definition(),
         max_parameters=services.settings.max_parameters,
         make=partial(services.planners.plan, left=left),
     )
@@ -229,17 +232,11 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
     head = serving.find_current_version(session, model)
     capacity = capacity_of(session, model)
     run = run_views.newest(session, model.id)
-    return ModelAnswer(
-        name=model.name,
+    return ModelAnswer.of(
+        model,
         dataset=session.get_one(DatasetRow, model.dataset_id).name,
-        architecture=model.architecture,
-        task=model.task,
-        recipe=model.recipe,
-        policy=model.policy,
         weights=model.weights_source,
         certified=None if head is None else version_answer(model, head),
         capacity=None if capacity is None else capacity.left,
-        latest_run=None if run is None else RunAnswer.model_validate(run),
-        created_at=model.created_at,
-        archived_at=model.archived_at,
+        latest_run=None if run is None else RunAnswer.of(run),
     )

@@ -68,7 +68,7 @@ def list_runs(
         views = run_views.page(
             session, model=model, state=state, after=page.after, limit=page.limit + 1
         )
-    return page.answer(views, lambda view: (view.created_at, view.id), RunAnswer.model_validate)
+    return page.answer(views, lambda view: (view.created_at, view.id), RunAnswer.of)
 
 
 @router.get("/{run_id}", response_model=RunAnswer, responses=problem_responses(404))
@@ -79,7 +79,7 @@ async def get_run(
 
     def read(session: Session) -> Found:
         view = run_views.one(session, run_id)
-        return Found(view.id, RunAnswer.model_validate(view), is_final=view.has_ended)
+        return Found(view.id, RunAnswer.of(view), is_final=view.has_ended)
 
     return await answer_with_news(request, watcher, Kind.RUN, read, prefer=prefer)
 
@@ -125,7 +125,7 @@ def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
     with services.database.transaction() as session:
         runs.cancel_run(session, run_id)
         session.flush()
-        return RunAnswer.model_validate(run_views.one(session, run_id))
+        return RunAnswer.of(run_views.one(session, run_id))
 
 
 @router.post(
@@ -141,4 +141,4 @@ def retry_run(
     created = runs.retry_run(services.database, run_id, make=make)
     with services.database.transaction() as session:
         response.headers["Location"] = f"/v1/runs/{created.id}"
-        return RunAnswer.model_validate(run_views.one(session, created.id))
+        return RunAnswer.of(run_views.one(session, created.id))

@@ -102,18 +102,15 @@ def _require_configured(services: Services, target: str) -> None:
 def _answer(session: Session, services: Services, row: PlacementRow) -> TargetAnswer:
     publisher = services.settings.publishers.get(row.target)
     version = None if row.version_id is None else session.get_one(VersionRow, row.version_id)
-    return TargetAnswer(
-        target=row.target,
+    return TargetAnswer.of(
+        row,
         kind=None if publisher is None else publisher.kind,
         wanted=row.is_wanted,
         state=state_of(row),
         version=None if version is None else version.number,
-        present=list(repository.numbers_present(session, row.id)),
-        attempts=row.attempts,
+        present=repository.numbers_present(session, row.id),
         failure=row.failure if row.due_at is not None else None,
         next_attempt_at=row.due_at,
-        unsettled_since=row.unsettled_since,
-        checked_at=row.checked_at,
     )
 
 

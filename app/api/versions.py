@@ -230,25 +230,9 @@ def version_answer(model: ModelRow, version: VersionRow) -> VersionAnswer:
     parts = ["certificate", "card"]
     if version.state == VersionState.CERTIFIED:
         parts += ["weights", "model.sig"]
-    return VersionAnswer(
-        number=version.number,
-        state=version.state,
-        sha256=version.sha256,
-        size_bytes=version.size_bytes,
-        certificate=version.certificate_id,
-        evaluation=version.evaluation,
-        members=_members(version),
-        created_at=version.created_at,
-        retired_at=version.retired_at,
-        reason=version.reason,
-        links={part: f"{_path(model.name, version.number)}/{part}" for part in parts},
-    )
-
-
-def _members(version: VersionRow) -> list[MemberAnswer] | None:
-    if version.members is None:
-        return None
-    return [MemberAnswer.model_validate(member) for member in version.members]
+    path = _path(model.name, version.number)
+    links = {part: f"{path}/{part}" for part in parts}
+    return VersionAnswer.of(version, certificate=version.certificate_id, links=links)
 
 
 def _path(name: str, number: int) -> str:

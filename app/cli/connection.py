@@ -1,14 +1,14 @@
 """The service's URL and key for the command line, and the output of errors."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import typer
 
-from app.cli.output import fail
+from app.cli.output import fail, show
 from app.client import ApiError, ExpungeClient
 from app.client.configured import configured_client
 from app.domain.errors import ExpungeError, TableError
@@ -26,6 +26,16 @@ def service() -> Iterator[ExpungeClient]:
     """Open a client as ``connect`` does; print expected errors."""
     with errors_in_words(), connect() as client:
         yield client
+
+
+def show_answer(
+    call: Callable[[ExpungeClient], object],
+    columns: Sequence[str] = (),
+    **options: Any,  # noqa: ANN401 - as of ``show``
+) -> None:
+    """Call the service and show its answer; print expected errors."""
+    with service() as client:
+        show(call(client), columns, **options)
 
 
 @contextmanager

@@ -1,13 +1,16 @@
-"""Commands that are imported when they are called: a list of them needs their names and summaries.
+"""Commands that are imported when they are called.
 
-What needs a library that is not installed is listed all the same, and says so when it is called.
+A list of them needs their names and summaries, which are read from their source. What needs a
+library that is not installed is listed all the same, and says so when it is called.
 """
 
+import ast
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
@@ -29,7 +32,6 @@ class Listed:
 
     Attributes:
         module, name: where it is defined, below ``app.cli.commands``.
-        summary: the first paragraph of its help.
         extra: what its module may need.
         panel: where help lists it.
         within: what is added to it if it is a group.
@@ -37,7 +39,6 @@ class Listed:
 
     module: str
     name: str
-    summary: str
     extra: str
     panel: str | None = None
     within: tuple["Listed", ...] = ()
@@ -47,9 +48,33 @@ class Listed:
         """What it is called on the command line; a keyword of Python ends with _ in its module."""
         return self.name.removesuffix("_").replace("_", "-")
 
+    @property
+    def summary(self) -> str:
+        """The first paragraph of its help."""
+        return _summaries(self.module)[self.name]
+
     def stub(self) -> TyperCommand:
         """Return what a list needs of it."""
         return TyperCommand(self.word, help=self.summary, rich_help_panel=self.panel)
+
+
+@cache
+def _summaries(module: str) -> dict[str, str]:
+    """Return the summaries of what a module defines, or has from others, without importing it."""
+    source = (Path(__file__).parent / "commands" / f"{module}.py").read_text()
+    found: dict[str, str] = {}
+    for node in ast.parse(source).body:
+        match node:
+            case ast.ImportFrom(module=str(path)) if path.startswith("app.cli.commands."):
+                found |= _summaries(path.rpartition(".")[2])
+            case ast.FunctionDef():
+                text = ast.get_docstring(node) or ""
+                found[node.name] = " ".join(text.partition("\n\n")[0].split())
+            case ast.Assign(targets=[ast.Name(name)], value=ast.Call(keywords=keywords)):
+                for each in keywords:
+                    if each.arg == "help":
+                        found[name] = ast.literal_eval(each.value)
+    return found
 
 
 @cache

@@ -1,9 +1,9 @@
 """Who views a page: the session's API key and its scopes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 
@@ -13,6 +13,7 @@ from app.access.tables import ApiKeyRow
 from app.api.protocol.access import ServicesOf, require_scope
 from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
+from app.log import actor
 from app.services import Services
 from app.web import forms
 from app.web.forms import FileForm, Form
@@ -23,11 +24,19 @@ COOKIE = "expunge-session"
 
 @dataclass(frozen=True)
 class Visitor:
-    """A user who has logged in: the session's secret, the key and its scopes, the key's name."""
+    """A user who has logged in.
+
+    Attributes:
+        cookie: the session's secret.
+        caller: the key and its scopes.
+        name: the key's.
+        path: of the page that is asked for.
+    """
 
     cookie: str
     caller: Caller
     name: str
+    path: str
 
     def allows(self, scope: str) -> bool:
         """Return whether the key has a scope; for templates."""
@@ -65,7 +74,8 @@ def visitor(request: Request, services: ServicesOf, sessions: SessionsOf) -> Vis
         with services.database.transaction() as session:
             caller = api_keys.caller_with_id(session, key_id)
             if caller is not None:
-                return Visitor(cookie, caller, session.get_one(ApiKeyRow, key_id).name)
+                name = session.get_one(ApiKeyRow, key_id).name
+                return Visitor(cookie, caller, name, request.url.path)
         sessions.end(cookie)
     raise UnauthenticatedError("log in")
 
@@ -81,25 +91,18 @@ def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
     return check
 
 
-def _sends(scope: Scope) -> Callable[[Request, Visitor, Form], Visitor]:
-    def check(request: Request, someone: AnyVisitor, form: Form) -> Visitor:
-        return _sender(request, someone, form, scope)
+def _sends(
+    scope: Scope,
+    form_of: Any = Form,  # noqa: ANN401 - what FastAPI calls a dependency
+) -> Callable[..., Awaitable[Visitor]]:
+    async def check(request: Request, someone: AnyVisitor, form: form_of) -> Visitor:
+        """Return who sent a form; all that is done for it is done in their name."""
+        forms.require_own(request, form, cookie=someone.cookie)
+        require_scope(someone.caller, scope)
+        actor.become(someone.caller.key_id)
+        return someone
 
     return check
-
-
-def _sends_file(scope: Scope) -> Callable[[Request, Visitor, FileForm], Visitor]:
-    def check(request: Request, someone: AnyVisitor, form: FileForm) -> Visitor:
-        return _sender(request, someone, form, scope)
-
-    return check
-
-
-def _sender(request: Request, someone: Visitor, form: Mapping[str, str], scope: Scope) -> Visitor:
-    """Return who sent a form; all that is done for it is done in their name."""
-    forms.require_own(request, form, cookie=someone.cookie)
-    require_scope(someone.caller, scope)
-    return someone
 
 
 RequestsReader = Annotated[Visitor, Depends(_requires(Scope.FORGET_READ))]
@@ -110,8 +113,8 @@ DataWriter = Annotated[Visitor, Depends(_requires(Scope.DATA_WRITE))]
 Admin = Annotated[Visitor, Depends(_requires(Scope.ADMIN))]
 RequestsSender = Annotated[Visitor, Depends(_sends(Scope.FORGET_WRITE))]
 RequestsSeeker = Annotated[Visitor, Depends(_sends(Scope.FORGET_READ))]
-ReceiptSeeker = Annotated[Visitor, Depends(_sends_file(Scope.FORGET_READ))]
-FileSender = Annotated[Visitor, Depends(_sends_file(Scope.FORGET_WRITE))]
+ReceiptSeeker = Annotated[Visitor, Depends(_sends(Scope.FORGET_READ, FileForm))]
+FileSender = Annotated[Visitor, Depends(_sends(Scope.FORGET_WRITE, FileForm))]
 ModelsSender = Annotated[Visitor, Depends(_sends(Scope.MODELS_WRITE))]
 DataSender = Annotated[Visitor, Depends(_sends(Scope.DATA_WRITE))]
 AdminSender = Annotated[Visitor, Depends(_sends(Scope.ADMIN))]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
-from fastapi import Query, Request, Response
+from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 
 from app.access import audit_trail
@@ -28,12 +28,7 @@ Word = Annotated[str, Query(max_length=200)]
 
 @router.get("/audit")
 def show_all(
-    request: Request,
-    services: ServicesOf,
-    visitor: Admin,
-    page: PageByIndex,
-    caller: Word = "",
-    kind: Word = "",
+    services: ServicesOf, visitor: Admin, page: PageByIndex, caller: Word = "", kind: Word = ""
 ) -> Response:
     """List who did what, newest first."""
     with services.database.transaction() as session:
@@ -46,7 +41,6 @@ def show_all(
         )
     entries, next_cursor = page.cut(entries, lambda entry: entry.index)
     return render(
-        request,
         "audit.html",
         visitor,
         entries=entries,

@@ -1,13 +1,11 @@
 """``/callbacks``: what was sent to requests' addresses, and sending it again."""
 
-from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.callbacks import repository
 from app.callbacks.repository import EventState
-from app.log import actor
 from app.web import pages
 from app.web.access import RequestsReader, RequestsSender
 from app.web.rendering import render
@@ -17,11 +15,7 @@ router = pages.router()
 
 @router.get("/callbacks")
 def show_all(
-    request: Request,
-    services: ServicesOf,
-    visitor: RequestsReader,
-    page: PageByMoment,
-    state: str = "",
+    services: ServicesOf, visitor: RequestsReader, page: PageByMoment, state: str = ""
 ) -> Response:
     """List callbacks, newest first."""
     wanted = EventState(state) if state in list(EventState) else None
@@ -31,7 +25,6 @@ def show_all(
         )
         rows, next_cursor = page.cut(rows, lambda row: (row[0].created_at, row[0].id))
         return render(
-            request,
             "callbacks.html",
             visitor,
             events=rows,
@@ -43,8 +36,8 @@ def show_all(
 
 
 @router.post("/callbacks/{callback_id}/redeliver")
-def redeliver(callback_id: str, services: ServicesOf, visitor: RequestsSender) -> RedirectResponse:
+def redeliver(callback_id: str, services: ServicesOf, _: RequestsSender) -> Response:
     """Send a callback again, whatever its state."""
-    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+    with services.database.transaction() as session:
         repository.redeliver(session, callback_id)
-    return RedirectResponse("/callbacks", status_code=303)
+    return pages.redirect("/callbacks")

@@ -1,6 +1,6 @@
 """``/failures``: what failed, why, and a button to retry."""
 
-from fastapi import Request, Response
+from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
@@ -17,7 +17,7 @@ _MOST = 100
 
 
 @router.get("/failures")
-def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Response:
+def show(services: ServicesOf, visitor: AnyVisitor) -> Response:
     """Show the failures visible to the key."""
     may_requests = visitor.caller.allows(Scope.FORGET_READ)
     may_runs = visitor.caller.allows(Scope.MODELS_READ)
@@ -25,4 +25,4 @@ def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Respons
     with services.database.transaction() as session:
         requests = request_views.most_urgent(session, failed, limit=_MOST) if may_requests else None
         runs = run_views.failed(session, limit=_MOST) if may_runs else None
-    return render(request, "failures.html", visitor, requests=requests, runs=runs)
+    return render("failures.html", visitor, requests=requests, runs=runs)

@@ -22,12 +22,12 @@ from app.web import (
     reference,
     requests,
     runs,
-    statistics,
     submitting,
     verify,
     workers,
 )
 from app.web.access import open_sessions
+from app.web.figures import statistics
 from app.web.pages import HEADERS
 
 PARTS = (

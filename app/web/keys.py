@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import Response
 from pydantic import TypeAdapter, ValidationError
 
 from app.access import api_keys
@@ -13,7 +12,6 @@ from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.schemas import Name
 from app.domain.errors import InvalidInputError
 from app.domain.scopes import Scope
-from app.log import actor
 from app.web import pages
 from app.web.access import Admin, AdminSender
 from app.web.forms import Form
@@ -25,15 +23,12 @@ _Name = TypeAdapter(Name)
 
 
 @router.get("/keys")
-def show_all(
-    request: Request, services: ServicesOf, visitor: Admin, page: PageByMoment
-) -> Response:
+def show_all(services: ServicesOf, visitor: Admin, page: PageByMoment) -> Response:
     """List callers, newest first, and ask for a new key."""
     with services.database.transaction() as session:
         rows = api_keys.keys(session, after=page.after, limit=page.limit + 1)
         rows, next_cursor = page.cut(rows, lambda row: (row.created_at, row.id))
         return render(
-            request,
             "keys.html",
             visitor,
             keys=rows,
@@ -44,7 +39,7 @@ def show_all(
 
 
 @router.post("/keys")
-def create(request: Request, services: ServicesOf, visitor: AdminSender, form: Form) -> Response:
+def create(services: ServicesOf, visitor: AdminSender, form: Form) -> Response:
     """Create a key, and show its secret: this once."""
     try:
         name = _Name.validate_python(form.get("name", ""))
@@ -55,17 +50,17 @@ def create(request: Request, services: ServicesOf, visitor: AdminSender, form: F
     scopes = [scope for scope in Scope if scope in form]
     if not scopes:
         raise InvalidInputError("choose at least one scope")
-    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+    with services.database.transaction() as session:
         row, secret = api_keys.create_key(session, name=name, scopes=scopes, expires_at=_end(form))
-        return render(request, "new_key.html", visitor, status=201, key=row, secret=secret)
+        return render("new_key.html", visitor, status=201, key=row, secret=secret)
 
 
 @router.post("/keys/{key_id}/revoke")
-def revoke(key_id: str, services: ServicesOf, visitor: AdminSender) -> RedirectResponse:
+def revoke(key_id: str, services: ServicesOf, _: AdminSender) -> Response:
     """Revoke a key, effective immediately."""
-    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+    with services.database.transaction() as session:
         api_keys.revoke(session, key_id)
-    return RedirectResponse("/keys", status_code=303)
+    return pages.redirect("/keys")
 
 
 def _end(form: Mapping[str, str]) -> datetime | None:

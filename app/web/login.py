@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Mapping
 
 from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import api_keys
@@ -44,7 +43,7 @@ async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response
     except UnauthenticatedError:
         problem = "This key is not valid. Was it revoked, or has it expired?"
         return _form(request, problem=problem, status=401)
-    response = RedirectResponse("/", status_code=303)
+    response = pages.redirect("/")
     token = await run_in_threadpool(sessions.start, caller.key_id)
     set_cookie(request, response, COOKIE, token)
     response.delete_cookie(_FORM_COOKIE)
@@ -59,32 +58,21 @@ async def _caller(request: Request, secret: str) -> Caller:
 
 
 @router.post("/logout")
-def log_out(
-    request: Request, sessions: SessionsOf, visitor: AnyVisitor, form: Form
-) -> RedirectResponse:
+def log_out(request: Request, sessions: SessionsOf, visitor: AnyVisitor, form: Form) -> Response:
     """End the session."""
     forms.require_own(request, form, cookie=visitor.cookie)
     sessions.end(visitor.cookie)
-    response = RedirectResponse(pages.LOGIN, status_code=303)
+    response = pages.redirect(pages.LOGIN)
     response.delete_cookie(COOKIE)
     return response
 
 
 def _form(
-    request: Request,
-    *,
-    problem: str | None,
-    status: int,
-    headers: Mapping[str, str] | None = None,
+    request: Request, *, problem: str | None, status: int, headers: Mapping[str, str] | None = None
 ) -> Response:
     cookie = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(32)
     response = render(
-        request,
-        "login.html",
-        None,
-        status=status,
-        problem=problem,
-        token=forms.token_of(cookie),
+        "login.html", None, status=status, problem=problem, token=forms.token_of(cookie)
     )
     set_cookie(request, response, _FORM_COOKIE, cookie)
     response.headers.update(headers or {})

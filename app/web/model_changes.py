@@ -2,14 +2,12 @@
 
 from functools import partial
 
-from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.leaving import Left
 from app.datasets import repository as datasets
 from app.domain.policy import Policy
-from app.log import actor
 from app.models import definitions, endings, policies, retraining
 from app.registry import repository as registry
 from app.services import Services
@@ -26,25 +24,17 @@ _NETWORK = '{"name": "mlp", "options": {"hidden": [32]}}'
 
 
 @router.get("/new-model")
-def ask(request: Request, services: ServicesOf, visitor: ModelsWriter) -> Response:
+def ask(services: ServicesOf, visitor: ModelsWriter) -> Response:
     """Ask for a model's definition."""
     values = policy_values(Policy()) | _FIRST | {"architecture": _NETWORK}
     names = _dataset_names(services)
     return render(
-        request,
-        "new_model.html",
-        visitor,
-        values=values,
-        datasets=names,
-        choices=Choices(),
-        quote=None,
+        "new_model.html", visitor, values=values, datasets=names, choices=Choices(), quote=None
     )
 
 
 @router.post("/new-model/quote")
-def quote_new(
-    request: Request, services: ServicesOf, visitor: ModelsSender, form: Form, left: Left
-) -> Response:
+def quote_new(services: ServicesOf, visitor: ModelsSender, form: Form, left: Left) -> Response:
     """Show what each mechanism would do for such a model; nothing is stored."""
     definition = definition_of(form)
     occasion = definitions.occasion_of(
@@ -53,7 +43,6 @@ def quote_new(
     quotes = services.planners.quotes(policy=occasion.policy, shape=occasion.shape, left=left)
     values = policy_values(definition.policy) | {name: form.get(name, "") for name in form}
     return render(
-        request,
         "new_model.html",
         visitor,
         values=values,
@@ -64,28 +53,24 @@ def quote_new(
 
 
 @router.post("/new-model")
-def define(services: ServicesOf, visitor: ModelsSender, form: Form, left: Left) -> RedirectResponse:
+def define(services: ServicesOf, _: ModelsSender, form: Form, left: Left) -> Response:
     """Define a model and start its training."""
     definition = definition_of(form)
-    with actor.acting_as(visitor.caller.key_id):
-        definitions.define_model(
-            services.database,
-            definition,
-            max_parameters=services.settings.max_parameters,
-            make=partial(services.planners.plan, left=left),
-        )
-    return RedirectResponse(f"/models/{definition.name}", status_code=303)
+    definitions.define_model(
+        services.database,
+        definition,
+        max_parameters=services.settings.max_parameters,
+        make=partial(services.planners.plan, left=left),
+    )
+    return pages.redirect(f"/models/{definition.name}")
 
 
 @router.get("/models/{name}/policy")
-def show_policy(
-    name: str, request: Request, services: ServicesOf, visitor: ModelsWriter
-) -> Response:
+def show_policy(name: str, services: ServicesOf, visitor: ModelsWriter) -> Response:
     """Show a model's policy in a form."""
     with services.database.transaction() as session:
         policy = Policy.from_json(registry.model_named(session, name).policy)
     return render(
-        request,
         "policy.html",
         visitor,
         name=name,
@@ -97,19 +82,13 @@ def show_policy(
 
 @router.post("/models/{name}/policy/quote")
 def quote_policy(
-    name: str,
-    request: Request,
-    services: ServicesOf,
-    visitor: ModelsSender,
-    form: Form,
-    left: Left,
+    name: str, services: ServicesOf, visitor: ModelsSender, form: Form, left: Left
 ) -> Response:
     """Show what the model's next run would be under a changed policy; nothing changes."""
     changes = policy_changes(form, fixed=True)
     policy, occasion = policies.changed_occasion(services.database, name, changes)
     quotes = services.planners.quotes(policy=policy, shape=occasion.shape, left=left)
     return render(
-        request,
         "policy.html",
         visitor,
         name=name,
@@ -121,31 +100,29 @@ def quote_policy(
 
 @router.post("/models/{name}/policy")
 def change_policy(
-    name: str, services: ServicesOf, visitor: ModelsSender, form: Form, left: Left
-) -> RedirectResponse:
+    name: str, services: ServicesOf, _: ModelsSender, form: Form, left: Left
+) -> Response:
     """Change a model's policy, from its next run on."""
     make = partial(services.planners.plan, left=left)
-    with actor.acting_as(visitor.caller.key_id):
-        changes = policy_changes(form, fixed=True)
-        policies.change_policy(services.database, name, changes, make=make)
-    return RedirectResponse(f"/models/{name}", status_code=303)
+    changes = policy_changes(form, fixed=True)
+    policies.change_policy(services.database, name, changes, make=make)
+    return pages.redirect(f"/models/{name}")
 
 
 @router.post("/models/{name}/retrain")
-def retrain(name: str, services: ServicesOf, visitor: ModelsSender, left: Left) -> RedirectResponse:
+def retrain(name: str, services: ServicesOf, _: ModelsSender, left: Left) -> Response:
     """Train a model anew on the records that are there now."""
     make = partial(services.planners.plan, left=left)
-    with actor.acting_as(visitor.caller.key_id):
-        run = retraining.retrain(services.database, name, make=make)
-    return RedirectResponse(f"/runs/{run.id}", status_code=303)
+    run = retraining.retrain(services.database, name, make=make)
+    return pages.redirect(f"/runs/{run.id}")
 
 
 @router.post("/models/{name}/archive")
-def archive(name: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
+def archive(name: str, services: ServicesOf, _: ModelsSender) -> Response:
     """Take a model out of service for good."""
-    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+    with services.database.transaction() as session:
         endings.archive_model(session, services.blobs, name)
-    return RedirectResponse(f"/models/{name}", status_code=303)
+    return pages.redirect(f"/models/{name}")
 
 
 def _dataset_names(services: Services) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
-from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
@@ -32,7 +31,8 @@ from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
 from app.web import pages, queries
 from app.web.access import ModelsReader
-from app.web.charts import Series, lines
+from app.web.figures.charts import Chart, Series, lines
+from app.web.figures.queries import costs_of_model
 from app.web.rendering import render
 
 router = pages.router()
@@ -70,15 +70,15 @@ def model_lines(session: Session) -> Sequence[ModelLine]:
 
 
 @router.get("/models")
-def show_all(request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
+def show_all(services: ServicesOf, visitor: ModelsReader) -> Response:
     """List models."""
     with services.database.snapshot() as session:
         found = model_lines(session)
-    return render(request, "models.html", visitor, lines=found)
+    return render("models.html", visitor, lines=found)
 
 
 @router.get("/models/{name}")
-def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
+def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
     """Show one model: its policy, versions and newest runs."""
     with services.database.snapshot() as session:
         model = registry.model_named(session, name)
@@ -98,11 +98,10 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
             )
             for row in publishing.of_model(session, model.id)
         ]
-        gradients, met = queries.costs_of_model(session, model.id)
+        gradients, met = costs_of_model(session, model.id)
         recipe = dict(model.recipe)
     metric, scores = _scores(released)
     return render(
-        request,
         "model.html",
         visitor,
         line=line,
@@ -123,7 +122,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
 
 @router.get("/models/{name}/versions/{number}")
 def show_version(
-    name: str, number: Number, request: Request, services: ServicesOf, visitor: ModelsReader
+    name: str, number: Number, services: ServicesOf, visitor: ModelsReader
 ) -> Response:
     """Show the contents of a version's certificate, and let the browser verify it."""
     with services.database.transaction() as session:
@@ -131,7 +130,6 @@ def show_version(
         predicate = _predicate(session, version)
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
     return render(
-        request,
         "version.html",
         visitor,
         name=name,
@@ -171,7 +169,7 @@ def weights(
     return weights_answer(request, services, name, number)
 
 
-def _scores(released: Sequence[VersionRow]) -> tuple[str, Markup | None]:
+def _scores(released: Sequence[VersionRow]) -> tuple[str, Chart | None]:
     """Return the newest headline metric in words, and a chart of it over the versions."""
     headline = next((v.evaluation["headline"] for v in released if "headline" in v.evaluation), "")
     oldest_first = released[::-1]

@@ -1,6 +1,6 @@
 """``/``: what needs attention, and what is in progress."""
 
-from fastapi import Request, Response
+from fastapi import Response
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
@@ -20,15 +20,13 @@ _LISTED = 8
 
 
 @router.get("/")
-def show(
-    request: Request, services: ServicesOf, sessions: SessionsOf, visitor: AnyVisitor
-) -> Response:
+def show(services: ServicesOf, sessions: SessionsOf, visitor: AnyVisitor) -> Response:
     """Show the parts visible to the key."""
     with services.database.transaction() as session:
         requests = _requests(session) if visitor.caller.allows(Scope.FORGET_READ) else None
         work = _work(session, visitor)
     queue = queue_or_none(sessions) if work is not None else None
-    return render(request, "overview.html", visitor, requests=requests, work=work, queue=queue)
+    return render("overview.html", visitor, requests=requests, work=work, queue=queue)
 
 
 def _requests(session: Session) -> dict[str, object]:

@@ -69,7 +69,7 @@ class PageRoute(APIRoute):
             try:
                 response = await handle(request)
             except Exception as error:  # noqa: BLE001 - unknown errors are raised again
-                response = _error_page(request, error)
+                response = _error_page(error)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
@@ -77,26 +77,30 @@ class PageRoute(APIRoute):
         return page
 
 
+def redirect(path: str) -> Response:
+    """Return the answer to a form that was done: the page to load next."""
+    return RedirectResponse(path, status_code=303)
+
+
 def router() -> APIRouter:
     """Return a router of pages, which are not part of the documented interface."""
     return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
-def _error_page(request: Request, error: Exception) -> Response:
+def _error_page(error: Exception) -> Response:
     if isinstance(error, errors.OverloadedError):
-        return _page(request, 503, "Too busy", "The service is busy. Try again soon.")
+        return _page(503, "Too busy", "The service is busy. Try again soon.")
     if isinstance(error, errors.UnauthenticatedError):
-        return RedirectResponse(LOGIN, status_code=303)
+        return redirect(LOGIN)
     for kind, status, title in _STATUSES:
         if isinstance(error, kind):
-            return _page(request, status, title, f"{_said(error)}.")
+            return _page(status, title, f"{_said(error)}.")
     if isinstance(error, RequestValidationError | DataError):
-        return _page(request, 422, "Not understood", "The address or the form holds a wrong value.")
+        return _page(422, "Not understood", "The address or the form holds a wrong value.")
     if isinstance(error, DBAPIError | PoolTimeoutError):
-        return _page(request, 503, "No database", "The database cannot be reached. Try again soon.")
+        return _page(503, "No database", "The database cannot be reached. Try again soon.")
     if isinstance(error, RedisError):
         return _page(
-            request,
             503,
             "No Redis",
             "Redis cannot be reached, and logins are kept there. Requests are safe in the ledger; "
@@ -111,5 +115,5 @@ def _said(error: Exception) -> str:
     return str(error)
 
 
-def _page(request: Request, status: int, title: str, message: str) -> Response:
-    return render(request, "error.html", None, status=status, title=title, message=message)
+def _page(status: int, title: str, message: str) -> Response:
+    return render("error.html", None, status=status, title=title, message=message)

@@ -9,15 +9,14 @@ from pydantic import ValidationError
 
 from app.api.models import ModelBody
 from app.api.policies import PolicyBody
-from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.policy import AUTO, Policy
-from app.domain.states import FirstRelease, Serving, WeightsSource
+from app.domain.states import FirstRelease, Serving
 from app.models.definitions import ModelDefinition
 from app.planning.mechanisms.catalogue import MECHANISMS
 
 _NUMBERS = ("epsilon", "delta", "window_s", "deadline_s")
-_OPTIONAL = ("budget_epochs", "retrain_every_s")
+_OPTIONAL = {"budget_epochs": float, "retrain_every_s": float, "retrain_after_records": int}
 _OBJECTS = ("architecture", "task", "recipe")
 
 
@@ -35,7 +34,6 @@ def policy_values(policy: Policy) -> dict[str, str]:
     values = policy.to_json()
     found = {name: _text(values[name]) for name in (*_NUMBERS, *_OPTIONAL)}
     return found | {
-        "retrain_after_records": _text(values["retrain_after_records"]),
         "mechanism": policy.mechanism,
         "parameters": json.dumps(values["parameters"]),
         "serving": str(policy.serving),
@@ -56,10 +54,11 @@ def policy_changes(form: Mapping[str, str], *, fixed: bool) -> dict[str, Any]:
         InvalidInputError: a field is not of its type; the message names it.
     """
     values: dict[str, Any] = {name: _number(form, name) for name in _NUMBERS}
-    values |= {name: _number(form, name) if form.get(name) else None for name in _OPTIONAL}
-    after = form.get("retrain_after_records")
     values |= {
-        "retrain_after_records": _whole(form, "retrain_after_records") if after else None,
+        name: _number(form, name, kind) if form.get(name) else None
+        for name, kind in _OPTIONAL.items()
+    }
+    values |= {
         "mechanism": form.get("mechanism", AUTO),
         "parameters": _object(form, "parameters"),
         "serving": form.get("serving", ""),
@@ -85,18 +84,9 @@ def definition_of(form: Mapping[str, str]) -> ModelDefinition:
     named = {name: form.get(name, "") for name in ("name", "dataset", "weights")}
     policy = policy_changes(form, fixed=False)
     try:
-        body = ModelBody.model_validate(named | given | {"policy": policy})
+        return ModelBody.model_validate(named | given | {"policy": policy}).definition()
     except ValidationError as error:
         raise _refused(error) from error
-    return ModelDefinition(
-        name=body.name,
-        dataset=body.dataset,
-        architecture=ArchitectureSpec.from_json(body.architecture),
-        task=body.task,
-        recipe=body.recipe.given(),
-        policy=body.policy.to_policy(),
-        weights_source=WeightsSource(body.weights),
-    )
 
 
 def quoted(quotes: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
@@ -114,18 +104,12 @@ def _refused(error: ValidationError) -> InvalidInputError:
     return InvalidInputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
 
-def _number(form: Mapping[str, str], name: str) -> float:
+def _number(form: Mapping[str, str], name: str, kind: type[float] = float) -> float:
     try:
-        return float(form.get(name, ""))
+        return kind(form.get(name, ""))
     except ValueError as error:
-        raise InvalidInputError(f"{name}: a number is needed") from error
-
-
-def _whole(form: Mapping[str, str], name: str) -> int:
-    try:
-        return int(form[name])
-    except ValueError as error:
-        raise InvalidInputError(f"{name}: a whole number is needed") from error
+        needed = "a whole number" if kind is int else "a number"
+        raise InvalidInputError(f"{name}: {needed} is needed") from error
 
 
 def _object(form: Mapping[str, str], name: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fastapi import Request, Response
+from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
 from app.domain.states import ObligationState, RequestState, RunState
@@ -31,9 +31,7 @@ class Waiting:
 
 
 @router.get("/queue")
-def show(
-    request: Request, services: ServicesOf, sessions: SessionsOf, visitor: RequestsReader
-) -> Response:
+def show(services: ServicesOf, sessions: SessionsOf, visitor: RequestsReader) -> Response:
     """Show the queue: what failed first, then the earliest deadline."""
     with services.database.transaction() as session:
         lines = request_views.most_urgent(session, IS_OPEN, limit=_MOST + 1)
@@ -42,9 +40,7 @@ def show(
     idle = found is not None and not found.workers
     waiting = [Waiting(line, reasons_of(line, runs, idle=idle)) for line in lines[:_MOST]]
     waiting.sort(key=lambda each: each.line.state != RequestState.FAILED)  # keeps their order
-    return render(
-        request, "queue.html", visitor, waiting=waiting, most=_MOST, more=len(lines) > _MOST
-    )
+    return render("queue.html", visitor, waiting=waiting, most=_MOST, more=len(lines) > _MOST)
 
 
 def reasons_of(

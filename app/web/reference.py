@@ -78,7 +78,7 @@ def show(request: Request) -> Response:
     objects = [(name, _paragraphs(schema), list(_members(schema))) for name, schema in schemas]
     about = _plain(document["info"]["description"]).replace("\n  ", " ")
     notes = [line.removeprefix("* ") for line in about.splitlines() if line]
-    return render(request, "reference.html", None, groups=groups, objects=objects, notes=notes)
+    return render("reference.html", None, groups=groups, objects=objects, notes=notes)
 
 
 def _operation(document: Json, url: str, method: str, path: str, found: Json) -> Operation:

@@ -4,7 +4,6 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -19,7 +18,6 @@ _DASH = "–"
 
 
 def render(
-    request: Request,
     template: str,
     visitor: Visitor | None,
     *,
@@ -27,10 +25,8 @@ def render(
     **context: Any,  # noqa: ANN401
 ) -> HTMLResponse:
     """Render a page. Template variables are escaped."""
-    content = _TEMPLATES.get_template(template).render(
-        visitor=visitor, path=request.url.path, now=datetime.now(UTC), **context
-    )
-    return HTMLResponse(content, status)
+    page = _TEMPLATES.get_template(template)
+    return HTMLResponse(page.render(visitor=visitor, now=datetime.now(UTC), **context), status)
 
 
 def moment(when: datetime | None) -> Markup | str:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi import Response
+from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from app.api import forget_requests as api
@@ -15,7 +15,6 @@ from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import RequestState
 from app.ledger import finding, repository, request_views
 from app.ledger.certificates import issued
-from app.log import actor
 from app.services import Services
 from app.web import pages, queries
 from app.web.access import RequestsReader, RequestsSeeker, RequestsSender, Visitor
@@ -29,7 +28,6 @@ _LONGEST_NAME = 512
 
 @router.get("/requests")
 def show_all(
-    request: Request,
     services: ServicesOf,
     visitor: RequestsReader,
     page: PageByMoment,
@@ -50,7 +48,6 @@ def show_all(
         lines = list(request_views.read(session, [row.id for row in rows]).values())
         names = queries.model_names(session)
     return render(
-        request,
         "requests.html",
         visitor,
         lines=lines,
@@ -64,7 +61,7 @@ def show_all(
 
 
 @router.post("/requests/found")
-def find(request: Request, services: ServicesOf, visitor: RequestsSeeker, form: Form) -> Response:
+def find(services: ServicesOf, visitor: RequestsSeeker, form: Form) -> Response:
     """List the requests with a ticket or id, or about a person or record.
 
     A form that is posted, since addresses are written to logs.
@@ -74,23 +71,19 @@ def find(request: Request, services: ServicesOf, visitor: RequestsSeeker, form: 
         raise InvalidInputError(f"give a ticket or an id of at most {_LONGEST_NAME} characters")
     with services.database.transaction() as session:
         lines = finding.find(session, services.pseudonyms, name)
-    return render(request, "found.html", visitor, lines=lines, most=finding.MOST)
+    return render("found.html", visitor, lines=lines, most=finding.MOST)
 
 
 @router.get("/requests/{request_id}")
-def show(
-    request_id: str, request: Request, services: ServicesOf, visitor: RequestsReader
-) -> Response:
+def show(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Response:
     """Show one request with its obligations."""
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
-    return render(request, "request.html", visitor, line=line)
+    return render("request.html", visitor, line=line)
 
 
 @router.get("/requests/{request_id}/answer")
-def answer(
-    request_id: str, request: Request, services: ServicesOf, visitor: RequestsReader
-) -> Response:
+def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Response:
     """Show what may be told the person, on one page to be printed."""
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
@@ -99,7 +92,7 @@ def answer(
             for owed in line.obligations
             if owed.certificate is not None
         }
-    return render(request, "answer.html", visitor, line=line, words=words)
+    return render("answer.html", visitor, line=line, words=words)
 
 
 @router.get("/requests/{request_id}/certificates")
@@ -120,23 +113,19 @@ def certificate(
 
 
 @router.post("/requests/{request_id}/retry")
-def retry(request_id: str, services: ServicesOf, visitor: RequestsSender) -> RedirectResponse:
+def retry(request_id: str, services: ServicesOf, _: RequestsSender) -> Response:
     """Give a failed request another run."""
-    acting = actor.acting_as(visitor.caller.key_id)
-    with acting, services.database.transaction() as session:
+    with services.database.transaction() as session:
         services.forget_requests.retry(session, request_id)
-    return RedirectResponse(f"/requests/{request_id}", status_code=303)
+    return pages.redirect(f"/requests/{request_id}")
 
 
 @router.post("/requests/{request_id}/cancel")
-def cancel(
-    request_id: str, services: ServicesOf, visitor: RequestsSender, form: Form
-) -> RedirectResponse:
+def cancel(request_id: str, services: ServicesOf, _: RequestsSender, form: Form) -> Response:
     """Cancel a request that no run has started on, and bring its records back if asked to."""
-    acting = actor.acting_as(visitor.caller.key_id)
-    with acting, services.database.transaction() as session:
+    with services.database.transaction() as session:
         services.forget_requests.cancel(session, request_id, restore="restore" in form)
-    return RedirectResponse(f"/requests/{request_id}", status_code=303)
+    return pages.redirect(f"/requests/{request_id}")
 
 
 def _certificates(request_id: str, services: Services, visitor: Visitor) -> list[dict[str, Any]]:

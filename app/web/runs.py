@@ -3,9 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
-from markupsafe import Markup
+from fastapi import Response
+from fastapi.responses import JSONResponse
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
@@ -13,12 +12,11 @@ from app.domain.plan import Plan
 from app.domain.states import RunState
 from app.ledger import repository, run_views, runs
 from app.ledger.changes import progress_of
-from app.log import actor
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
 from app.web import pages, queries
 from app.web.access import ModelsReader, ModelsSender
-from app.web.charts import Series, lines
+from app.web.figures.charts import Chart, Series, lines
 from app.web.rendering import render
 
 router = pages.router()
@@ -26,7 +24,6 @@ router = pages.router()
 
 @router.get("/runs")
 def show_all(
-    request: Request,
     services: ServicesOf,
     visitor: ModelsReader,
     page: PageByMoment,
@@ -46,7 +43,6 @@ def show_all(
         names = queries.model_names(session)
     found, next_cursor = page.cut(found, lambda line: (line.created_at, line.id))
     return render(
-        request,
         "runs.html",
         visitor,
         lines=found,
@@ -60,7 +56,7 @@ def show_all(
 
 
 @router.get("/runs/{run_id}")
-def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
+def show(run_id: str, services: ServicesOf, visitor: ModelsReader) -> Response:
     """Show one run with the curve of its mechanism."""
     with services.database.transaction() as session:
         line = run_views.one(session, run_id)
@@ -68,7 +64,6 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
     plan = Plan.from_json(line.plan)
     reports = line.reports or []
     return render(
-        request,
         "run.html",
         visitor,
         line=line,
@@ -81,7 +76,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
     )
 
 
-def _losses(reports: list[dict[str, Any]]) -> Markup | None:
+def _losses(reports: list[dict[str, Any]]) -> Chart | None:
     """Return a chart of the loss where it was public."""
     names = [str(each["step"]) for each in reports]
     return lines(names, [Series("", [each["loss"] for each in reports])], title="Loss by step")
@@ -95,17 +90,15 @@ def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse
 
 
 @router.post("/runs/{run_id}/retry")
-def retry(run_id: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
+def retry(run_id: str, services: ServicesOf, _: ModelsSender) -> Response:
     """Retry a failed run with a new one."""
-    acting = actor.acting_as(visitor.caller.key_id)
-    with acting:
-        new = runs.retry_run(services.database, run_id, make=services.planners.plan).id
-    return RedirectResponse(f"/runs/{new}", status_code=303)
+    new = runs.retry_run(services.database, run_id, make=services.planners.plan).id
+    return pages.redirect(f"/runs/{new}")
 
 
 @router.post("/runs/{run_id}/cancel")
-def cancel(run_id: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
+def cancel(run_id: str, services: ServicesOf, _: ModelsSender) -> Response:
     """Cancel a run that has not ended; its obligations wait for the model's next one."""
-    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+    with services.database.transaction() as session:
         runs.cancel_run(session, run_id)
-    return RedirectResponse(f"/runs/{run_id}", status_code=303)
+    return pages.redirect(f"/runs/{run_id}")

@@ -24,7 +24,6 @@ from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.previews import Preview
 from app.ledger.request_views import RequestView
 from app.ledger.subject_requests import NewSubjectRequest
-from app.log import actor
 from app.services import Services
 from app.web import pages
 from app.web.access import FileSender, ReceiptSeeker, RequestsWriter, Visitor
@@ -41,7 +40,7 @@ _Ticket = TypeAdapter(ExternalId)
 
 
 @router.get("/requests/new")
-def ask(request: Request, services: ServicesOf, visitor: RequestsWriter) -> Response:
+def ask(services: ServicesOf, visitor: RequestsWriter) -> Response:
     """Ask who or what must be forgotten."""
     with services.database.transaction() as session:
         names = [
@@ -49,20 +48,16 @@ def ask(request: Request, services: ServicesOf, visitor: RequestsWriter) -> Resp
             for each in datasets.datasets(session)
             if not each.public and each.archived_at is None
         ]
-    return render(request, "new_request.html", visitor, datasets=names)
+    return render("new_request.html", visitor, datasets=names)
 
 
 @router.post("/requests/preview")
-def preview(
-    request: Request, services: ServicesOf, visitor: FileSender, form: FileForm, left: Left
-) -> Response:
+def preview(services: ServicesOf, visitor: FileSender, form: FileForm, left: Left) -> Response:
     """Show which models a request would reach, and what it would cost."""
     fields = _fields(form)
     found = [_preview(services, visitor, asked, left) for asked in _asked(services, fields)]
     fields |= {"call": str(uuid4()), "submitted_at": datetime.now(UTC).isoformat()}
-    return render(
-        request, "preview.html", visitor, fields=fields, previews=found, ids=_count(fields)
-    )
+    return render("preview.html", visitor, fields=fields, previews=found, ids=_count(fields))
 
 
 @router.post("/requests")
@@ -74,15 +69,14 @@ async def submit(
         "call": form.get("call") or str(uuid4()),
         "submitted_at": form.get("submitted_at") or datetime.now(UTC).isoformat(),
     }
-    with actor.acting_as(visitor.caller.key_id):
-        if fields["dataset"]:
-            forgetting: Forgetting = request.app.state.forgetting
-            new = _forget_request(fields, idempotency_key=fields["call"])
-            call = Call(new, visitor.caller.key_id, visitor.caller.key_id)
-            made = [(await forgetting.submit(call), new)]
-        else:
-            made = await run_in_threadpool(_everywhere, services, visitor, fields)
-    return render(request, "accepted.html", visitor, status=201, made=made)
+    if fields["dataset"]:
+        forgetting: Forgetting = request.app.state.forgetting
+        new = _forget_request(fields, idempotency_key=fields["call"])
+        call = Call(new, visitor.caller.key_id, visitor.caller.key_id)
+        made = [(await forgetting.submit(call), new)]
+    else:
+        made = await run_in_threadpool(_everywhere, services, visitor, fields)
+    return render("accepted.html", visitor, status=201, made=made)
 
 
 @router.post("/requests/{request_id}/receipt")

@@ -1,6 +1,6 @@
 """``/verify``: verifies any certificate in the browser; no chosen file is uploaded."""
 
-from fastapi import Request, Response
+from fastapi import Response
 
 from app.web import pages
 from app.web.access import AnyVisitor
@@ -10,6 +10,6 @@ router = pages.router()
 
 
 @router.get("/verify")
-def show(request: Request, visitor: AnyVisitor) -> Response:
+def show(visitor: AnyVisitor) -> Response:
     """Show the form."""
-    return render(request, "verify.html", visitor)
+    return render("verify.html", visitor)

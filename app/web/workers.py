@@ -1,6 +1,6 @@
 """``/workers``: live workers and the queue."""
 
-from fastapi import Request, Response
+from fastapi import Response
 from redis import RedisError
 from sqlalchemy import func, select
 
@@ -17,16 +17,12 @@ router = pages.router()
 
 
 @router.get("/workers")
-def show(
-    request: Request, services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader
-) -> Response:
+def show(services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader) -> Response:
     """Show workers, the queue and the outbox."""
     with services.database.transaction() as session:
         runs = run_views.active(session)
         outbox = session.scalar(select(func.count()).select_from(OutboxRow))
-    return render(
-        request, "workers.html", visitor, queue=queue_or_none(sessions), runs=runs, outbox=outbox
-    )
+    return render("workers.html", visitor, queue=queue_or_none(sessions), runs=runs, outbox=outbox)
 
 
 def queue_or_none(sessions: Sessions) -> QueueState | None:

@@ -200,6 +200,23 @@ def _paths(workshop: Workshop, run: str, request: str) -> tuple[str, ...]:
     )
 
 
+_ILLEGIBLE = """
+(() => {
+  const texts = [...document.querySelectorAll("figure svg text")];
+  const shown = texts.map((text) => [text.textContent, text.getBoundingClientRect()]).filter(
+    ([, box]) => box.width > 0
+  );
+  const beside = (a, b) => a.left >= b.right || b.left >= a.right;
+  const above = (a, b) => a.top >= b.bottom || b.top >= a.bottom;
+  return shown.filter(([, box], i) =>
+    box.height < 11 || box.left < 0 || box.right > innerWidth ||
+    shown.some(([, other], j) => i !== j && !beside(box, other) && !above(box, other))
+  ).map(([text]) => text);
+})()
+"""
+"""The texts of charts that are too small, outside of the page, or over another."""
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 360)])
 def test_the_desks_pages_are_accessible_and_fit(
     browser: Browser,
@@ -231,6 +248,7 @@ def test_the_desks_pages_are_accessible_and_fit(
         ]
         assert (what, found) == (what, [])
         assert page.evaluate("document.documentElement.scrollWidth") <= width, what
+        assert page.evaluate(_ILLEGIBLE) == [], what
 
     for path in _paths(workshop, held.run_id, request):
         page.goto(address + path)

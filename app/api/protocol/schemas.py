@@ -1,7 +1,7 @@
 """The base of all bodies: strict, and unknown fields are rejected."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -44,6 +44,12 @@ class Answer(BaseModel):
     """A response body, also made from an object that has its members as attributes."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+    @classmethod
+    def of(cls, source: object, **others: object) -> Self:
+        """Return an answer with these members, and all others from an object's attributes."""
+        same = {name: getattr(source, name) for name in cls.model_fields if name not in others}
+        return cls.model_validate(same | others)
 
 
 Item = TypeVar("Item")

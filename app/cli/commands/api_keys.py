@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.connection import service
+from app.cli.connection import service, show_answer
 from app.cli.output import show
 from app.domain.errors import InvalidInputError
 
@@ -40,8 +40,7 @@ def create(
 @api_key.command("list")
 def list_keys() -> None:
     """List all keys and callers with their scopes, expiry and last use."""
-    with service() as client:
-        show(client.keys(), _KEYS)
+    show_answer(lambda client: client.keys(), _KEYS)
 
 
 @api_key.command()

@@ -12,6 +12,7 @@ from app.cli.commands.guarantees import parsed
 from app.cli.commands.networks import parsed_shape
 from app.cli.commands.resources import BackboneName, Key
 from app.cli.connection import errors_in_words, service
+from app.cli.files import existing_file
 from app.cli.output import show
 from app.cli.weights import read_weights
 from app.domain.architectures.architecture import ArchitectureSpec
@@ -51,11 +52,9 @@ def add(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="A safetensors file, or a state dict or checkpoint that torch.save wrote; by "
-            "default the weights that an installed package contains.",
+        existing_file(
+            "A safetensors file, or a state dict or checkpoint that torch.save wrote; by "
+            "default the weights that an installed package contains."
         ),
     ] = None,
     key: Key = None,

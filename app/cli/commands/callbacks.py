@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.connection import service
-from app.cli.output import show
+from app.cli.connection import show_answer
 
 _CALLBACKS = ("id", "type", "request", "state", "attempts", "failure")
 callback = typer.Typer(help="Manage callbacks.", no_args_is_help=True)
@@ -20,8 +19,7 @@ def list_callbacks(
     request: Annotated[str | None, typer.Option(help="Only this forget request.")] = None,
 ) -> None:
     """List callbacks, newest first. Dead ones were given up after the last attempt."""
-    with service() as client:
-        show(client.callbacks(state=state, request=request), _CALLBACKS)
+    show_answer(lambda client: client.callbacks(state=state, request=request), _CALLBACKS)
 
 
 @callback.command()
@@ -29,8 +27,7 @@ def redeliver(
     callback_id: Annotated[str, typer.Argument(metavar="CALLBACK", help="Its id, as listed.")],
 ) -> None:
     """Deliver a callback now, whatever its state."""
-    with service() as client:
-        show(client.redeliver(callback_id))
+    show_answer(lambda client: client.redeliver(callback_id))
 
 
 @callback.command()
@@ -38,5 +35,6 @@ def secret(
     *, rotate: Annotated[bool, typer.Option("--rotate", help="Replace it first.")] = False
 ) -> None:
     """Show the secret that signs the callbacks of this API key."""
-    with service() as client:
-        show(client.rotate_callback_secret() if rotate else client.callback_secret())
+    show_answer(
+        lambda client: client.rotate_callback_secret() if rotate else client.callback_secret()
+    )

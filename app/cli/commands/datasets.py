@@ -16,6 +16,7 @@ from app.cli.columns import print_columns, print_values
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.dialects import Decimal, Delimiter, Encoding
+from app.cli.files import existing_file
 from app.cli.output import show, wants_json
 from app.cli.pushing import push_parts
 from app.client import ApiError, ExpungeClient
@@ -88,7 +89,7 @@ Vocabulary = Annotated[
 ]
 MappingFile = Annotated[
     Path | None,
-    typer.Option(exists=True, dir_okay=False, help="A JSON file with all of that; see 'inspect'."),
+    existing_file("A JSON file with all of that; see 'inspect'."),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.certificates.checkpoint import size_of
-from app.cli.connection import service
+from app.cli.connection import service, show_answer
 from app.cli.ids import read_ids
 from app.cli.output import conclude, fail, say, show
 from app.cli.receipts import receipt_file, write_receipt
@@ -125,14 +125,15 @@ def requests(
     ] = None,
 ) -> None:
     """List forget requests, newest first."""
-    with service() as client:
-        show(client.requests(state=state, model=model_name, external_id=external_id), _REQUESTS)
+    show_answer(
+        lambda client: client.requests(state=state, model=model_name, external_id=external_id),
+        _REQUESTS,
+    )
 
 
 def retry(request_id: RequestId) -> None:
     """Retry a failed request."""
-    with service() as client:
-        show(client.retry(request_id))
+    show_answer(lambda client: client.retry(request_id))
 
 
 def cancel(
@@ -144,5 +145,4 @@ def cancel(
     ] = False,
 ) -> None:
     """Cancel a request before any run has started on it."""
-    with service() as client:
-        show(client.cancel(request_id, restore=restore))
+    show_answer(lambda client: client.cancel(request_id, restore=restore))

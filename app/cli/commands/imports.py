@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.commands.resources import DatasetName
-from app.cli.connection import service
+from app.cli.connection import service, show_answer
 from app.cli.output import show
 from app.cli.waiting import Wait, show_import
 
@@ -52,8 +52,7 @@ def imports(
 
 def cancel_import(name: DatasetName, import_id: ImportId) -> None:
     """Cancel an import; what it has added stays."""
-    with service() as client:
-        show(client.cancel_import(name, import_id))
+    show_answer(lambda client: client.cancel_import(name, import_id))
 
 
 def retry_import(name: DatasetName, import_id: ImportId, *, wait: Wait = False) -> None:

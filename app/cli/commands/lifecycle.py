@@ -13,8 +13,7 @@ from app.cli.commands.resources import (
     dataset,
     model,
 )
-from app.cli.connection import service
-from app.cli.output import show
+from app.cli.connection import service, show_answer
 from app.cli.waiting import Wait, show_model
 from app.domain.tasks.words import figures
 
@@ -37,8 +36,11 @@ def model_versions(
     ] = None,
 ) -> None:
     """List MODEL's released versions, newest first."""
-    with service() as client:
-        show(client.versions(name, state=state), _VERSIONS, derived={"measured": _measured})
+    show_answer(
+        lambda client: client.versions(name, state=state),
+        _VERSIONS,
+        derived={"measured": _measured},
+    )
 
 
 def _measured(version: Mapping[str, Any]) -> str | None:
@@ -61,8 +63,7 @@ def model_retrain(name: ModelName, *, wait: Wait = False) -> None:
 @model.command("targets")
 def model_targets(name: ModelName) -> None:
     """List where MODEL is published, and from where it must still go."""
-    with service() as client:
-        show(client.model_targets(name), _TARGETS)
+    show_answer(lambda client: client.model_targets(name), _TARGETS)
 
 
 @model.command("publish")
@@ -71,23 +72,20 @@ def model_publish(name: ModelName, target: TargetName) -> None:
 
     Superseded versions are removed there. Called again, it tries again at once.
     """
-    with service() as client:
-        show(client.publish_model(name, target))
+    show_answer(lambda client: client.publish_model(name, target))
 
 
 @model.command("unpublish")
 def model_unpublish(name: ModelName, target: TargetName) -> None:
     """Remove all of MODEL from TARGET."""
-    with service() as client:
-        show(client.unpublish_model(name, target))
+    show_answer(lambda client: client.unpublish_model(name, target))
 
 
 @model.command("archive")
 def model_archive(name: ModelName, *, yes: Yes = False) -> None:
     """Take MODEL out of service and shred its weights. Its certificates stay."""
     _confirm(f"Shred the weights of model {name!r} for good?", yes)
-    with service() as client:
-        show(client.archive_model(name))
+    show_answer(lambda client: client.archive_model(name))
 
 
 @model.command("delete")
@@ -101,8 +99,7 @@ def model_delete(name: ModelName) -> None:
 def dataset_archive(name: DatasetName, *, yes: Yes = False) -> None:
     """Shred the records of DATASET, of which no model may be left."""
     _confirm(f"Shred all records of dataset {name!r} for good?", yes)
-    with service() as client:
-        show(client.archive_dataset(name))
+    show_answer(lambda client: client.archive_dataset(name))
 
 
 @dataset.command("delete")
@@ -116,8 +113,7 @@ def dataset_delete(name: DatasetName) -> None:
 def backbone_archive(name: BackboneName, *, yes: Yes = False) -> None:
     """Shred the weights of BACKBONE, on which no model may stand any more."""
     _confirm(f"Shred the weights of backbone {name!r} for good?", yes)
-    with service() as client:
-        show(client.archive_backbone(name))
+    show_answer(lambda client: client.archive_backbone(name))
 
 
 @backbone.command("delete")

@@ -9,7 +9,7 @@ import typer
 
 from app.cli.commands.guarantees import parsed
 from app.cli.connection import errors_in_words
-from app.cli.json_files import json_file
+from app.cli.files import json_file
 from app.cli.output import wants_json
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError

@@ -8,6 +8,7 @@ import typer
 
 from app.cli.connection import errors_in_words
 from app.cli.dialects import Decimal, Delimiter, Encoding
+from app.cli.files import Trusted, existing_file
 from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
 from app.published import PublishedFile, head_outputs, read_published, require_offered
@@ -20,17 +21,7 @@ Weights = Annotated[
 ]
 Certificate = Annotated[
     Path | None,
-    typer.Option(
-        exists=True, dir_okay=False, help="Its certificate; by default the one beside it."
-    ),
-]
-Trusted = Annotated[
-    Path | None,
-    typer.Option(
-        exists=True,
-        dir_okay=False,
-        help="The operator's trusted-keys.json; by default the one from 'expunge init' here.",
-    ),
+    existing_file("Its certificate; by default the one beside it."),
 ]
 Check = Annotated[
     bool, typer.Option("--check/--no-check", help="Whether to check the certificate first.")
@@ -46,11 +37,8 @@ Factories = Annotated[
 
 Base = Annotated[
     Path | None,
-    typer.Option(
-        exists=True,
-        dir_okay=False,
-        help="The safetensors file of an uploaded backbone whose weights FILE's network keeps "
-        "frozen.",
+    existing_file(
+        "The safetensors file of an uploaded backbone whose weights FILE's network keeps frozen."
     ),
 ]
 Merged = Annotated[

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.connection import errors_in_words, service
-from app.cli.json_files import json_file
-from app.cli.output import conclude, say, show
+from app.cli.connection import errors_in_words, service, show_answer
+from app.cli.files import Trusted, json_file
+from app.cli.output import conclude, say
 from app.cli.waiting import Wait, show_backbone, show_model
 from app.cli.weights import read_weights
 from app.domain.architectures.words import network_in_words
@@ -58,15 +58,13 @@ Key = Annotated[
 @dataset.command("show")
 def dataset_show(name: DatasetName) -> None:
     """Show a dataset, its encoding and its counts."""
-    with service() as client:
-        show(client.dataset(name))
+    show_answer(lambda client: client.dataset(name))
 
 
 @dataset.command("list")
 def dataset_list() -> None:
     """List all datasets."""
-    with service() as client:
-        show(client.datasets(), _DATASETS)
+    show_answer(lambda client: client.datasets(), _DATASETS)
 
 
 @model.command("create")
@@ -101,8 +99,7 @@ def model_policy(
     ],
 ) -> None:
     """Change fields of MODEL's policy, from its next run on."""
-    with service() as client:
-        show(client.change_policy(name, json_file(file)))
+    show_answer(lambda client: client.change_policy(name, json_file(file)))
 
 
 @model.command("recompute")
@@ -136,8 +133,7 @@ def model_show(name: ModelName, *, wait: Wait = False) -> None:
 @model.command("list")
 def model_list() -> None:
     """List all models."""
-    with service() as client:
-        show(client.models(), _MODELS, derived={"network": _network})
+    show_answer(lambda client: client.models(), _MODELS, derived={"network": _network})
 
 
 @backbone.command("define")
@@ -145,8 +141,7 @@ def backbone_define(
     file: Annotated[Path, typer.Argument(exists=True, help="The definition, as JSON.")],
 ) -> None:
     """Define a public backbone from a JSON FILE (see POST /v1/backbones)."""
-    with service() as client:
-        show(client.define_backbone(json_file(file)))
+    show_answer(lambda client: client.define_backbone(json_file(file)))
 
 
 @backbone.command("upload")
@@ -155,8 +150,7 @@ def backbone_upload(name: BackboneName, file: Weights, *, key: Key = None) -> No
 
     You assert that they do not depend on the training records of models on this backbone.
     """
-    with service() as client:
-        show(client.upload_backbone(name, read_weights(file, key)))
+    show_answer(lambda client: client.upload_backbone(name, read_weights(file, key)))
 
 
 @backbone.command("whiten")
@@ -192,21 +186,13 @@ def backbone_show(name: BackboneName, *, wait: Wait = False) -> None:
 @backbone.command("list")
 def backbone_list() -> None:
     """List all backbones."""
-    with service() as client:
-        show(client.backbones(), _BACKBONES)
+    show_answer(lambda client: client.backbones(), _BACKBONES)
 
 
 def download(
     name: ModelName,
     *,
-    trusted: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The operator's trusted-keys.json; by default the one from 'expunge init' here.",
-        ),
-    ] = None,
+    trusted: Trusted = None,
     out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path(),
     kept: Annotated[
         Path | None,

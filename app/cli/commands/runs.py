@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.connection import service
-from app.cli.output import show
+from app.cli.connection import show_answer
 
 run = typer.Typer(help="List, show, cancel and retry runs.", no_args_is_help=True)
 
@@ -25,26 +24,22 @@ def list_runs(
     model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
 ) -> None:
     """List runs, newest first."""
-    with service() as client:
-        show(client.runs(state=state, model=model), _RUNS)
+    show_answer(lambda client: client.runs(state=state, model=model), _RUNS)
 
 
 @run.command("show")
 def show_run(run_id: RunId) -> None:
     """Show a run: its plan, its progress, and why it failed."""
-    with service() as client:
-        show(client.run(run_id))
+    show_answer(lambda client: client.run(run_id))
 
 
 @run.command("cancel")
 def cancel_run(run_id: RunId) -> None:
     """Cancel a queued or active run; its obligations wait for the model's next run."""
-    with service() as client:
-        show(client.cancel_run(run_id))
+    show_answer(lambda client: client.cancel_run(run_id))
 
 
 @run.command("retry")
 def retry_run(run_id: RunId) -> None:
     """Start a new run like a failed or cancelled one."""
-    with service() as client:
-        show(client.retry_run(run_id))
+    show_answer(lambda client: client.retry_run(run_id))

@@ -14,6 +14,7 @@ from app.cli.commands.datasets import Drop, RecordId, Subject, Table
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.dialects import Decimal, Delimiter, Encoding
+from app.cli.files import existing_file
 from app.cli.output import show, wants_json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
@@ -28,11 +29,9 @@ def create(
     *,
     columns: Annotated[
         Path,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="A JSON file with the columns' types and the names of the ids' columns, as "
-            "'dataset columns --write' makes it.",
+        existing_file(
+            "A JSON file with the columns' types and the names of the ids' columns, as "
+            "'dataset columns --write' makes it."
         ),
     ],
     public: Annotated[

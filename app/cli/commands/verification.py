@@ -9,6 +9,7 @@ from app.certificates import verification
 from app.certificates.cosignature import WitnessKey
 from app.certificates.plain_words import asserted_in_words, guarantee_in_words
 from app.certificates.verification import VerifiedStep
+from app.cli.files import existing_file
 from app.cli.output import conclude, fail, say
 from app.domain.errors import NoteError, VerificationError
 
@@ -21,22 +22,16 @@ def verify(
         ),
     ],
     *,
-    weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The weights.")],
+    weights: Annotated[Path, existing_file("The weights.")],
     trusted: Annotated[
         Path,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The operator's trusted-keys.json, from another channel than the certificate.",
+        existing_file(
+            "The operator's trusted-keys.json, from another channel than the certificate."
         ),
     ],
     consistent_with: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="A kept checkpoint: checks that the log has only grown since.",
-        ),
+        existing_file("A kept checkpoint: checks that the log has only grown since."),
     ] = None,
     witness: Annotated[
         list[str] | None,
@@ -48,19 +43,11 @@ def verify(
     ] = None,
     previous: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="An older certificate of the model: does this one take anything back?",
-        ),
+        existing_file("An older certificate of the model: does this one take anything back?"),
     ] = None,
     receipt: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The receipt of a forget request: which of its records are covered?",
-        ),
+        existing_file("The receipt of a forget request: which of its records are covered?"),
     ] = None,
 ) -> None:
     """Check a certificate BUNDLE offline; on failure, name the failed step and exit with 1.

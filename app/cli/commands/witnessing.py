@@ -8,6 +8,7 @@ import typer
 from app.certificates.cosignature import WitnessSigner
 from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.connection import errors_in_words
+from app.cli.files import existing_file
 from app.witnesses.server import WitnessServer
 from app.witnesses.witness import Witness
 
@@ -17,10 +18,8 @@ def witness(
     name: Annotated[str, typer.Option(help="The witness's name, such as witness.example.org.")],
     trusted: Annotated[
         list[Path],
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The trusted-keys.json of a log to watch; may be repeated. Read at each call.",
+        existing_file(
+            "The trusted-keys.json of a log to watch; may be repeated. Read at each call."
         ),
     ],
     state: Annotated[

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fastapi import Request, Response
-from markupsafe import Markup
+from fastapi import Response
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
 from app.datasets import repository as datasets
 from app.domain.scopes import Scope
 from app.registry import repository as registry
-from app.web import pages, queries
+from app.web import pages
 from app.web.access import AnyVisitor
-from app.web.charts import Series, bars, lines
-from app.web.queries import Week
+from app.web.figures import queries
+from app.web.figures.charts import Chart, Series, bars, lines
+from app.web.figures.queries import Week
 from app.web.rendering import count, render
 
 router = pages.router()
@@ -29,13 +29,13 @@ class Figure:
 
     title: str
     caption: str
-    drawing: Markup | None
+    drawing: Chart | None
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 @router.get("/figures")
-def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Response:
+def show(services: ServicesOf, visitor: AnyVisitor) -> Response:
     """Show the figures that the key may see."""
     weeks = queries.last_weeks(WEEKS, now=datetime.now(UTC))
     figures: list[Figure] = []
@@ -44,7 +44,7 @@ def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Respons
             figures += _of_requests(session, weeks)
         if visitor.caller.allows(Scope.MODELS_READ):
             figures += _of_runs(session, weeks)
-    return render(request, "figures.html", visitor, figures=figures, weeks=WEEKS)
+    return render("figures.html", visitor, figures=figures, weeks=WEEKS)
 
 
 def names_of(weeks: Sequence[Week]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Charts, the numbers in them, and the page of all figures."""
