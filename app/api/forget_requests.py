@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
@@ -15,6 +15,7 @@ from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, Se
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
+from app.api.protocol.parts import part
 from app.api.protocol.schemas import Answer, ExternalId, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.protocol.watching import WatcherOf
@@ -82,11 +83,6 @@ class Polls:
         return [found.get(i) or NotFoundError("forget request", i) for i in ids]
 
 
-async def _polls_of(request: Request) -> Polls:
-    polls: Polls = request.app.state.polls
-    return polls
-
-
 @router.get("", responses=problem_responses(422))
 def list_forget_requests(
     services: ServicesOf,
@@ -119,7 +115,7 @@ async def get_forget_request(
     request_id: str,
     request: Request,
     services: ServicesOf,
-    polls: Annotated[Polls, Depends(_polls_of)],
+    polls: Annotated[Polls, part("polls")],
     watcher: WatcherOf,
     _: ForgetReader,
     prefer: Prefer = None,

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
@@ -20,6 +20,7 @@ from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.idempotency import CallId
 from app.api.protocol.leaving import Left
+from app.api.protocol.parts import part
 from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
 from app.api.protocol.waiting import json_response
 from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
@@ -109,9 +110,7 @@ class Forgetting:
         ]
 
 
-async def _forgetting_of(request: Request) -> Forgetting:
-    forgetting: Forgetting = request.app.state.forgetting
-    return forgetting
+ForgettingOf = Annotated[Forgetting, part("forgetting")]
 
 
 class PreviewBody(Body):
@@ -171,10 +170,8 @@ def preview_forget_request(
         api_key_id=caller.key_id,
         make=partial(services.planners.plan, left=left),
     )
-    return PreviewAnswer(
-        dataset=found.view.dataset,
-        records=found.view.records,
-        due_at=found.view.due_at,
+    return PreviewAnswer.of(
+        found.view,
         certified_at_once=found.view.state == RequestState.CERTIFIED,
         models=[_effect_answer(effect) for effect in found.effects],
     )
@@ -182,19 +179,17 @@ def preview_forget_request(
 
 def _effect_answer(effect: Effect) -> EffectAnswer:
     owed, plan = effect.obligation, effect.plan
-    return EffectAnswer(
+    return EffectAnswer.of(
+        effect,
         model=owed.model,
         basis=owed.basis,
         certified_at_once=owed.state == ObligationState.CERTIFIED,
-        run=None if plan is None else RunPreview(mechanism=plan.mechanism, **_predicted(plan)),
-        withdrawn=effect.withdrawn,
-        problem=effect.problem,
+        run=None if plan is None else {"mechanism": plan.mechanism, **_predicted(plan)},
     )
 
 
 def _predicted(plan: Plan) -> dict[str, float]:
-    names = ("epsilon", "gradient_computations", "noise_per_coordinate")
-    return {name: plan.predicted[name] for name in names}
+    return {name: plan.predicted[name] for name in RunPreview.model_fields if name != "mechanism"}
 
 
 @router.post(
@@ -214,7 +209,7 @@ def _predicted(plan: Plan) -> dict[str, float]:
 async def create_forget_request(
     body: ForgetBody,
     services: ServicesOf,
-    forgetting: Annotated[Forgetting, Depends(_forgetting_of)],
+    forgetting: ForgettingOf,
     caller: ForgetWriter,
     call_id: CallId,
 ) -> Response:

@@ -1,5 +1,6 @@
 """``/v1/plans``: every mechanism's quote for a policy and a model."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -18,6 +19,14 @@ from app.registry.noise_curves import score_at
 from app.registry.shapes import shape_of
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=GuardedRoute)
+
+
+_PARTS: dict[str, Callable[..., object]] = {
+    "convex": ConvexShape,
+    "ridge": RidgeShape,
+    "ensemble": EnsembleShape,
+    "dp_training": DpTrainingShape,
+}
 
 
 class ConvexBody(Body):
@@ -76,15 +85,13 @@ class ShapeBody(Body):
 
     def to_shape(self) -> ModelShape:
         """Return the validated shape."""
-        sizes = self.model_dump(exclude={"convex", "ridge", "ensemble", "dp_training"})
-        convex = None if self.convex is None else ConvexShape(**self.convex.model_dump())
-        ridge = None if self.ridge is None else RidgeShape(**self.ridge.model_dump())
-        ensemble = None if self.ensemble is None else EnsembleShape(**self.ensemble.model_dump())
-        trained = self.dp_training
-        dp_training = None if trained is None else DpTrainingShape(**trained.model_dump())
-        return ModelShape(
-            **sizes, convex=convex, ridge=ridge, ensemble=ensemble, dp_training=dp_training
-        )
+        given = vars(self)
+        parts = {
+            name: kind(**vars(given[name]))
+            for name, kind in _PARTS.items()
+            if given[name] is not None
+        }
+        return ModelShape(**(given | parts))
 
 
 class PlansBody(Body):

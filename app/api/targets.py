@@ -15,7 +15,7 @@ from app.domain.errors import InvalidInputError
 from app.publishing import repository
 from app.publishing.tables import PlacementRow
 from app.registry import repository as registry
-from app.registry.tables import VersionRow
+from app.registry.tables import ModelRow, VersionRow
 from app.services import Services
 
 router = APIRouter(prefix="/v1/models/{name}/targets", tags=["models"], route_class=GuardedRoute)
@@ -59,9 +59,7 @@ class TargetAnswer(Answer):
 def list_model_targets(name: str, services: ServicesOf, _: ModelsReader) -> list[TargetAnswer]:
     """List the targets at which a model should be, and those from which it must still go."""
     with services.database.snapshot() as session:
-        model = registry.model_named(session, name)
-        rows = repository.of_model(session, model.id)
-        return [_answer(session, services, row) for row in rows]
+        return target_answers(session, services, registry.model_named(session, name))
 
 
 @router.put("/{target}", status_code=202, responses=problem_responses(404, 410, 422))
@@ -92,6 +90,12 @@ def unpublish_model(
         return _answer(session, services, repository.unwant(session, model, target))
 
 
+def target_answers(session: Session, services: Services, model: ModelRow) -> list[TargetAnswer]:
+    """Return the targets of a model as they are shown."""
+    rows = repository.of_model(session, model.id)
+    return [_answer(session, services, row) for row in rows]
+
+
 def _require_configured(services: Services, target: str) -> None:
     known = sorted(services.settings.publishers)
     if target not in known:
@@ -106,7 +110,7 @@ def _answer(session: Session, services: Services, row: PlacementRow) -> TargetAn
         row,
         kind=None if publisher is None else publisher.kind,
         wanted=row.is_wanted,
-        state=state_of(row),
+        state=_state_of(row),
         version=None if version is None else version.number,
         present=repository.numbers_present(session, row.id),
         failure=row.failure if row.due_at is not None else None,
@@ -114,8 +118,7 @@ def _answer(session: Session, services: Services, row: PlacementRow) -> TargetAn
     )
 
 
-def state_of(row: PlacementRow) -> Literal["settled", "pending", "failing"]:
-    """Say how a placement is, in one word."""
+def _state_of(row: PlacementRow) -> Literal["settled", "pending", "failing"]:
     if row.due_at is None:
         return "settled"
     return "failing" if row.failure is not None else "pending"

@@ -2,10 +2,25 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+
+@contextmanager
+def _bar(*columns: ProgressColumn, **task: Any) -> Iterator[Callable[..., None]]:  # noqa: ANN401
+    """Show a bar; yield what changes its fields."""
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        yield partial(progress.update, progress.add_task(**task))
 
 
 @contextmanager
@@ -15,17 +30,14 @@ def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
         TextColumn("{task.description:<28}"),
         BarColumn(),
         TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("waiting", total=None, note="")
+    with _bar(*columns, description="waiting", total=None, note="") as change:
 
         def update(run: Mapping[str, Any] | None, state: str) -> None:
             if run is None:
-                progress.update(task, description=state)
+                change(description=state)
                 return
-            progress.update(
-                task,
+            change(
                 description=f"{state}: {run['phase'] or run['state']}",
                 completed=run["step"] or 0,
                 total=run["total_steps"],
@@ -41,33 +53,19 @@ def rows_progress(rows: int, *, parts: int) -> Iterator[Callable[[int], None]]:
     if parts == 1:
         yield lambda _: None
         return
-    columns = (TextColumn("pushing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("pushing", total=rows)
-        yield lambda sent: progress.advance(task, sent)
+    columns = (TextColumn("pushing"), BarColumn(), MofNCompleteColumn())
+    with _bar(*columns, description="pushing", total=rows) as change:
+        yield lambda sent: change(advance=sent)
 
 
 @contextmanager
 def import_progress() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Show a bar; yield a function to call with the import."""
-    columns = (
-        TextColumn("{task.description:<12}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("queued", total=None)
-
-        def update(found: Mapping[str, Any]) -> None:
-            progress.update(
-                task,
-                description=found["state"],
-                completed=found["rows"],
-                total=found["total_rows"],
-            )
-
-        yield update
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn())
+    with _bar(*columns, description="queued", total=None) as change:
+        yield lambda found: change(
+            description=found["state"], completed=found["rows"], total=found["total_rows"]
+        )
 
 
 def _note(run: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from app.access import api_keys
 from app.access.api_keys import Caller
 from app.access.tables import ApiKeyRow
 from app.api.protocol.access import ServicesOf, require_scope
+from app.api.protocol.parts import part
 from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
 from app.log import actor
@@ -57,13 +58,7 @@ def open_sessions(services: Services) -> Sessions:
     )
 
 
-def sessions_of(request: Request) -> Sessions:
-    """Return the application's sessions."""
-    sessions: Sessions = request.app.state.sessions
-    return sessions
-
-
-SessionsOf = Annotated[Sessions, Depends(sessions_of)]
+SessionsOf = Annotated[Sessions, part("sessions")]
 
 
 def visitor(request: Request, services: ServicesOf, sessions: SessionsOf) -> Visitor:

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
-from app.api.targets import state_of
+from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
 from app.certificates.bundle import MEDIA_TYPE
 from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
@@ -25,7 +25,6 @@ from app.ledger import run_views
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
 from app.models import serving
-from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
@@ -51,16 +50,6 @@ class ModelLine:
     delta: float
     owed: int
     archived_at: datetime | None
-
-
-@dataclass(frozen=True)
-class TargetLine:
-    """A place where a model is published: the versions that may be there, and why it fails."""
-
-    name: str
-    state: str
-    present: Sequence[int]
-    failure: str | None
 
 
 def model_lines(session: Session) -> Sequence[ModelLine]:
@@ -89,15 +78,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         capacity = capacity_of(session, model)
         task = task_in_words(task_of(model))
         network = network_in_words(model.architecture)
-        targets = [
-            TargetLine(
-                row.target,
-                state_of(row),
-                publishing.numbers_present(session, row.id),
-                row.failure if row.due_at is not None else None,
-            )
-            for row in publishing.of_model(session, model.id)
-        ]
+        targets = target_answers(session, services, model)
         gradients, met = costs_of_model(session, model.id)
         recipe = dict(model.recipe)
     metric, scores = _scores(released)

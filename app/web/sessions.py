@@ -49,8 +49,4 @@ class Sessions:
 
 
 def _name(token: str) -> str:
-    return _PREFIX + _digest(token)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return _PREFIX + hashlib.sha256(token.encode()).hexdigest()

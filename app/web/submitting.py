@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
 
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from app.api.forgetting import Forgetting
+from app.api.forgetting import ForgettingOf
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import ExternalId, OwnerId
@@ -62,7 +62,7 @@ def preview(services: ServicesOf, visitor: FileSender, form: FileForm, left: Lef
 
 @router.post("/requests")
 async def submit(
-    request: Request, services: ServicesOf, visitor: FileSender, form: FileForm
+    services: ServicesOf, forgetting: ForgettingOf, visitor: FileSender, form: FileForm
 ) -> Response:
     """Send a request; sent twice, it is accepted once."""
     fields = _fields(form) | {
@@ -70,7 +70,6 @@ async def submit(
         "submitted_at": form.get("submitted_at") or datetime.now(UTC).isoformat(),
     }
     if fields["dataset"]:
-        forgetting: Forgetting = request.app.state.forgetting
         new = _forget_request(fields, idempotency_key=fields["call"])
         call = Call(new, visitor.caller.key_id, visitor.caller.key_id)
         made = [(await forgetting.submit(call), new)]

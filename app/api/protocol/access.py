@@ -18,6 +18,7 @@ from app import log_context
 from app.access.api_keys import Caller
 from app.access.gate import Gate
 from app.api.protocol.idempotency import execute_once
+from app.api.protocol.parts import part
 from app.api.protocol.quotas import limit_calls
 from app.api.protocol.reading import read_body
 from app.domain.errors import ForbiddenError
@@ -39,11 +40,6 @@ def services_of(request: Request) -> Services:
     """Return the application's services."""
     services: Services = request.app.state.services
     return services
-
-
-async def _services(request: Request) -> Services:
-    # Asynchronous, like all dependencies that only look something up: others take a thread.
-    return services_of(request)
 
 
 def address_of(request: Request) -> str:
@@ -153,7 +149,7 @@ def metrics_access(*, public: bool) -> Sequence[DependsOn]:
     return () if public else (_who_has(Scope.LOG_READ),)
 
 
-ServicesOf = Annotated[Services, Depends(_services)]
+ServicesOf = Annotated[Services, part("services")]
 ForgetWriter = Annotated[Caller, _who_has(Scope.FORGET_WRITE)]
 ForgetReader = Annotated[Caller, _who_has(Scope.FORGET_READ)]
 ModelsReader = Annotated[Caller, _who_has(Scope.MODELS_READ)]

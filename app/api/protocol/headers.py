@@ -3,7 +3,7 @@
 from typing import Any
 
 _TEXT = {"type": "string"}
-_DESCRIPTIONS: dict[str, str] = {
+DESCRIPTIONS: dict[str, str] = {
     "Accept-Ranges": "`bytes`: parts may be requested with Range",
     "Allow": "The methods that the path takes",
     "Content-Disposition": "The name under which to store the file",
@@ -25,7 +25,7 @@ _DESCRIPTIONS: dict[str, str] = {
 
 def described(*names: str) -> dict[str, Any]:
     """Return the OpenAPI entries of some headers."""
-    return {name: {"description": _DESCRIPTIONS[name], "schema": _TEXT} for name in names}
+    return {name: {"description": DESCRIPTIONS[name], "schema": _TEXT} for name in names}
 
 
 def answer_headers(status: int, *names: str) -> dict[int | str, dict[str, Any]]:

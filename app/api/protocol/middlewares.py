@@ -5,25 +5,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from app.api.protocol.bodies import Bodies
 from app.api.protocol.etags import EntityTags
-from app.api.protocol.idempotency import HEADER, REPLAYED_HEADER
+from app.api.protocol.headers import DESCRIPTIONS
+from app.api.protocol.idempotency import HEADER
 from app.api.protocol.observation import REQUEST_ID
 from app.settings import Settings
 
-_READABLE = (
-    "Allow",
-    "Content-Disposition",
-    "Content-Range",
-    "ETag",
-    REPLAYED_HEADER,
-    "Location",
-    "Preference-Applied",
-    "RateLimit",
-    "RateLimit-Policy",
-    "Repr-Digest",
-    "Retry-After",
-    "WWW-Authenticate",
-    REQUEST_ID,
-)
 _SENDABLE = (
     "Authorization",
     "Content-Type",
@@ -48,5 +34,5 @@ def install(app: FastAPI, settings: Settings) -> None:
             allow_origins=settings.cors_origins,
             allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
             allow_headers=_SENDABLE,
-            expose_headers=_READABLE,
+            expose_headers=[*DESCRIPTIONS],
         )

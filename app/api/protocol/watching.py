@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import Depends, Request
-
+from app.api.protocol.parts import part
 from app.database import Database
 from app.domain.errors import TooManyRequestsError
 from app.ledger.changes import Facts, Kind, facts_of
@@ -154,9 +153,4 @@ class Watcher:
                 self._watches.discard(watch)
 
 
-async def _watcher_of(request: Request) -> Watcher:
-    watcher: Watcher = request.app.state.watcher
-    return watcher
-
-
-WatcherOf = Annotated[Watcher, Depends(_watcher_of)]
+WatcherOf = Annotated[Watcher, part("watcher")]

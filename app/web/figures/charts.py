@@ -20,7 +20,7 @@ _LARGE = 100.0
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart, with None where there is no number."""
+    """A line of a chart, with None where a number is missing."""
 
     name: str
     values: Sequence[float | None]
