@@ -164,7 +164,7 @@ def test_destroyed_noise_is_overwritten_and_unusable():
     noise = SecureNoise()
     noise.add_(zeros(100), 1.0)
     (maker,) = noise._makers.values()
-    buffers = (maker._block.words, maker._block.cosine)
+    buffers = (maker._block.words, maker._block.scratches)
     assert all(bool(buffer.any()) for buffer in buffers)
     noise.destroy()
     noise.destroy()
@@ -243,4 +243,4 @@ def test_a_device_gets_the_same_distribution_from_page_locked_blocks():
     assert int((out == again).sum()) < 30
     noise.destroy()
     assert not any(bool(block.words.any()) for block in maker._stream._blocks)
-    assert not any(bool(b.any()) for b in (maker._block.words, maker._block.cosine))
+    assert not any(bool(b.any()) for b in (maker._block.words, maker._block.scratches))
