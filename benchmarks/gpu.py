@@ -69,7 +69,7 @@ def name_of(device: torch.device) -> str:
 
 def noise_a_second(device: torch.device, *, numbers: int = _NUMBERS) -> float:
     """Return how many numbers of secure noise are added in a second, at best of three."""
-    noise, position = SecureNoise(), torch.zeros(numbers, dtype=torch.float64, device=device)
+    noise, position = SecureNoise(device), torch.zeros(numbers, dtype=torch.float64, device=device)
     taken = []
     for _ in range(4):
         started = time.perf_counter()

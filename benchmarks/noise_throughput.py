@@ -26,10 +26,8 @@ RESULTS: Final = Path(__file__).parent / "results" / "noise_throughput.json"
 def main() -> None:
     """Measure, print and write the throughput."""
     measured = measure(choose_device(), size=SIZE, rounds=ROUNDS)
-    for name in ("torch.randn", SecureNoise.name):
-        print(
-            f"{name:<45} {measured['numbers_per_second'][name] / 1e6:8.1f} million numbers a second"
-        )
+    for name, speed in measured["numbers_per_second"].items():
+        print(f"{name:<55} {speed / 1e6:8.1f} million numbers a second")
     met = "met" if measured["ratio"] >= TARGET else "MISSED"
     print(f"ratio {measured['ratio']:.3f}, target {TARGET}: {met}")
     RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
@@ -38,7 +36,7 @@ def main() -> None:
 def measure(device: torch.device, *, size: int, rounds: int) -> dict[str, Any]:
     """Return numbers per second of each source, float64, and secure to ordinary as ``ratio``."""
     position = torch.zeros(size, dtype=torch.float64, device=device)
-    sources: tuple[NoiseSource, ...] = (OrdinaryNoise(), SecureNoise())
+    sources: tuple[NoiseSource, ...] = (OrdinaryNoise(), SecureNoise(device))
     taken: dict[str, list[float]] = {source.name: [] for source in sources}
     for _ in range(rounds + 1):
         for source in sources:
@@ -50,7 +48,7 @@ def measure(device: torch.device, *, size: int, rounds: int) -> dict[str, Any]:
         "size": size,
         "target": TARGET,
         "numbers_per_second": speed,
-        "ratio": speed[SecureNoise.name] / speed["torch.randn"],
+        "ratio": speed[sources[1].name] / speed[sources[0].name],
     }
 
 

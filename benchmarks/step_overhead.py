@@ -9,7 +9,7 @@ model clipping, with the service's own noise, at most 1.15 times a plain step.
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +38,10 @@ class OrdinaryNoise:
         position.add_(torch.randn_like(position), alpha=noise_std)
 
 
-NOISES: Final = {"ordinary": OrdinaryNoise, "secure": SecureNoise}
+NOISES: Final[Mapping[str, Callable[[torch.device], NoiseSource]]] = {
+    "ordinary": lambda _: OrdinaryNoise(),
+    "secure": SecureNoise,
+}
 
 
 def main() -> None:
@@ -72,9 +75,9 @@ def measure(
     for _ in range(rounds + 1):
         plain.append(_seconds_a_step(case.plain(device, steps)))
         for noise in NOISES:
-            noise_alone[noise].append(_seconds_of_noise(NOISES[noise](), case.size, device))
+            noise_alone[noise].append(_seconds_of_noise(NOISES[noise](device), case.size, device))
         for name, noise in variants:
-            stamps = case.steps_of(name, NOISES[noise](), device, steps)
+            stamps = case.steps_of(name, NOISES[noise](device), device, steps)
             taken[name, noise].append(_seconds_a_step(stamps))
     for name, noise in variants:
         yield {

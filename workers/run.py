@@ -175,7 +175,7 @@ def _certify(
         frame=lineage.frame,
         records=len(data.retain),
     )
-    noise = SecureNoise()
+    noise = SecureNoise(choose_device())
     sealed = Sealed(
         fresh,
         epsilon=plan.epsilon,

@@ -287,7 +287,7 @@ def _carried_out(
     factory: Callable[[], nn.Module], model: ModelSpec, data: RunData, device: torch.device
 ) -> None:
     """Train, unlearn and fine-tune as a run does."""
-    plan, noise = data.plan, SecureNoise()
+    plan, noise = data.plan, SecureNoise(device)
     lineage = lineage_of(plan, model, data, factory)
     sealed = Sealed(
         factory,

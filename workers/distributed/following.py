@@ -69,7 +69,7 @@ class _Part:
 
     def play(self) -> None:
         """Do what the leading process announces, until it says that the run is over."""
-        noise = SecureNoise()
+        noise = SecureNoise(choose_device())
         sealed = Sealed(
             self._fresh,
             epsilon=self._plan.epsilon,

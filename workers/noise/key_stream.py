@@ -1,7 +1,7 @@
 """Unpredictable random words: the AES-256-CTR key stream under a key from the OS.
 
-Noise is made from a ``KeyStream`` on any device. A kernel that computes the cipher on an
-accelerator could replace ``key_stream_ahead`` with the same three methods.
+Noise is made from a ``KeyStream`` on any device. Where a device cannot compute one for itself
+(``device_key_stream``), this one is computed ahead and copied (``key_stream_ahead``).
 """
 
 import os

@@ -17,10 +17,10 @@ def test_both_sources_add_to_the_same_vector_in_turn(monkeypatch):
 
     monkeypatch.setattr(noise_throughput, "_seconds", seconds)
     measured = noise_throughput.measure(torch.device("cpu"), size=1000, rounds=2)
-    assert [name for name, _ in filled] == ["torch.randn", SecureNoise.name] * 3
+    assert [name for name, _ in filled] == ["torch.randn", SecureNoise().name] * 3
     ((_, dtype, size),) = {vector for _, vector in filled}
     assert (dtype, size) == (torch.float64, 1000)
-    assert measured["numbers_per_second"] == {"torch.randn": 2000, SecureNoise.name: 500}
+    assert measured["numbers_per_second"] == {"torch.randn": 2000, SecureNoise().name: 500}
     assert measured["ratio"] == pytest.approx(0.25)
 
 

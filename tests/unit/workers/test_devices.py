@@ -60,7 +60,7 @@ def test_digits_are_learned(digits, held_out, device):
 
 @pytest.mark.parametrize(("case", "name"), RULES, ids=[f"{c.network}: {n}" for c, n in RULES])
 def test_every_rule_takes_its_steps(case, name, device):
-    stamps = case.steps_of(name, SecureNoise(), device, 3)
+    stamps = case.steps_of(name, SecureNoise(device), device, 3)
     assert len(stamps) >= 3
     assert stamps == sorted(stamps)
 
@@ -78,7 +78,7 @@ def test_private_training_without_noise_is_the_same_as_on_a_cpu(digits, device):
 
 
 def test_noise_reaches_the_device_on_the_public_grid(device):
-    noise, position = SecureNoise(), torch.zeros(100_000, dtype=torch.float64, device=device)
+    noise, position = SecureNoise(device), torch.zeros(100_000, dtype=torch.float64, device=device)
     noise.add_(position, 2.0)
     found = position.cpu()
     assert noise.drawn == {2.0: 100_000}
@@ -94,6 +94,6 @@ def test_a_devices_memory_is_free_again(digits):
     gc.collect()
     before = torch.cuda.memory_allocated(device)
     training = PrivateTraining(noise_multiplier=1.0, gradient_clip=1.0, sampling_rate=0.5, steps=3)
-    train_privately(network, digits, RECIPE, training, noise=SecureNoise())
+    train_privately(network, digits, RECIPE, training, noise=SecureNoise(device))
     gc.collect()
     assert torch.cuda.memory_allocated(device) <= before + (1 << 20)

@@ -6,6 +6,8 @@ from workers.noise.generators import SecureNoise
 
 
 def test_the_services_own_generator_is_known_and_the_tests_own_is_not() -> None:
-    assert SecureNoise.name == noise_generators.SECURE
-    assert SecureNoise.name in noise_generators.KNOWN
+    name = SecureNoise().name
+    assert name == noise_generators.SECURE
+    assert name.partition(", ")[2] == noise_generators.ON_DEVICE.partition(", ")[2]
+    assert {name, noise_generators.ON_DEVICE} == noise_generators.KNOWN
     assert InsecureNoise.name not in noise_generators.KNOWN

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from scipy import stats
 
 from app.accounting.precision import grid_of
+from app.domain import noise_generators
 from app.domain.errors import ConfigurationError, ParameterError, SealedStateError
 from benchmarks.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
@@ -106,7 +108,7 @@ def test_the_count_cannot_be_raised_from_outside_and_survives_destruction():
 def test_what_fails_is_not_counted():
     noise = SecureNoise()
     noise.add_(zeros(4), 1.0)
-    (maker,) = noise._makers.values()
+    maker = noise._maker
     maker.destroy()
     with pytest.raises(SealedStateError):
         noise.add_(zeros(5), 1.0)
@@ -163,7 +165,7 @@ def test_secure_noise_prints_no_state():
 def test_destroyed_noise_is_overwritten_and_unusable():
     noise = SecureNoise()
     noise.add_(zeros(100), 1.0)
-    (maker,) = noise._makers.values()
+    maker = noise._maker
     buffers = (maker._block.words, maker._block.scratches)
     assert all(bool(buffer.any()) for buffer in buffers)
     noise.destroy()
@@ -229,12 +231,14 @@ def test_insecure_noise_repeats_and_refuses_production():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_device_gets_the_same_distribution_from_page_locked_blocks():
-    noise = SecureNoise()
+def test_without_triton_a_device_gets_the_same_distribution_from_page_locked_blocks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "workers.noise.device_key_stream", None)
+    noise = SecureNoise(torch.device("cuda"))
+    assert noise.name == noise_generators.SECURE
     out = torch.zeros(5_000_001, device="cuda", dtype=torch.float64)
     noise.add_(out, 1.0)
     assert (out / grid_of(1.0)).frac().eq(0).all()
-    (maker,) = noise._makers.values()
+    maker = noise._maker
     assert all(block.words.is_pinned() for block in maker._stream._blocks)
     draws = out.cpu().numpy()
     assert stats.kstest(draws, "norm").pvalue > 1e-8
