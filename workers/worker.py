@@ -30,6 +30,7 @@ from app.processes.hardening import harden, may_lock_memory
 from app.processes.stopping import StopSignal, stop_with_parent
 from app.settings import Settings
 from workers import jobs
+from workers.data.memory import keep_freed
 from workers.mechanisms.catalogue import load_rules
 from workers.queue import NAME
 
@@ -114,6 +115,7 @@ def preload() -> None:
     What is loaded by then is left out of garbage collection: each collection in a run would pass
     over all of it, and copy the pages that the child shares with its worker.
     """
+    keep_freed()
     for name in _IMPORTED_IN_RUNS:
         importlib.import_module(name)
     load_rules()
