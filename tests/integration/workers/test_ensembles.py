@@ -24,12 +24,12 @@ from app.storage.tables import BlobRow
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
+from workers.data import examples as data_module
 from workers.data.loading import load_model
 from workers.ensembles import run as ensembles
 from workers.ensembles.helping import KIND
+from workers.networks import network as network_module
 from workers.networks.network import Network
-from workers.training import data as data_module
-from workers.training import network as network_module
 
 MEMBERS = 4
 _HELPER = "import sys; from workers import jobs; jobs.train_members(sys.argv[1])"
