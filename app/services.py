@@ -30,7 +30,7 @@ from app.ledger.accepting import Acceptance
 from app.ledger.certificates.at_once import AtOnce
 from app.ledger.completion import Completion
 from app.ledger.requests import ForgetRequests
-from app.ledger.subject_requests import SubjectRequests
+from app.ledger.subjects.requests import SubjectRequests
 from app.locations import (
     callback_key_file,
     database_url,

@@ -39,7 +39,7 @@ from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, WeightsSource
 from app.embedded import EmbeddedServers
-from app.ledger import publication, repository, runs
+from app.ledger import publication, repository, runs, selections
 from app.locations import database_url, migration_url
 from app.models import definitions
 from app.registry import repository as registry
@@ -171,7 +171,7 @@ def _publish(services: Services, content: bytes) -> None:
             sys.exit("check failed: a run waits")
         run_id, token = lease.id, lease.fencing_token
         shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-    runs.begin(services.database, services.blobs, run_id, token, dimension=2, shards=shards)
+    selections.begin(services.database, services.blobs, run_id, token, dimension=2, shards=shards)
     with services.database.transaction() as session:
         blob_id = runs.reserve_blob(session, services.blobs, run_id, token)
     result = publication.RunResult(

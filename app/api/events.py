@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.protocol.watching import Watch, Watcher
 from app.domain.errors import ExpungeError, UnauthenticatedError
-from app.ledger.changes import Facts, Kind, RunProgress
+from app.ledger.views.changes import Facts, Kind, RunProgress
 
 _KEEP_ALIVE_S = 5.0
 """After this much silence a comment is sent and the caller's key is checked again."""

@@ -23,10 +23,11 @@ from app.database import Database
 from app.database.group_commit import GroupCommit
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
-from app.ledger import repository, request_views
+from app.ledger import repository
 from app.ledger.certificates import issued
-from app.ledger.changes import Kind
-from app.ledger.request_views import ObligationView, RequestView
+from app.ledger.views import request_views
+from app.ledger.views.changes import Kind
+from app.ledger.views.request_views import ObligationView, RequestView
 from app.registry.tables import ModelRow
 from app.services import Services
 

@@ -27,11 +27,12 @@ from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.database.group_commit import Lanes
 from app.domain.plan import Plan
 from app.domain.states import ObligationState, RequestState
-from app.ledger import previews, request_views
+from app.ledger import previews
 from app.ledger.accepting import Accepted
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.previews import Effect
-from app.ledger.request_views import RequestView
+from app.ledger.views import request_views
+from app.ledger.views.request_views import RequestView
 from app.log import actor
 from app.services import Services
 

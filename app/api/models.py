@@ -26,9 +26,9 @@ from app.api.versions import VersionAnswer, version_answer
 from app.datasets.tables import DatasetRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.states import WeightsSource
-from app.ledger import run_views
 from app.ledger.certificates.capacities import capacity_of
-from app.ledger.changes import Kind
+from app.ledger.views import run_views
+from app.ledger.views.changes import Kind
 from app.models import definitions, endings, policies, retraining, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow

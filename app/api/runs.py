@@ -24,8 +24,9 @@ from app.api.protocol.schemas import Answer, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.api.protocol.watching import WatcherOf
 from app.domain.states import RunState
-from app.ledger import repository, run_views, runs
-from app.ledger.changes import Facts, Kind, facts_of
+from app.ledger import repository, runs
+from app.ledger.views import run_views
+from app.ledger.views.changes import Facts, Kind, facts_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 

@@ -13,10 +13,11 @@ from app.database import Database
 from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.states import ObligationState
-from app.ledger import repository, request_views
+from app.ledger import repository
 from app.ledger.accepting import Acceptance
 from app.ledger.new_requests import NewForgetRequest
-from app.ledger.request_views import ObligationView, RequestView
+from app.ledger.views import request_views
+from app.ledger.views.request_views import ObligationView, RequestView
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.membership import membership_of

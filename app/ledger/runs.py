@@ -1,7 +1,5 @@
 """Runs: created, leased, kept alive, requeued or failed. Times are from the database's clock."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from sqlalchemy import Connection, delete, func, update
@@ -10,10 +8,8 @@ from sqlalchemy.orm import Session
 from app import log
 from app.database import Database
 from app.database.endings import require_live
-from app.datasets import repository as datasets
 from app.domain.errors import ConflictError, LeaseLostError
 from app.domain.ids import new_id
-from app.domain.plan import Plan, TrainingKind
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     RETRYABLE_RUN_STATES,
@@ -22,20 +18,15 @@ from app.domain.states import (
     WeightsSource,
 )
 from app.ledger import outbox, repository
-from app.ledger.attacked_records import audited_records
-from app.ledger.ensembles import choice
 from app.ledger.obligations import (
     fail_obligations,
     reopen_obligations,
-    start_obligations,
 )
 from app.ledger.tables import MemberTrainingRow, RunRow
-from app.ledger.training import drop_attempt, membership_of_run
-from app.ledger.withdrawal import EMPTIED, withdraw
+from app.ledger.training import drop_attempt
 from app.planning.planner import make_plan
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
 from app.registry.membership import membership_of
-from app.registry.shapes import TrainingRecord, TrainingSet
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs, doom_attempt
 
@@ -99,121 +90,6 @@ def reserve_blob(
     row = holder(session, run_id, fencing_token)
     dataset_id = session.get_one(ModelRow, row.model_id).dataset_id
     return blobs.reserve_for_run(session, kind, run_id=run_id, dataset_id=dataset_id)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The records that a run may read, fixed at one moment.
-
-    Attributes:
-        retain: sequence numbers of the records to learn from.
-        held_out: sequence numbers of the records to evaluate on.
-        forgotten: the records to forget, only for a membership attack; else empty.
-        plan: what to do with them, made for exactly this choice.
-        batch_of: the fixed batch of each record to learn from; empty where batches are random.
-        members: of an ensemble, the records of each member that is to be trained anew.
-    """
-
-    retain: frozenset[int]
-    held_out: frozenset[int]
-    forgotten: frozenset[int]
-    plan: Plan
-    batch_of: Mapping[int, int]
-    members: Mapping[int, frozenset[int]] = field(default_factory=dict)
-
-
-def begin(
-    database: Database,
-    blobs: Blobs,
-    run_id: str,
-    fencing_token: int,
-    *,
-    dimension: int,
-    shards: Collection[str],
-) -> Selection:
-    """Fix which records a run reads, which forgotten ones it covers, and the plan that it follows.
-
-    The records are fixed in a transaction of their own, and the plan is made after it: calls that
-    forget, push or read meanwhile do not wait, and are answered as if the run were going.
-
-    A ``train`` run starts from nothing each time it begins: the weights of an earlier attempt are
-    gone, so it owes nothing for records that this attempt leaves out: those of other ``shards``
-    than these, which were read. What it reads is its own matter until it publishes: what the
-    version before owes stays owed.
-
-    Raises:
-        LeaseLostError: another worker holds the run, or it is over, as it is where every record
-            was forgotten: the model is withdrawn then.
-        PlanError: no plan satisfies the policy any more.
-    """
-    with database.transaction() as session:
-        run, model = _fix(session, run_id, fencing_token, shards)
-    with database.transaction() as session:
-        trains = run.kind == RunKind.TRAIN
-        membership = membership_of_run(model, run)
-        training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
-        retain, held_out = _remembered(training_set.records), _remembered(training_set.held_out)
-        emptied = not trains and not retain and training_set.is_emptied
-        occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
-        forgotten = audited_records(session, run, model, training_set.membership)
-        members = choice.members_to_train(session, model, training_set, anew=trains)
-    if emptied:
-        _withdraw(database, blobs, run_id, fencing_token)
-        raise LeaseLostError(f"the run is over: {EMPTIED}")
-    plan = occasion.forecast().plan
-    descends = plan.training is TrainingKind.DESCENT
-    batch_of = training_set.batches(int(plan.settings["batch_size"])) if descends else {}
-    with database.transaction() as session:
-        run = holder(session, run_id, fencing_token)
-        run.plan = plan.to_json()
-        log.append(session, "run.planned", run=run.id, plan=log.digest_of(run.plan))
-    return Selection(
-        retain=retain,
-        held_out=held_out,
-        forgotten=forgotten,
-        plan=plan,
-        batch_of=batch_of,
-        members=members,
-    )
-
-
-def _fix(
-    session: Session, run_id: str, fencing_token: int, shards: Collection[str]
-) -> tuple[RunRow, ModelRow]:
-    """Start a run, on the records that are not forgotten at this moment."""
-    row = holder(session, run_id, fencing_token)
-    model = session.get_one(ModelRow, row.model_id)
-    dataset = datasets.lock_dataset(session, model.dataset_id)
-    session.refresh(model, with_for_update=True)
-    row.state = RunState.RUNNING
-    row.forget_epoch = dataset.forget_epoch
-    if row.kind == RunKind.TRAIN:
-        row.trained_through = datasets.read_through(session, dataset.id, shards)
-        drop_attempt(session, model, "training began without these records")
-    else:
-        start_obligations(session, row)
-    log.append(
-        session,
-        "run.running",
-        run=row.id,
-        forget_epoch=row.forget_epoch,
-        trained_through=row.trained_through,
-    )
-    return row, model
-
-
-def _withdraw(database: Database, blobs: Blobs, run_id: str, fencing_token: int) -> None:
-    """End a run that has nothing to learn from, and withdraw its model."""
-    with database.transaction() as session:
-        run = holder(session, run_id, fencing_token)
-        model = session.get_one(ModelRow, run.model_id, with_for_update=True)
-        _end(session, run, RunState.CANCELLED)
-        run.failure_reason = EMPTIED
-        withdraw(session, blobs, model, reason=EMPTIED)
-
-
-def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
-    return frozenset(record.seq for record in records if record.forgotten_epoch is None)
 
 
 def heartbeat(
@@ -285,8 +161,7 @@ def give_up_attempt(
     if not permanent and row.attempt < max_attempts:
         _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
         return
-    _end(session, row, RunState.FAILED)
-    row.failure_reason = reason
+    end_run(session, row, RunState.FAILED, reason=reason)
     if row.kind != RunKind.TRAIN:
         summary = reason.partition("\n")[0]
         fail_obligations(session, repository.obligations_of_run(session, row.id), summary)
@@ -309,7 +184,7 @@ def cancel_run(session: Session, run_id: str) -> RunRow:
     row = repository.run(session, run_id, lock=True)
     if row.state not in ACTIVE_RUN_STATES:
         raise ConflictError(f"the run is {row.state}; it can no longer be cancelled")
-    _end(session, row, RunState.CANCELLED)
+    end_run(session, row, RunState.CANCELLED)
     if row.kind == RunKind.TRAIN:
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
     else:
@@ -327,12 +202,11 @@ def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
         return
     row = repository.run(session, active.id, lock=True)
     if row.state in ACTIVE_RUN_STATES:
-        _end(session, row, RunState.CANCELLED)
-        row.failure_reason = reason
+        end_run(session, row, RunState.CANCELLED, reason=reason)
         session.flush()
 
 
-def _end(session: Session, row: RunRow, state: RunState) -> None:
+def end_run(session: Session, row: RunRow, state: RunState, *, reason: str | None = None) -> None:
     """Take a run away from its worker for good; it publishes nothing.
 
     Its model is locked before any request, as wherever it changes what requests are owed.
@@ -340,6 +214,7 @@ def _end(session: Session, row: RunRow, state: RunState) -> None:
     model = session.get_one(ModelRow, row.model_id, with_for_update=True, populate_existing=True)
     _end_attempt(session, row)
     row.state = state
+    row.failure_reason = reason
     row.finished_at = func.clock_timestamp()
     log.append(session, f"run.{state}", run=row.id, attempt=row.attempt)
     if row.kind == RunKind.TRAIN:

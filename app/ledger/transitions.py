@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app import log
 from app.callbacks.events import emit
 from app.domain.states import ENDED_REQUEST_STATES, RequestState
-from app.ledger.subject_status import follow
+from app.ledger.subjects.status import follow
 from app.ledger.tables import ForgetRequestRow
 
 

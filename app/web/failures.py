@@ -5,8 +5,8 @@ from fastapi import Response
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
 from app.domain.states import RequestState
-from app.ledger import request_views, run_views
 from app.ledger.tables import ForgetRequestRow
+from app.ledger.views import request_views, run_views
 from app.web import pages
 from app.web.access import AnyVisitor
 from app.web.rendering import render

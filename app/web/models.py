@@ -21,9 +21,9 @@ from app.domain.architectures.words import members_by_version, members_in_words,
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
 from app.domain.tasks.words import metric_in_words, task_in_words
-from app.ledger import run_views
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
+from app.ledger.views import run_views
 from app.models import serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow

@@ -5,8 +5,8 @@ from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
-from app.ledger import request_views, run_views
 from app.ledger.deadlines import IS_OPEN
+from app.ledger.views import request_views, run_views
 from app.monitoring import ledger_metrics
 from app.web import pages
 from app.web.access import AnyVisitor, SessionsOf, Visitor

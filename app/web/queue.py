@@ -7,10 +7,10 @@ from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
 from app.domain.states import ObligationState, RequestState, RunState
-from app.ledger import request_views, run_views
 from app.ledger.deadlines import IS_OPEN
-from app.ledger.request_views import ObligationView, RequestView
-from app.ledger.run_views import RunView
+from app.ledger.views import request_views, run_views
+from app.ledger.views.request_views import ObligationView, RequestView
+from app.ledger.views.run_views import RunView
 from app.web import pages
 from app.web.access import RequestsReader, SessionsOf
 from app.web.rendering import render, words

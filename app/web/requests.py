@@ -13,8 +13,9 @@ from app.certificates.plain_words import guarantee_in_words
 from app.certificates.signing import statement_of
 from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import RequestState
-from app.ledger import finding, repository, request_views
+from app.ledger import repository
 from app.ledger.certificates import issued
+from app.ledger.views import finding, request_views
 from app.services import Services
 from app.web import pages, queries
 from app.web.access import RequestsReader, RequestsSeeker, RequestsSender, Visitor

@@ -10,8 +10,9 @@ from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.domain.plan import Plan
 from app.domain.states import RunState
-from app.ledger import repository, run_views, runs
-from app.ledger.changes import progress_of
+from app.ledger import repository, runs
+from app.ledger.views import run_views
+from app.ledger.views.changes import progress_of
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
 from app.web import pages, queries

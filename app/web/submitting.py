@@ -19,11 +19,12 @@ from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import ExternalId, OwnerId
 from app.datasets import repository as datasets
 from app.domain.errors import InvalidInputError
-from app.ledger import previews, repository, request_views
+from app.ledger import previews, repository
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.previews import Preview
-from app.ledger.request_views import RequestView
-from app.ledger.subject_requests import NewSubjectRequest
+from app.ledger.subjects.requests import NewSubjectRequest
+from app.ledger.views import request_views
+from app.ledger.views.request_views import RequestView
 from app.services import Services
 from app.web import pages
 from app.web.access import FileSender, ReceiptSeeker, RequestsWriter, Visitor

@@ -5,8 +5,8 @@ from redis import RedisError
 from sqlalchemy import func, select
 
 from app.api.protocol.access import ServicesOf
-from app.ledger import run_views
 from app.ledger.tables import OutboxRow
+from app.ledger.views import run_views
 from app.monitoring.queue_state import QueueState, queue_state
 from app.web import pages
 from app.web.access import ModelsReader, SessionsOf

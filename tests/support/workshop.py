@@ -28,9 +28,9 @@ from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
-from app.ledger import outbox, publication, repository, runs, scheduling
+from app.ledger import outbox, publication, repository, runs, scheduling, selections
 from app.ledger.new_requests import NewForgetRequest
-from app.ledger.runs import Selection
+from app.ledger.selections import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
 from app.ledger.training import membership_of_run
 from app.models import definitions, endings, retraining
@@ -183,7 +183,7 @@ class Workshop:
             head = model.architecture["name"] == linear_head.NAME
             dimension = weights.HEAD_DIMENSION if head else weights.NETWORK_DIMENSION
             shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-        return runs.begin(
+        return selections.begin(
             self.services.database,
             self.services.blobs,
             held.run_id,

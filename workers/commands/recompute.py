@@ -16,7 +16,7 @@ import torch
 from app.domain.errors import ConflictError, ExpungeError, NotReadyError
 from app.domain.plan import Plan, TrainingKind
 from app.ledger import repository
-from app.ledger.runs import Selection
+from app.ledger.selections import Selection
 from app.locations import embedded_postgres
 from app.registry import repository as registry
 from app.registry.shapes import TrainingSet

@@ -18,8 +18,8 @@ from app.datasets.stock import stock_of
 from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import RunKind
-from app.ledger import runs
-from app.ledger.runs import Selection
+from app.ledger import selections
+from app.ledger.selections import Selection
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from app.registry import repository as registry
@@ -194,7 +194,7 @@ def _begin(
     shards: Collection[str] = (),
 ) -> Selection:
     """Return the records that the run may use; ``shards`` were read by one that trains."""
-    selection = runs.begin(
+    selection = selections.begin(
         services.database,
         services.blobs,
         lease.run_id,

@@ -5,7 +5,7 @@ from fastapi.responses import PlainTextResponse
 
 from app.api.opendsr.schemas import Discovery, SupportedIdentity
 from app.api.protocol.access import ServicesOf
-from app.ledger.subject_status import API_VERSION
+from app.ledger.subjects.status import API_VERSION
 from app.locations import public_url
 
 PREFIX = "/opendsr/v2"

@@ -22,9 +22,9 @@ from app.api.opendsr.signed import SignedRoute, signed_responses
 from app.api.protocol.access import ForgetReader, ForgetWriter, ServicesOf
 from app.api.protocol.bodies import RawBody
 from app.domain.errors import InvalidInputError
-from app.ledger import subject_status
-from app.ledger.subject_requests import NewSubjectRequest
-from app.ledger.subject_status import API_VERSION
+from app.ledger.subjects import status as subject_status
+from app.ledger.subjects.requests import NewSubjectRequest
+from app.ledger.subjects.status import API_VERSION
 from app.locations import opendsr_domain
 from app.settings import Settings
 

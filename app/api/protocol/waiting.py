@@ -20,7 +20,7 @@ from app.api.protocol.etags import etag_of
 from app.api.protocol.leaving import disconnection
 from app.api.protocol.schemas import Answer
 from app.api.protocol.watching import Watch, Watcher
-from app.ledger.changes import Facts, Kind, facts_of
+from app.ledger.views.changes import Facts, Kind, facts_of
 
 LONGEST_WAIT_S = 60
 _WAIT = re.compile(r'wait\s*=\s*"?(\d{1,9})"?', re.ASCII | re.IGNORECASE)

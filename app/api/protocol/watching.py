@@ -15,7 +15,7 @@ from typing import Annotated
 from app.api.protocol.parts import part
 from app.database import Database
 from app.domain.errors import TooManyRequestsError
-from app.ledger.changes import Facts, Kind, facts_of
+from app.ledger.views.changes import Facts, Kind, facts_of
 from app.logs import describe
 
 _INTERVAL_S = 0.25

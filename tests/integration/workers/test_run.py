@@ -25,7 +25,7 @@ from app.domain.errors import (
     WriteRefusedError,
 )
 from app.domain.states import BlobState
-from app.ledger import publication, runs
+from app.ledger import publication, runs, selections
 from app.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
@@ -181,7 +181,7 @@ def test_outages_while_loading_and_publishing_are_outlasted(workshop, monkeypatc
 
         return attempt
 
-    monkeypatch.setattr(runs, "begin", flaky("begin", runs.begin))
+    monkeypatch.setattr(selections, "begin", flaky("begin", selections.begin))
     monkeypatch.setattr(runs, "reserve_blob", flaky("reserve", runs.reserve_blob))
     monkeypatch.setattr(services.blobs, "fill", flaky("fill", services.blobs.fill))
     monkeypatch.setattr(publication, "publish", flaky("publish", publication.publish))

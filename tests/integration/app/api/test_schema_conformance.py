@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from app.callbacks.tables import CallbackEventRow
 from app.certificates.tables import CertificateRow
-from app.ledger.subject_requests import NewSubjectRequest
+from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.main import create_app
 from app.services import Services

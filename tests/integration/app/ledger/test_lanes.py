@@ -16,7 +16,7 @@ from app import log
 from app.datasets import repository as datasets
 from app.datasets.service import define_dataset
 from app.domain.schema import FeatureSchema
-from app.ledger import runs
+from app.ledger import selections
 from app.models import policies
 from app.planning import planner
 from app.registry.shapes import TrainingSet
@@ -167,7 +167,7 @@ def test_a_training_leaves_out_what_was_pushed_after_it_read_the_shards(
     lease = workshop.lease()
 
     services = workshop.services
-    selection = runs.begin(
+    selection = selections.begin(
         services.database, services.blobs, lease.run_id, lease.token, dimension=6, shards=read
     )
 
@@ -254,7 +254,7 @@ def test_what_is_forgotten_and_comes_back_while_a_run_is_planned_is_part_of_it(
     workshop.forget(train[0])
     workshop.dispatch()
     lease = workshop.lease()
-    monkeypatch.setattr(runs, "TrainingSet", gate.before(TrainingSet))
+    monkeypatch.setattr(selections, "TrainingSet", gate.before(TrainingSet))
     cancel = workshop.services.forget_requests.cancel
     with in_time() as call, held(gate, lambda: workshop.begin(lease)) as begun:
         for _ in range(2):

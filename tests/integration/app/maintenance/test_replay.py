@@ -23,7 +23,7 @@ from app.log import signing_keys
 from app.maintenance import fsck
 from app.models import policies
 from app.services import Services
-from tests.integration.app.ledger.test_subject_requests import submit
+from tests.integration.app.ledger.subjects.test_requests import submit
 from tests.support.emptying import unguarded
 from tests.support.logbook import faults
 from tests.support.workshop import DATASET, Workshop

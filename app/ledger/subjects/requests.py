@@ -24,7 +24,7 @@ from app.ledger import repository
 from app.ledger.accepting import Acceptance, utc_now
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.requests import ForgetRequests
-from app.ledger.subject_status import find, settle
+from app.ledger.subjects.status import find, settle
 from app.ledger.tables import SubjectRequestRow
 
 

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session, aliased
 
 from app.domain.errors import NotFoundError
 from app.domain.states import ACTIVE_RUN_STATES, RETRYABLE_RUN_STATES, RunState
-from app.ledger.changes import RunProgress
 from app.ledger.tables import RunRow
+from app.ledger.views.changes import RunProgress
 from app.registry.tables import ModelRow
 
 

@@ -11,8 +11,8 @@ from app.datasets.service import define_dataset
 from app.domain.errors import ConflictError
 from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
-from app.ledger.subject_requests import NewSubjectRequest
-from app.ledger.subject_status import status_of
+from app.ledger.subjects.requests import NewSubjectRequest
+from app.ledger.subjects.status import status_of
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.log.tables import LogEntryRow
 from tests.support.workshop import Workshop, records_parquet

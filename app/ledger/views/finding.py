@@ -12,10 +12,10 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import RecordRow
-from app.ledger import request_views
-from app.ledger.request_views import RequestView
-from app.ledger.subject_requests import external_id_in
+from app.ledger.subjects.requests import external_id_in
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
+from app.ledger.views import request_views
+from app.ledger.views.request_views import RequestView
 
 MOST = 50
 

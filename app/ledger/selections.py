@@ -1,0 +1,153 @@
+"""What a run reads and does: its records, fixed at one moment, and the plan made for them."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy.orm import Session
+
+from app import log
+from app.database import Database
+from app.datasets import repository as datasets
+from app.domain.errors import LeaseLostError
+from app.domain.plan import Plan, TrainingKind
+from app.domain.policy import Policy
+from app.domain.states import RunKind, RunState
+from app.ledger import repository
+from app.ledger.ensembles import choice
+from app.ledger.obligations import start_obligations
+from app.ledger.runs import end_run, holder
+from app.ledger.tables import RunRow
+from app.ledger.training import drop_attempt, membership_of_run
+from app.ledger.withdrawal import EMPTIED, withdraw
+from app.registry.forecasts import Occasion
+from app.registry.membership import Membership
+from app.registry.shapes import TrainingRecord, TrainingSet
+from app.registry.tables import ModelRow
+from app.storage.blobs import Blobs
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The records that a run may read, fixed at one moment.
+
+    Attributes:
+        retain: sequence numbers of the records to learn from.
+        held_out: sequence numbers of the records to evaluate on.
+        forgotten: the records to forget, only for a membership attack; else empty.
+        plan: what to do with them, made for exactly this choice.
+        batch_of: the fixed batch of each record to learn from; empty where batches are random.
+        members: of an ensemble, the records of each member that is to be trained anew.
+    """
+
+    retain: frozenset[int]
+    held_out: frozenset[int]
+    forgotten: frozenset[int]
+    plan: Plan
+    batch_of: Mapping[int, int]
+    members: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+
+def begin(
+    database: Database,
+    blobs: Blobs,
+    run_id: str,
+    fencing_token: int,
+    *,
+    dimension: int,
+    shards: Collection[str],
+) -> Selection:
+    """Fix which records a run reads, which forgotten ones it covers, and the plan that it follows.
+
+    The records are fixed in a transaction of their own, and the plan is made after it: calls that
+    forget, push or read meanwhile do not wait, and are answered as if the run were going.
+
+    A ``train`` run starts from nothing each time it begins: the weights of an earlier attempt are
+    gone, so it owes nothing for records that this attempt leaves out: those of other ``shards``
+    than these, which were read. What it reads is its own matter until it publishes: what the
+    version before owes stays owed.
+
+    Raises:
+        LeaseLostError: another worker holds the run, or it is over, as it is where every record
+            was forgotten: the model is withdrawn then.
+        PlanError: no plan satisfies the policy any more.
+    """
+    with database.transaction() as session:
+        run, model = _fix(session, run_id, fencing_token, shards)
+    with database.transaction() as session:
+        trains = run.kind == RunKind.TRAIN
+        membership = membership_of_run(model, run)
+        training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
+        retain, held_out = _remembered(training_set.records), _remembered(training_set.held_out)
+        emptied = not trains and not retain and training_set.is_emptied
+        occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
+        attacked = _attacked(session, run, model, training_set.membership)
+        members = choice.members_to_train(session, model, training_set, anew=trains)
+    if emptied:
+        with database.transaction() as session:
+            run = holder(session, run_id, fencing_token)
+            model = session.get_one(ModelRow, run.model_id, with_for_update=True)
+            end_run(session, run, RunState.CANCELLED, reason=EMPTIED)
+            withdraw(session, blobs, model, reason=EMPTIED)
+        raise LeaseLostError(f"the run is over: {EMPTIED}")
+    plan = occasion.forecast().plan
+    descends = plan.training is TrainingKind.DESCENT
+    batch_of = training_set.batches(int(plan.settings["batch_size"])) if descends else {}
+    with database.transaction() as session:
+        run = holder(session, run_id, fencing_token)
+        run.plan = plan.to_json()
+        log.append(session, "run.planned", run=run.id, plan=log.digest_of(run.plan))
+    return Selection(
+        retain=retain,
+        held_out=held_out,
+        forgotten=attacked,
+        plan=plan,
+        batch_of=batch_of,
+        members=members,
+    )
+
+
+def _fix(
+    session: Session, run_id: str, fencing_token: int, shards: Collection[str]
+) -> tuple[RunRow, ModelRow]:
+    """Start a run, on the records that are not forgotten at this moment."""
+    row = holder(session, run_id, fencing_token)
+    model = session.get_one(ModelRow, row.model_id)
+    dataset = datasets.lock_dataset(session, model.dataset_id)
+    session.refresh(model, with_for_update=True)
+    row.state = RunState.RUNNING
+    row.forget_epoch = dataset.forget_epoch
+    if row.kind == RunKind.TRAIN:
+        row.trained_through = datasets.read_through(session, dataset.id, shards)
+        drop_attempt(session, model, "training began without these records")
+    else:
+        start_obligations(session, row)
+    log.append(
+        session,
+        "run.running",
+        run=row.id,
+        forget_epoch=row.forget_epoch,
+        trained_through=row.trained_through,
+    )
+    return row, model
+
+
+def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
+    return frozenset(record.seq for record in records if record.forgotten_epoch is None)
+
+
+def _attacked(
+    session: Session, run: RunRow, model: ModelRow, membership: Membership
+) -> frozenset[int]:
+    """Return the forgotten records that a run reads for a membership attack, if the policy says so.
+
+    They belong to the obligations that it has taken on, may have influenced the model's weights,
+    and are still stored.
+    """
+    if not Policy.from_json(model.policy).audit:
+        return frozenset()
+    return frozenset(
+        record.seq
+        for obligation in repository.obligations_of_run(session, run.id)
+        for record in repository.records_of(session, obligation.request_id)
+        if record.erased_at is None and membership.touched_by(record)
+    )
