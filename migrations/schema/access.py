@@ -7,14 +7,9 @@ from migrations.schema.types import JSONB, MOMENT, NOW
 
 
 def create() -> None:
-    create_api_keys()
-    create_idempotency_keys()
-
-
-def create_api_keys() -> None:
     op.create_table(
         "api_keys",
-        sa.Column("id", sa.String, nullable=False),
+        sa.Column("id", sa.String, primary_key=True),
         sa.Column("kind", sa.String, server_default="key", nullable=False),
         sa.Column("name", sa.String, nullable=False),
         sa.Column("key_hash", sa.LargeBinary, nullable=False),
@@ -23,27 +18,20 @@ def create_api_keys() -> None:
         sa.Column("expires_at", MOMENT),
         sa.Column("last_used_at", MOMENT),
         sa.Column("revoked_at", MOMENT),
-        sa.CheckConstraint("kind IN ('key', 'oidc')", name=op.f("ck_api_keys_kind")),
-        sa.PrimaryKeyConstraint("id", name="pk_api_keys"),
-        sa.UniqueConstraint("key_hash", name="uq_api_keys_key_hash"),
+        sa.CheckConstraint("kind IN ('key', 'oidc')", name="kind"),
+        sa.UniqueConstraint("key_hash"),
     )
-
-
-def create_idempotency_keys() -> None:
     op.create_table(
         "idempotency_keys",
-        sa.Column("key_digest", sa.LargeBinary, nullable=False),
+        sa.Column("key_digest", sa.LargeBinary, primary_key=True),
         sa.Column("request_digest", sa.LargeBinary, nullable=False),
         sa.Column("call_id", sa.String, nullable=False),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("claimed_until", MOMENT, nullable=False),
         sa.Column("answer", sa.LargeBinary),
-        sa.Column("expires_at", MOMENT, nullable=False),
-        sa.CheckConstraint("attempt >= 0", name=op.f("ck_idempotency_keys_attempt")),
+        sa.Column("expires_at", MOMENT, nullable=False, index=True),
+        sa.CheckConstraint("attempt >= 0", name="attempt"),
         sa.CheckConstraint(
-            "length(key_digest) = 32 AND length(request_digest) = 32",
-            name=op.f("ck_idempotency_keys_digests"),
+            "length(key_digest) = 32 AND length(request_digest) = 32", name="digests"
         ),
-        sa.PrimaryKeyConstraint("key_digest", name="pk_idempotency_keys"),
     )
-    op.create_index("ix_idempotency_keys_expires_at", "idempotency_keys", ["expires_at"])

@@ -1,7 +1,9 @@
-"""Types and defaults that many columns share."""
+"""Types and defaults that many columns share.
+
+Constraints get the names that the convention of ``app/database/engine.py`` gives the tables'.
+"""
 
 import sqlalchemy as sa
-from alembic import op
 from sqlalchemy.dialects import postgresql
 
 JSONB = postgresql.JSONB()
@@ -10,8 +12,6 @@ NOW = sa.text("now()")
 CLOCK = sa.text("clock_timestamp()")
 
 
-def unique_name(table: str) -> None:
-    """Keep names unique among what was not deleted."""
-    op.create_index(
-        f"uq_{table}_name", table, ["name"], unique=True, postgresql_where="deleted_at IS NULL"
-    )
+def unique_name(table: str) -> sa.Index:
+    """Return the index that keeps names unique among what was not deleted."""
+    return sa.Index(f"uq_{table}_name", "name", unique=True, postgresql_where="deleted_at IS NULL")
