@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
 from redis import Redis
 
 from app.database import Database
 from app.domain.errors import ConfigurationError
 from app.embedded import EmbeddedServers
 from app.embedded.claim import claimed
+from app.publisher_settings import revealed
 from app.settings import Settings
+from app.storage.aws import Access
 from app.storage.file_keys import FileKeyStore
 from app.storage.kms import KmsKey
 from app.storage.objects import LocalObjectStore, ObjectStore
@@ -141,20 +143,13 @@ def key_store(
 def key_wrapping(settings: Settings) -> Wrapping:
     """Return what wraps its periods' keys: a key of KMS or of Vault, or nothing."""
     if settings.kms_key is not None:
-        key = KmsKey(
-            settings.kms_key,
-            endpoint=settings.kms_endpoint,
-            region=settings.kms_region,
-            access_key=_revealed(settings.kms_access_key),
-            secret_key=_revealed(settings.kms_secret_key),
-        )
-        return InService(key)
+        return InService(KmsKey(settings.kms_key, **_access(settings, "kms")))
     if settings.vault_key is None or settings.vault_url is None:
         return InDirectory()
     login = Login(
         token_file=settings.vault_token_file,
         role_id=settings.vault_role_id,
-        secret_id=_revealed(settings.vault_secret_id),
+        secret_id=revealed(settings.vault_secret_id),
     )
     return InService(
         VaultKey(
@@ -202,15 +197,14 @@ def object_store(settings: Settings) -> ObjectStore:
     """Return the configured bucket, or the data directory's own store."""
     if settings.s3_bucket is None:
         return LocalObjectStore(object_dir(settings))
-    return S3ObjectStore(
-        settings.s3_bucket,
-        endpoint=settings.s3_endpoint,
-        region=settings.s3_region,
-        prefix=settings.s3_prefix,
-        access_key=_revealed(settings.s3_access_key),
-        secret_key=_revealed(settings.s3_secret_key),
+    return S3ObjectStore(settings.s3_bucket, prefix=settings.s3_prefix, **_access(settings, "s3"))
+
+
+def _access(settings: Settings, service: Literal["kms", "s3"]) -> Access:
+    """Return how a service of Amazon's is reached: the settings whose names begin with its own."""
+    return Access(
+        endpoint=getattr(settings, f"{service}_endpoint"),
+        region=getattr(settings, f"{service}_region"),
+        access_key=revealed(getattr(settings, f"{service}_access_key")),
+        secret_key=revealed(getattr(settings, f"{service}_secret_key")),
     )
-
-
-def _revealed(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()

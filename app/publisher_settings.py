@@ -92,3 +92,8 @@ Publisher = Annotated[FolderPublisher | S3Publisher | MlflowPublisher, Field(dis
 TargetName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
 ]
+
+
+def revealed(secret: SecretStr | None) -> str | None:
+    """Return a secret's text, or None for None."""
+    return None if secret is None else secret.get_secret_value()

@@ -12,12 +12,15 @@ from datetime import timedelta
 from rq import Queue
 from sqlalchemy import func
 
+from app.database import leases
 from app.domain.ids import new_id
 from app.imports import repository as imports
 from app.imports import service as importing
+from app.imports.tables import ImportRow
 from app.ledger import outbox, repository, runs, scheduling
 from app.ledger.accepting import utc_now
 from app.ledger.ensembles import trainings
+from app.ledger.tables import MemberTrainingRow, RunRow
 from app.locations import redis_connection
 from app.logs import describe
 from app.models import whitening
@@ -84,8 +87,8 @@ class Dispatcher:
 
     def _requeue_silent_runs(self) -> None:
         with self._services.database.transaction() as session:
-            runs.shorten_leases(session, lease_s=self._services.settings.lease_s)
-            trainings.shorten_leases(session, lease_s=self._services.settings.lease_s)
+            lease_s = self._services.settings.lease_s
+            leases.shorten(session, RunRow, MemberTrainingRow, ImportRow, lease_s=lease_s)
         while self._requeue_silent_run():
             pass
 
@@ -149,8 +152,6 @@ class Dispatcher:
     def _requeue_silent_imports(self) -> None:
         """Give up the attempts at imports whose workers are silent, each in its transaction."""
         settings = self._services.settings
-        with self._services.database.transaction() as session:
-            imports.shorten_leases(session, lease_s=settings.lease_s)
         again = True
         while again:
             with self._services.database.transaction() as session:

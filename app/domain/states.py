@@ -65,7 +65,8 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
-ACTIVE_RUN_STATES = (RunState.QUEUED, RunState.LEASED, RunState.RUNNING)
+HELD_RUN_STATES = (RunState.LEASED, RunState.RUNNING)
+ACTIVE_RUN_STATES = (RunState.QUEUED, *HELD_RUN_STATES)
 RETRYABLE_RUN_STATES = (RunState.FAILED, RunState.CANCELLED)
 
 

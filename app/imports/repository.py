@@ -1,14 +1,14 @@
 """All SQL about imports. Times are from the database's clock."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
-from sqlalchemy import Connection, func, or_, select, tuple_, update
+from sqlalchemy import Connection, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
+from app.database.leases import prolong
 from app.datasets import repository as datasets
-from app.domain.errors import LeaseLostError, NotFoundError
+from app.domain.errors import NotFoundError
 from app.domain.states import ACTIVE_IMPORT_STATES, ImportState
 from app.imports.tables import ImportRow
 
@@ -81,31 +81,12 @@ def heartbeat(
     connection: Session | Connection, import_id: str, fencing_token: int, *, lease_s: float
 ) -> None:
     """Prolong a lease; ``LeaseLostError`` if it is not held any more."""
-    alive = connection.execute(
-        update(ImportRow)
-        .where(*_held(import_id, fencing_token))
-        .values(lease_expires_at=func.clock_timestamp() + timedelta(seconds=lease_s))
-        .returning(ImportRow.id)
-    ).scalar()
-    if alive is None:
-        raise LeaseLostError("the import is held by another worker or is over")
-
-
-def shorten_leases(session: Session, *, lease_s: float) -> None:
-    """Shorten leases that end later than ``lease_s`` from now: the clock was set back."""
-    soon = func.clock_timestamp() + timedelta(seconds=lease_s)
-    mine = ImportRow.state.in_(ACTIVE_IMPORT_STATES), ImportRow.lease_expires_at > soon
-    session.execute(
-        update(ImportRow)
-        .where(*mine)
-        .values(lease_expires_at=soon)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _held(import_id: str, fencing_token: int) -> tuple[Any, ...]:
-    return (
+    prolong(
+        connection,
+        ImportRow,
         ImportRow.id == import_id,
         ImportRow.fencing_token == fencing_token,
         ImportRow.state == ImportState.RUNNING,
+        lease_s=lease_s,
+        what="import",
     )

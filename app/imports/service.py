@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app import log
 from app.database.endings import require_live
+from app.database.leases import in_future
 from app.datasets import repository as datasets
 from app.datasets.service import PushResult
 from app.domain.errors import ConflictError, FileProblem, LeaseLostError
@@ -87,7 +87,7 @@ def lease(session: Session, import_id: str, *, lease_s: float) -> ImportRow | No
     row.state = ImportState.RUNNING
     row.attempt += 1
     row.fencing_token += 1
-    row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=lease_s)
+    row.lease_expires_at = in_future(lease_s)
     row.started_at = func.coalesce(row.started_at, func.clock_timestamp())
     _record(session, row, attempt=row.attempt)
     session.flush()
@@ -237,7 +237,7 @@ def end_all(session: Session, dataset_id: str, *, reason: str) -> None:
 def _requeue(session: Session, row: ImportRow, *, delay_s: float = 0.0) -> None:
     row.state = ImportState.QUEUED
     row.fencing_token += 1
-    row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=delay_s)
+    row.lease_expires_at = in_future(delay_s)
     log.append(session, "import.requeued", **{"import": row.id})
 
 

@@ -8,13 +8,15 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
+from app.database.leases import Leased
 
 
-class ImportRow(Base):
+class ImportRow(Leased, Base):
     """Files that are read into a dataset.
 
     A transaction that adds records moves the import on: ``files_done`` files and ``row_in_file``
-    rows of the next one are in the dataset, and all counts are of them.
+    rows of the next one are in the dataset, and all counts are of them. A queued one may have a
+    lease, too: until then, no other worker takes it.
     """
 
     __tablename__ = "imports"
@@ -33,9 +35,6 @@ class ImportRow(Base):
     """Where the files are (``Place``); it holds no secret."""
     state: Mapped[str]
     attempt: Mapped[int] = mapped_column(server_default="0")
-    fencing_token: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    lease_expires_at: Mapped[datetime | None]
-    """When another worker may take it: of a running one, after silence; of a queued one, if set."""
     files: Mapped[list[dict[str, Any]] | None] = mapped_column(JSONB(none_as_null=True))
     """Each file's ``name``, ``version`` and ``rows`` (``SourceFile``); None until it was listed."""
     files_done: Mapped[int] = mapped_column(server_default="0")

@@ -5,7 +5,8 @@ in two steps, whose requests are in no order among each other. So requests are o
 who hold a lock of their dataset, or of a model that owes them something.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy.orm import Session
 
@@ -42,94 +43,65 @@ def start_obligations(session: Session, run: RunRow) -> None:
     if run.forget_epoch is None:
         return
     owed = repository.obligations_of_model(session, run.model_id, (ObligationState.OPEN,))
-    requests, waiting = _locked(session, owed)
-    epochs = {request.id: request.forget_epoch for request in requests}
-    started = [each for each in waiting if epochs[each.request_id] <= run.forget_epoch]
-    for obligation in started:
-        obligation.run_id = run.id
-        enter(session, obligation, ObligationState.RUNNING)
-    _settle(session, requests, started)
+    with _unsettled(session, owed) as (requests, waiting):
+        for obligation in waiting:
+            if requests[obligation.request_id].forget_epoch <= run.forget_epoch:
+                obligation.run_id = run.id
+                enter(session, obligation, ObligationState.RUNNING)
 
 
-def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> int:
-    """End a run's obligations with its certificate; return how many."""
-    requests, obligations = _locked(session, repository.obligations_of_run(session, run.id))
-    for obligation in obligations:
-        obligation.certificate_id = certificate_id
-        enter(session, obligation, ObligationState.CERTIFIED)
-    _settle(session, requests, obligations)
-    return len(obligations)
-
-
-def meet(session: Session, obligations: Sequence[ObligationRow], certificate_id: str) -> None:
-    """End unmet obligations with a certificate that covers their requests' records, too."""
-    requests, met = _locked(session, obligations)
-    for obligation in met:
-        obligation.certificate_id = certificate_id
-        obligation.failure_reason = None
-        enter(session, obligation, ObligationState.CERTIFIED)
-    _settle(session, requests, met)
+def meet(session: Session, obligations: Collection[ObligationRow], certificate_id: str) -> None:
+    """End obligations with a certificate that covers their requests' records."""
+    with _unsettled(session, obligations) as (_, met):
+        for obligation in met:
+            _certify(session, obligation, certificate_id)
 
 
 def exclude(
     session: Session,
-    obligations: Sequence[ObligationRow],
+    obligations: Collection[ObligationRow],
     run: RunRow,
     issue: Callable[[ForgetRequestRow], str],
 ) -> None:
     """End unmet obligations to which a training was the answer: it read none of their records.
 
-    Args:
-        session: of the transaction.
-        obligations: what is owed.
-        run: the training.
-        issue: makes the certificate of a request that says so, and returns its id.
+    ``issue`` makes the certificate of a request that says so, and returns its id.
     """
-    requests, excluded = _locked(session, obligations)
-    for obligation in excluded:
-        obligation.certificate_id = issue(repository.request(session, obligation.request_id))
-        obligation.basis = Basis.EXCLUDED_FROM_TRAINING
-        obligation.run_id = run.id
-        obligation.failure_reason = None
-        enter(session, obligation, ObligationState.CERTIFIED)
-    _settle(session, requests, excluded)
+    with _unsettled(session, obligations) as (requests, excluded):
+        for obligation in excluded:
+            certificate_id = issue(requests[obligation.request_id])
+            obligation.basis = Basis.EXCLUDED_FROM_TRAINING
+            obligation.run_id = run.id
+            _certify(session, obligation, certificate_id)
 
 
-def fail_obligations(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
-    """End obligations in failure, cancelled ones apart; the reason reaches the requests."""
-    requests, failed = _locked(session, obligations)
-    for obligation in failed:
-        obligation.failure_reason = reason
-        enter(session, obligation, ObligationState.FAILED)
-    _settle(session, requests, failed)
+def end_unmet(
+    session: Session, obligations: Collection[ObligationRow], state: ObligationState, reason: str
+) -> None:
+    """End obligations without a certificate; the reason reaches their requests.
+
+    They have failed, or are cancelled because no weights that have to forget exist any more.
+    """
+    with _unsettled(session, obligations) as (_, unmet):
+        for obligation in unmet:
+            obligation.failure_reason = reason
+            enter(session, obligation, state)
 
 
 def reopen_obligations(session: Session, run: RunRow) -> None:
     """Let the obligations of a failed or cancelled run wait for the model's next run."""
-    requests, owed = _locked(session, repository.obligations_of_run(session, run.id))
-    reopened = reopen(session, owed, ObligationState.FAILED, ObligationState.RUNNING)
-    _settle(session, requests, reopened)
+    with _unsettled(session, repository.obligations_of_run(session, run.id)) as (_, owed):
+        reopen(session, owed, ObligationState.FAILED, ObligationState.RUNNING)
 
 
 def reopen(
     session: Session, obligations: Iterable[ObligationRow], *states: ObligationState
-) -> list[ObligationRow]:
-    """Reopen the obligations in these states and return them; the caller updates their requests."""
-    reopened = [o for o in obligations if o.state in states]
-    for obligation in reopened:
-        obligation.run_id = None
-        obligation.failure_reason = None
-        enter(session, obligation, ObligationState.OPEN)
-    return reopened
-
-
-def void(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
-    """End unmet obligations because no weights that have to forget exist any more."""
-    requests, voided = _locked(session, obligations)
-    for obligation in voided:
-        obligation.failure_reason = reason
-        enter(session, obligation, ObligationState.CANCELLED)
-    _settle(session, requests, voided)
+) -> None:
+    """Reopen the obligations in these states; the caller updates their requests."""
+    for obligation in obligations:
+        if obligation.state in states:
+            obligation.run_id = obligation.failure_reason = None
+            enter(session, obligation, ObligationState.OPEN)
 
 
 def settle_requests(session: Session, requests: Sequence[ForgetRequestRow]) -> None:
@@ -157,22 +129,25 @@ def state_of(owed: Collection[ObligationState]) -> RequestState:
     return RequestState.ACCEPTED
 
 
-def _locked(
+def _certify(session: Session, obligation: ObligationRow, certificate_id: str) -> None:
+    obligation.certificate_id = certificate_id
+    obligation.failure_reason = None
+    enter(session, obligation, ObligationState.CERTIFIED)
+
+
+@contextmanager
+def _unsettled(
     session: Session, obligations: Collection[ObligationRow]
-) -> tuple[Sequence[ForgetRequestRow], list[ObligationRow]]:
-    """Lock the requests of obligations; return them, and the obligations that are still open."""
+) -> Iterator[tuple[Mapping[str, ForgetRequestRow], list[ObligationRow]]]:
+    """Lock the requests of obligations; yield them by id, and the obligations that are unsettled.
+
+    What the block makes of these decides the states of their requests.
+    """
     requests = repository.lock_requests(session, {each.request_id for each in obligations})
     if requests:
         repository.refresh_obligations(session, obligations)
-    return requests, [each for each in obligations if each.state not in _SETTLED]
-
-
-def _settle(
-    session: Session,
-    requests: Iterable[ForgetRequestRow],
-    changed: Collection[ObligationRow],
-) -> None:
-    """Derive the states of those of the requests whose obligations have changed."""
-    ids = {obligation.request_id for obligation in changed}
+    unsettled = [each for each in obligations if each.state not in _SETTLED]
+    yield {request.id: request for request in requests}, unsettled
+    ids = {obligation.request_id for obligation in unsettled}
     if ids:
         settle_requests(session, [request for request in requests if request.id in ids])

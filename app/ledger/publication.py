@@ -35,7 +35,7 @@ from app.ledger.certificates import accounted, certifying, issued
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.certificates.reissue import exclude_before
-from app.ledger.obligations import certify_obligations
+from app.ledger.obligations import meet
 from app.ledger.runs import holder, leave_nothing
 from app.ledger.tables import RunRow
 from app.ledger.training import membership_of_run, unconcerned
@@ -185,7 +185,7 @@ def publish(
     if trains:
         exclude_before(session, signer, run, model=model, head=version)
     else:
-        certify_obligations(session, run, certificate.id)
+        meet(session, repository.obligations_of_run(session, run.id), certificate.id)
     if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
     reach("before_commit")

@@ -27,6 +27,7 @@ from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.errors import NotFoundError
 from app.domain.states import (
     ACTIVE_RUN_STATES,
+    HELD_RUN_STATES,
     ObligationState,
     RequestState,
     RunKind,
@@ -324,20 +325,11 @@ def expired_run(session: Session, *, lease_s: float) -> RunRow | None:
     is valid for another ``lease_s`` seconds.
     """
     query = select(RunRow).where(
-        RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
+        RunRow.state.in_(HELD_RUN_STATES),
         RunRow.lease_expires_at < func.clock_timestamp(),
         func.pg_postmaster_start_time() < func.clock_timestamp() - timedelta(seconds=lease_s),
     )
     return session.scalar(query.limit(1).with_for_update(skip_locked=True))
-
-
-def overlong_leases(session: Session, *, lease_s: float) -> Sequence[RunRow]:
-    """Lock and return runs whose lease ends later than a lease that begins now."""
-    query = select(RunRow).where(
-        RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
-        RunRow.lease_expires_at > func.clock_timestamp() + timedelta(seconds=lease_s),
-    )
-    return session.scalars(query.with_for_update(skip_locked=True)).all()
 
 
 def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[RunRow]:

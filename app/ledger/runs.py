@@ -1,25 +1,26 @@
 """Runs: created, leased, kept alive, requeued or failed. Times are from the database's clock."""
 
-from datetime import timedelta
-
-from sqlalchemy import Connection, delete, func, update
+from sqlalchemy import Connection, delete, func
 from sqlalchemy.orm import Session
 
 from app import log
 from app.database import Database
 from app.database.endings import require_live
+from app.database.leases import in_future, prolong
 from app.domain.errors import ConflictError, LeaseLostError
 from app.domain.ids import new_id
 from app.domain.states import (
     ACTIVE_RUN_STATES,
+    HELD_RUN_STATES,
     RETRYABLE_RUN_STATES,
+    ObligationState,
     RunKind,
     RunState,
     WeightsSource,
 )
 from app.ledger import outbox, repository
 from app.ledger.obligations import (
-    fail_obligations,
+    end_unmet,
     reopen_obligations,
 )
 from app.ledger.tables import MemberTrainingRow, RunRow
@@ -66,7 +67,7 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
     row.state = RunState.LEASED
     row.attempt += 1
     row.fencing_token += 1
-    row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=lease_s)
+    row.lease_expires_at = in_future(lease_s)
     row.started_at = func.clock_timestamp()
     row.phase = row.step = row.total_steps = row.epsilon = row.loss = row.reports = None
     log.append(session, "run.leased", run=row.id, attempt=row.attempt)
@@ -78,7 +79,7 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
 def holder(session: Session, run_id: str, fencing_token: int) -> RunRow:
     """Lock and return a run still held under ``fencing_token``, or raise ``LeaseLostError``."""
     row = repository.run(session, run_id, lock=True)
-    if row.fencing_token != fencing_token or row.state not in (RunState.LEASED, RunState.RUNNING):
+    if row.fencing_token != fencing_token or row.state not in HELD_RUN_STATES:
         raise LeaseLostError("the run is held by another worker or is over")
     return row
 
@@ -101,27 +102,16 @@ def heartbeat(
     progress: dict[str, object],
 ) -> None:
     """Prolong a lease and record progress; ``LeaseLostError`` if another worker holds the run."""
-    alive = connection.execute(
-        update(RunRow)
-        .where(
-            RunRow.id == run_id,
-            RunRow.fencing_token == fencing_token,
-            RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
-        )
-        .values(lease_expires_at=func.clock_timestamp() + timedelta(seconds=lease_s), **progress)
-        .returning(RunRow.id)
-    ).scalar()
-    if alive is None:
-        raise LeaseLostError("the run is held by another worker or is over")
-
-
-def shorten_leases(session: Session, *, lease_s: float) -> None:
-    """Shorten leases that end later than ``lease_s`` from now.
-
-    Such a lease means that the database's clock was set back: its worker may be long gone.
-    """
-    for row in repository.overlong_leases(session, lease_s=lease_s):
-        row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=lease_s)
+    prolong(
+        connection,
+        RunRow,
+        RunRow.id == run_id,
+        RunRow.fencing_token == fencing_token,
+        RunRow.state.in_(HELD_RUN_STATES),
+        lease_s=lease_s,
+        what="run",
+        progress=progress,
+    )
 
 
 def hand_back(session: Session, row: RunRow) -> None:
@@ -164,7 +154,8 @@ def give_up_attempt(
     end_run(session, row, RunState.FAILED, reason=reason)
     if row.kind != RunKind.TRAIN:
         summary = reason.partition("\n")[0]
-        fail_obligations(session, repository.obligations_of_run(session, row.id), summary)
+        owed = repository.obligations_of_run(session, row.id)
+        end_unmet(session, owed, ObligationState.FAILED, summary)
     # Obligations that did not wait for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
 

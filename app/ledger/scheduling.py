@@ -11,7 +11,7 @@ from app.database import Database
 from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.states import ObligationState, RunKind
 from app.ledger import outbox, repository
-from app.ledger.obligations import fail_obligations
+from app.ledger.obligations import end_unmet
 from app.ledger.runs import create_run
 from app.ledger.tables import ObligationRow, RunRow
 from app.ledger.withdrawal import EMPTIED, withdraw
@@ -81,7 +81,7 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
         if not obligations:
             return None
         if forecast is None:
-            fail_obligations(session, obligations, refusal)
+            end_unmet(session, obligations, ObligationState.FAILED, refusal)
             return None
         # Without a version, the model owes a run for uploaded weights that were never certified.
         kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN

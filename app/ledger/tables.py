@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
+from app.database.leases import Leased
 
 
 class SubjectRequestRow(Base):
@@ -131,7 +132,7 @@ class AccountedRequestRow(Base):
     """How many of ``records`` were forgotten at ``begun_at_epoch``."""
 
 
-class RunRow(Base):
+class RunRow(Leased, Base):
     """One piece of worker work on one model."""
 
     __tablename__ = "runs"
@@ -157,8 +158,6 @@ class RunRow(Base):
     state: Mapped[str] = mapped_column(index=True)
     plan: Mapped[dict[str, Any]]
     attempt: Mapped[int] = mapped_column(server_default="0")
-    fencing_token: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    lease_expires_at: Mapped[datetime | None]
     enqueued_at: Mapped[datetime | None]
     forget_epoch: Mapped[int | None] = mapped_column(BigInteger)
     """Everything forgotten up to this epoch is left out and covered; fixed when data is read."""
@@ -178,8 +177,11 @@ class RunRow(Base):
     finished_at: Mapped[datetime | None]
 
 
-class MemberTrainingRow(Base):
-    """A member of an ensemble that an attempt at a run trains; see ``members``."""
+class MemberTrainingRow(Leased, Base):
+    """A member of an ensemble that an attempt at a run trains; see ``ensembles/trainings.py``.
+
+    Its lease has no end while the run's own worker trains it.
+    """
 
     __tablename__ = "member_trainings"
     __table_args__ = (
@@ -192,9 +194,6 @@ class MemberTrainingRow(Base):
     run_token: Mapped[int] = mapped_column(BigInteger)
     """The fencing token of the attempt."""
     state: Mapped[str]
-    fencing_token: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    lease_expires_at: Mapped[datetime | None]
-    """None while the run's own worker trains it."""
     blob_id: Mapped[str | None]
     """What another worker hands over; it is the attempt's, and is shredded with its end."""
 

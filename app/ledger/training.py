@@ -75,4 +75,4 @@ def drop_attempt(session: Session, model: ModelRow, reason: str) -> None:
         reason: why its weights are gone.
     """
     ended = unconcerned(session, model.id, membership_of(model))
-    obligations.void(session, ended, reason)
+    obligations.end_unmet(session, ended, ObligationState.CANCELLED, reason)

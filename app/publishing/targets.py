@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from pydantic import SecretStr
-
-from app.publisher_settings import FolderPublisher, MlflowPublisher, Publisher
+from app.publisher_settings import FolderPublisher, MlflowPublisher, Publisher, revealed
 from app.publishing.bucket import Bucket
 from app.publishing.folder import Folder
 from app.publishing.mlflow import Mlflow
@@ -29,8 +27,8 @@ def _target(publisher: Publisher) -> Target:
         server = MlflowServer(
             str(publisher.url),
             username=publisher.username,
-            password=_revealed(publisher.password),
-            token=_revealed(publisher.token),
+            password=revealed(publisher.password),
+            token=revealed(publisher.token),
             ca_file=publisher.ca_file,
         )
         return Mlflow(server, prefix=publisher.prefix, experiment=publisher.experiment)
@@ -40,11 +38,7 @@ def _target(publisher: Publisher) -> Target:
             endpoint=publisher.endpoint,
             region=publisher.region,
             prefix=publisher.prefix + prefix,
-            access_key=_revealed(publisher.access_key),
-            secret_key=_revealed(publisher.secret_key),
+            access_key=revealed(publisher.access_key),
+            secret_key=revealed(publisher.secret_key),
         )
     )
-
-
-def _revealed(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()

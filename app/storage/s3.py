@@ -5,18 +5,18 @@ they are encrypted, and their key was destroyed before.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from io import BufferedReader, RawIOBase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
+from app.storage.aws import Access, client_of, errors_in_words
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-_CONNECT_TIMEOUT_S = 5
-_READ_TIMEOUT_S = 20
+_TIMEOUTS_S = (5, 20)
+"""For connecting, and for reading."""
 _ATTEMPTS = 4
 _PART_BYTES = 16 * 1024 * 1024
 _MISSING = ("404", "NoSuchKey", "NotFound")
@@ -29,39 +29,26 @@ class S3ObjectStore:
         self,
         bucket: str,
         *,
-        endpoint: str | None = None,
-        region: str | None = None,
         prefix: str = "",
-        access_key: str | None = None,
-        secret_key: str | None = None,
-        connect_timeout_s: float = _CONNECT_TIMEOUT_S,
-        read_timeout_s: float = _READ_TIMEOUT_S,
+        timeouts_s: tuple[float, float] = _TIMEOUTS_S,
+        **access: Unpack[Access],
     ) -> None:
         self._bucket = bucket
         self._prefix = prefix
-        self._timeouts_s = (connect_timeout_s, read_timeout_s)
-        self._connection: dict[str, Any] = {
-            "endpoint_url": endpoint,
-            "region_name": region,
-            "aws_access_key_id": access_key,
-            "aws_secret_access_key": secret_key,
-        }
+        self._timeouts_s = timeouts_s
+        self._access = access
 
     @cached_property
     def _client(self) -> "S3Client":
-        import boto3  # noqa: PLC0415 - slow to import, and rarely needed
-        from botocore.config import Config  # noqa: PLC0415
-
-        connect_timeout_s, read_timeout_s = self._timeouts_s
-        config = Config(
-            connect_timeout=connect_timeout_s,
-            read_timeout=read_timeout_s,
-            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        client: S3Client = client_of(
+            "s3",
+            self._access,
+            timeouts_s=self._timeouts_s,
+            attempts=_ATTEMPTS,
             # Servers other than Amazon's do not support these; the chunks verify themselves.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        client: S3Client = boto3.session.Session().client("s3", config=config, **self._connection)
         return client
 
     def create_bucket(self) -> bool:
@@ -205,21 +192,16 @@ class _Joined(RawIOBase):
         return count
 
 
-@contextmanager
-def _errors_in_words() -> Iterator[None]:
-    from boto3.exceptions import Boto3Error  # noqa: PLC0415
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+def _refused(code: str) -> Exception:
+    if code in _MISSING:
+        return GoneError("the stored object was shredded")
+    if code in ("InvalidRange", "416"):
+        return CorruptObjectError("a stored object is shorter than what was stored")
+    return ObjectStoreError(f"the object store answered {code}")
 
-    try:
-        yield
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "unknown")
-        if code in _MISSING:
-            raise GoneError("the stored object was shredded") from error
-        if code in ("InvalidRange", "416"):
-            raise CorruptObjectError("a stored object is shorter than what was stored") from error
-        raise ObjectStoreError(f"the object store answered {code}") from error
-    except (BotoCoreError, Boto3Error, OSError) as error:
-        raise ObjectStoreError(
-            f"the object store does not answer: {type(error).__name__}"
-        ) from error
+
+def _away(failure: str) -> Exception:
+    return ObjectStoreError(f"the object store does not answer: {failure}")
+
+
+_errors_in_words = partial(errors_in_words, _refused, _away)

@@ -7,12 +7,12 @@ handed over. Times are from the database's clock.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Self
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.database.leases import in_future, prolong
 from app.domain.errors import LeaseLostError
 from app.domain.states import MemberState, RunState
 from app.ledger import outbox
@@ -82,7 +82,7 @@ def take(session: Session, run_id: str, *, lease_s: float | None) -> MemberTrain
         return None
     row.state = MemberState.LEASED
     row.fencing_token += 1
-    row.lease_expires_at = None if lease_s is None else _in(lease_s)
+    row.lease_expires_at = None if lease_s is None else in_future(lease_s)
     session.flush()
     return row
 
@@ -97,23 +97,8 @@ def waiting(session: Session, run_id: str) -> int:
 
 def heartbeat(connection: Session | Connection, held: HeldMember, *, lease_s: float) -> None:
     """Prolong a lease; ``LeaseLostError`` if it is not held any more."""
-    prolonged = (
-        update(MemberTrainingRow)
-        .where(*_is(held), MemberTrainingRow.state == MemberState.LEASED)
-        .values(lease_expires_at=_in(lease_s))
-        .returning(MemberTrainingRow.member)
-    )
-    if connection.execute(prolonged).scalar() is None:
-        raise LeaseLostError("the member is trained by another worker, or its run is over")
-
-
-def shorten_leases(session: Session, *, lease_s: float) -> None:
-    """Shorten leases that end later than ``lease_s`` from now, as ``runs.shorten_leases`` does."""
-    session.execute(
-        update(MemberTrainingRow)
-        .where(MemberTrainingRow.lease_expires_at > _in(lease_s))
-        .values(lease_expires_at=_in(lease_s))
-    )
+    going = MemberTrainingRow.state == MemberState.LEASED
+    prolong(connection, MemberTrainingRow, *_is(held), going, lease_s=lease_s, what="member")
 
 
 def finish(session: Session, held: HeldMember, blob_id: str | None) -> None:
@@ -157,7 +142,3 @@ def _is(held: HeldMember) -> tuple[ColumnElement[bool], ...]:
         MemberTrainingRow.member == held.member,
         MemberTrainingRow.fencing_token == held.fencing_token,
     )
-
-
-def _in(seconds: float) -> ColumnElement[datetime]:
-    return func.clock_timestamp() + timedelta(seconds=seconds)

@@ -13,11 +13,13 @@ import safetensors.numpy
 import torch
 
 from app.certificates.weights_file import WeightsFile
+from app.database import leases
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.ensemble import Member, by_member
 from app.domain.errors import InvalidInputError, LeaseLostError, PlanError
 from app.domain.states import BlobState, MemberState
 from app.ledger.ensembles import trainings
+from app.ledger.tables import MemberTrainingRow
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
 from app.storage.tables import BlobRow
@@ -263,7 +265,7 @@ def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
     assert take(3600.0) == 0
     assert take(None) is None
     with workshop.transaction() as session:
-        trainings.shorten_leases(session, lease_s=0.0)
+        leases.shorten(session, MemberTrainingRow, lease_s=0.0)
     assert take(None) == 0
 
 

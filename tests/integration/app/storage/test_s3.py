@@ -123,7 +123,7 @@ def test_a_store_that_is_not_there_is_told_without_its_secrets(s3_endpoint: str)
 def test_a_store_that_accepts_and_never_answers_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        store = S3ObjectStore("bucket", endpoint=endpoint, read_timeout_s=0.05, **ACCESS)
+        store = S3ObjectStore("bucket", endpoint=endpoint, timeouts_s=(5, 0.05), **ACCESS)
         with pytest.raises(ObjectStoreError, match="ReadTimeoutError"):
             store.delete("one")
 
