@@ -20,10 +20,9 @@ Nothing reaches a disk, a queue or a log before the end of step 4. After a crash
 again from the same head with fresh noise.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,24 +30,18 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from app.certificates.checkpoint import origin_of
 from app.certificates.noise import Noise, draws_of, grid_of
-from app.certificates.signing import payload_from
 from app.certificates.statement import CertifyingPhase
-from app.certificates.trusted_keys import TrustedKey, TrustedKeys
-from app.certificates.verification import check_place, check_statement
 from app.certificates.weights_file import tensors_sha256
 from app.domain.architectures.base import BaseDigest
-from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
 from app.failpoints import halfway, reach
-from app.ledger import publication, runs
 from app.ledger.certificates import certifying
+from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
 from app.services import Services
-from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
@@ -60,9 +53,11 @@ from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.mechanisms.catalogue import rule_of
+from workers.mechanisms.frame import ReferenceFrame
 from workers.networks.base import pinned
 from workers.networks.network import Network, Tensors
 from workers.noise.generators import SecureNoise
+from workers.publishing import publish_result, stored
 from workers.rehearsal.rehearse import rehearse
 from workers.rehearsal.starts import require_drawn_start
 from workers.seal.ram_only import ram_only
@@ -70,8 +65,34 @@ from workers.seal.sealed import Certified, Sealed
 from workers.seal.witness import require_drawn
 from workers.training import measuring
 from workers.training.device import choose_device
-from workers.training.lineage import Lineage, lineage_of
+from workers.training.lineage import lineage_of
 from workers.training.optimizers import optimizer_of
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What all parts of a run are about.
+
+    Attributes:
+        base: the digest of the network's public tensors.
+        factory: builds the network without a backbone's weights.
+        fresh: builds it on its public weights.
+        team: the processes that take part; this one leads them.
+    """
+
+    services: Services
+    lease: Lease
+    model: ModelSpec
+    data: RunData
+    base: BaseDigest | None
+    factory: Callable[[], nn.Module]
+    fresh: Callable[[], nn.Module]
+    team: Team
+
+    @property
+    def basis(self) -> Basis:
+        unlearns = self.lease.kind is RunKind.UNLEARN
+        return Basis.UNLEARNED if unlearns else Basis.CERTIFIED_RELEASE
 
 
 def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
@@ -93,37 +114,30 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
         outlast_outages(lease.check, lambda: _require_same_base(services, lease, base))
         factory = model.factory(services.settings)
         fresh = pinned(starting(model.backbone, factory), base)
-        openly = lease.kind is RunKind.TRAIN and model.releases_as_trained
-        devices = 1 if openly else divided_among(team, lease.plan)
+        devices = 1 if _releases_openly(lease, model) else divided_among(team, lease.plan)
         data = outlast_outages(
             lease.check,
             lambda: load_records(services, lease, model, dimension=size, devices=devices),
         )
     with closing(data):
-        _carry_out(services, lease, model, data, factory, fresh, base, team)
+        _carry_out(_Run(services, lease, model, data, base, factory, fresh, team))
 
 
-def _carry_out(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    data: RunData,
-    factory: Callable[[], nn.Module],
-    fresh: Callable[[], nn.Module],
-    base: BaseDigest | None,
-    team: Team,
-) -> None:
+def _carry_out(run: _Run) -> None:
     """Train or unlearn, measure, and publish."""
+    services, lease, model, data = run.services, run.lease, run.model, run.data
     certified: Certified | None = None
     phase: CertifyingPhase | None
     made: ensembles.Made | None = None
     if data.members is not None:
-        made, evaluation = ensembles.carry_out(services, lease, model, data, data.members, fresh)
+        made, evaluation = ensembles.carry_out(
+            services, lease, model, data, data.members, run.fresh
+        )
         tensors, phase = made.tensors, made.phase(data.plan)
-    elif lease.kind is RunKind.TRAIN and model.releases_as_trained:
-        tensors, phase, evaluation = _train_openly(lease, model, data, fresh)
+    elif _releases_openly(lease, model):
+        tensors, phase, evaluation = _train_openly(run)
     else:
-        certified, phase = _certify(services, lease, model, data, factory, fresh, base, team)
+        certified, phase = _certify(run)
         tensors = certified.tensors()
         evaluation = measuring.evaluate(lease, data, certified)
         evaluation |= measuring.noise_curve(data, certified, phase, evaluation)
@@ -133,61 +147,54 @@ def _carry_out(
     with lease.phase(Phase.PUBLISHING):
         content = safetensors.numpy.save(
             publishable(model.backbone, tensors),
-            metadata=replace(model.description, base=base).to_metadata(),
+            metadata=replace(model.description, base=run.base).to_metadata(),
         )
-        result = publication.RunResult(
-            weights=_store(services, lease, content),
+        result = RunResult(
+            weights=stored(services, lease, content, kind="weights"),
             tensors_sha256=tensors_sha256(content),
-            statistics=_store_sums(services, lease, data),
+            statistics=None
+            if data.summed is None
+            else stored(
+                services, lease, data.summed.to_file().to_bytes(), kind=statistics_file.KIND
+            ),
             phase=phase,
-            base=base,
+            base=run.base,
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
             members=() if made is None else made.members_in(content),
         )
-        _publish(services, lease, result, content)
+        publish_result(services, lease, result, content)
 
 
-def _certify(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    data: RunData,
-    factory: Callable[[], nn.Module],
-    fresh: Callable[[], nn.Module],
-    base: BaseDigest | None,
-    team: Team,
-) -> tuple[Certified, CertifyingPhase]:
-    """Return weights that meet the plan's target, and how it was met.
-
-    ``fresh`` builds the network on its public weights, ``factory`` without a backbone's.
-    """
-    plan = data.plan
+def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
+    """Return weights that meet the plan's target, and how it was met."""
+    lease, model, data = run.lease, run.model, run.data
+    plan, device = data.plan, choose_device()
     mechanism = mechanism_named(plan.mechanism)
     trains = lease.kind is RunKind.TRAIN or mechanism.trains_anew
-    lineage = lineage_of(plan, model, data, factory)
+    lineage = lineage_of(plan, model, data, run.factory)
     team = assembled(
-        team,
+        run.team,
         model_id=lease.model_id,
         plan=plan,
-        base=base,
+        base=run.base,
         frame=lineage.frame,
         records=len(data.retain),
     )
-    noise = SecureNoise(choose_device())
+    noise = SecureNoise(device)
     sealed = Sealed(
-        fresh,
+        run.fresh,
         epsilon=plan.epsilon,
         delta=plan.delta,
-        device=choose_device(),
+        device=device,
         dtype=lineage.dtype,
         task=model.task,
         team=team,
     )
     start: Tensors = {}
     if data.auditable or not trains:
-        start = outlast_outages(lease.check, lambda: load_start(services, lease))
+        start = outlast_outages(lease.check, lambda: load_start(run.services, lease))
     reach("after_load")
     training = halfway("mid_training", step_reporter(lease))
     progress = halfway("mid_noise", epsilon_reporter(lease, plan))
@@ -218,10 +225,10 @@ def _certify(
         noise.destroy()
         sealed.destroy()
     if mechanism.fine_tunes:
-        _fine_tune(lease, model, data, certified)
+        _fine_tune(run, certified)
     drawn = counted(team, noise.drawn)
-    phase = _phase(lease, plan, lineage, certified, team, generator=noise.name, drawn=drawn)
-    require_drawn(phase, drawn, basis=_basis(lease), trains=trains, size=certified.size)
+    phase = _phase(run, lineage.frame, certified, team, generator=noise.name, drawn=drawn)
+    require_drawn(phase, drawn, basis=run.basis, trains=trains, size=certified.size)
     return certified, phase
 
 
@@ -252,14 +259,14 @@ def _require_same_base(services: Services, lease: Lease, base: BaseDigest | None
         certifying.require_same_base(session, lease.model_id, base)
 
 
-def _basis(lease: Lease) -> Basis:
-    return Basis.UNLEARNED if lease.kind is RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
+def _releases_openly(lease: Lease, model: ModelSpec) -> bool:
+    """Return whether the run trains what the policy releases without noise."""
+    return lease.kind is RunKind.TRAIN and model.releases_as_trained
 
 
 def _phase(
-    lease: Lease,
-    plan: Plan,
-    lineage: Lineage,
+    run: _Run,
+    frame: ReferenceFrame | None,
     certified: Certified,
     team: Team,
     *,
@@ -267,8 +274,9 @@ def _phase(
     drawn: Mapping[float, int],
 ) -> CertifyingPhase:
     """Return what the certificate says of the run: what happened, not what was planned."""
+    plan = run.data.plan
     parameters = mechanism_of(plan).taken(plan, certified.noisy_steps).parameters()
-    draws = draws_of(plan.mechanism, parameters, basis=_basis(lease))
+    draws = draws_of(plan.mechanism, parameters, basis=run.basis)
     noise: Noise | None = None
     if draws:
         count = sum(drawn.values())
@@ -276,7 +284,7 @@ def _phase(
     return CertifyingPhase(
         plan=plan,
         parameters=parameters,
-        frame=None if lineage.frame is None else lineage.frame.to_json(),
+        frame=None if frame is None else frame.to_json(),
         tensors=certified.trained,
         noise=noise,
         steps=certified.noisy_steps,
@@ -286,23 +294,23 @@ def _phase(
     )
 
 
-def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certified) -> None:
-    spent = certified.noisy_steps / data.retain.steps_per_epoch(model.recipe.batch_size)
-    with lease.phase(Phase.FINE_TUNING):
+def _fine_tune(run: _Run, certified: Certified) -> None:
+    data, recipe = run.data, run.model.recipe
+    spent = certified.noisy_steps / data.retain.steps_per_epoch(recipe.batch_size)
+    with run.lease.phase(Phase.FINE_TUNING):
         certified.fine_tune(
             data.retain,
-            model.recipe,
+            recipe,
             epochs=max(0.0, data.plan.budget_epochs - spent),
             held_out=data.held_out,
-            on_progress=halfway("mid_fine_tune", loss_reporter(lease)),
+            on_progress=halfway("mid_fine_tune", loss_reporter(run.lease)),
         )
 
 
-def _train_openly(
-    lease: Lease, model: ModelSpec, data: RunData, fresh: Callable[[], nn.Module]
-) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
+def _train_openly(run: _Run) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
     """Train a model that its policy releases without noise, so it needs no seal."""
-    network = Network(fresh, device=choose_device(), task=model.task)
+    lease, model, data = run.lease, run.model, run.data
+    network = Network(run.fresh, device=choose_device(), task=model.task)
     with lease.phase(Phase.TRAINING):
         network.train(
             data.retain,
@@ -312,70 +320,3 @@ def _train_openly(
             on_progress=halfway("mid_training", loss_reporter(lease)),
         )
     return network.tensors(), None, measuring.evaluate(lease, data, network)
-
-
-def _store(
-    services: Services, lease: Lease, content: bytes, *, kind: str = "weights"
-) -> StoredBlob:
-    """Write a result to an object; the run is recorded as its writer before it exists."""
-
-    def reserve() -> str:
-        with services.database.transaction() as session:
-            return runs.reserve_blob(
-                session, services.blobs, lease.run_id, lease.fencing_token, kind=kind
-            )
-
-    blob_id = outlast_outages(lease.check, reserve)
-    return outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
-
-
-def _store_sums(services: Services, lease: Lease, data: RunData) -> StoredBlob | None:
-    """Write the retained records' sums, if the model is made of them."""
-    if data.summed is None:
-        return None
-    return _store(services, lease, data.summed.to_file().to_bytes(), kind=statistics_file.KIND)
-
-
-def _publish(
-    services: Services, lease: Lease, result: publication.RunResult, content: bytes
-) -> None:
-    """Publish the result if the offline verifier accepts it.
-
-    Repeating it after a commit whose answer was lost publishes nothing twice. Only the transaction
-    decides whether this worker still holds the run: after such a commit the heartbeat would find
-    the run over, as if another worker had ended it.
-    """
-    key = TrustedKey(services.signer.public_key)
-
-    def examine(bundle: Mapping[str, Any]) -> None:
-        origin = origin_of(bundle["log"]["checkpoint"].encode())
-        trusted = TrustedKeys(origin, (key,)).to_bytes()
-        check_place(bundle=json.dumps(bundle).encode(), trusted=trusted)
-
-    def publish() -> None:
-        with services.database.transaction() as session:
-            checked = publication.draft(session, run_id=lease.run_id, result=result)
-        if checked is not None:
-            check_statement(payload_from(checked), weights=content)
-        with services.database.transaction() as session:
-            publication.publish(
-                session,
-                services.blobs,
-                services.signer,
-                run_id=lease.run_id,
-                fencing_token=lease.fencing_token,
-                result=result,
-                checked=checked,
-                examine=examine,
-            )
-
-    def publish_when_current() -> None:
-        while True:
-            try:
-                return publish()
-            except DraftOutdatedError:
-                lease.check_stop()
-
-    reach("before_publish")
-    outlast_outages(lease.check_stop, publish_when_current)
-    reach("after_publish")

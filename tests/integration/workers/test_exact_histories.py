@@ -128,7 +128,7 @@ class History:
         lease = Lease.take(database, run_id, lease_s=30.0, stop=StopSignal())
         stopped = pytest.MonkeyPatch.context()
         with lease, stopped as patch, contextlib.suppress(RunInterruptedError):
-            patch.setattr(run, "_publish", _interrupted)
+            patch.setattr(run, "publish_result", _interrupted)
             execute(self.services, lease)
         with self.workshop.transaction() as session:
             runs.hand_back(session, runs.holder(session, lease.run_id, lease.fencing_token))

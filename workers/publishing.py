@@ -1,0 +1,75 @@
+"""The last of a run: its result is stored, checked by the offline verifier, and published."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from app.certificates.checkpoint import origin_of
+from app.certificates.signing import payload_from
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys
+from app.certificates.verification import check_place, check_statement
+from app.domain.errors import DraftOutdatedError
+from app.failpoints import reach
+from app.ledger import publication, runs
+from app.services import Services
+from app.storage.blobs import StoredBlob
+from workers.leases.lease import Lease
+from workers.leases.outages import outlast_outages
+
+
+def stored(services: Services, lease: Lease, content: bytes, *, kind: str) -> StoredBlob:
+    """Write a result to an object; the run is recorded as its writer before it exists."""
+
+    def reserve() -> str:
+        with services.database.transaction() as session:
+            return runs.reserve_blob(
+                session, services.blobs, lease.run_id, lease.fencing_token, kind=kind
+            )
+
+    blob_id = outlast_outages(lease.check, reserve)
+    return outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
+
+
+def publish_result(
+    services: Services, lease: Lease, result: publication.RunResult, content: bytes
+) -> None:
+    """Publish the result if the offline verifier accepts it.
+
+    Repeating it after a commit whose answer was lost publishes nothing twice. Only the transaction
+    decides whether this worker still holds the run: after such a commit the heartbeat would find
+    the run over, as if another worker had ended it.
+    """
+    key = TrustedKey(services.signer.public_key)
+
+    def examine(bundle: Mapping[str, Any]) -> None:
+        origin = origin_of(bundle["log"]["checkpoint"].encode())
+        trusted = TrustedKeys(origin, (key,)).to_bytes()
+        check_place(bundle=json.dumps(bundle).encode(), trusted=trusted)
+
+    def publish() -> None:
+        with services.database.transaction() as session:
+            checked = publication.draft(session, run_id=lease.run_id, result=result)
+        if checked is not None:
+            check_statement(payload_from(checked), weights=content)
+        with services.database.transaction() as session:
+            publication.publish(
+                session,
+                services.blobs,
+                services.signer,
+                run_id=lease.run_id,
+                fencing_token=lease.fencing_token,
+                result=result,
+                checked=checked,
+                examine=examine,
+            )
+
+    def publish_when_current() -> None:
+        while True:
+            try:
+                return publish()
+            except DraftOutdatedError:
+                lease.check_stop()
+
+    reach("before_publish")
+    outlast_outages(lease.check_stop, publish_when_current)
+    reach("after_publish")
