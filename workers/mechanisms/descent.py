@@ -19,6 +19,7 @@ from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.descending import AccountOf, Descending
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource
 
@@ -77,18 +78,14 @@ class DescentRule:
     def begin(
         self,
         position: torch.Tensor,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across = WHOLE,
+        conditions: Conditions,
     ) -> "DescentRun":
         """Return the run; without steps, ``position`` (float64 [size]) gets its noise here."""
-        require_dimension(self.dimension, position, across)
+        require_dimension(self.dimension, position, conditions.across)
         planned = self.account(self.steps)
-        if planned is None or not planned.meets(epsilon=epsilon, delta=delta):
+        if planned is None or not planned.meets(epsilon=conditions.epsilon, delta=conditions.delta):
             raise TargetNotMetError(f"{self.steps} steps do not meet the target")
-        run = DescentRun(self, noise=noise, epsilon=epsilon, delta=delta, across=across)
+        run = DescentRun(self, conditions)
         run.release_if_due(position)
         return run
 
@@ -99,25 +96,19 @@ class DescentRun:
     def __init__(
         self,
         rule: DescentRule,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across,
+        conditions: Conditions,
     ) -> None:
         self._rule = rule
-        self._noise = noise
-        self._across = across
-        self._target = (epsilon, delta)
+        self._conditions = conditions
         self._released = False
         self.steps = 0
 
     @property
     def met(self) -> bool:
         """Whether all steps were taken, the release's noise was added, and the target is met."""
-        epsilon, delta = self._target
         guarantee = self.guarantee() if self._released else None
-        return guarantee is not None and guarantee.meets(epsilon=epsilon, delta=delta)
+        target = self._conditions
+        return guarantee is not None and guarantee.meets(epsilon=target.epsilon, delta=target.delta)
 
     def guarantee(self) -> Guarantee | None:
         """Return what the steps taken guarantee; None while that is nothing."""
@@ -125,7 +116,8 @@ class DescentRun:
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step in place."""
-        self._rule.descent.step_(position, gradient, self._noise, self._across)
+        given = self._conditions
+        self._rule.descent.step_(position, gradient, given.noise, given.across)
         self.steps += 1
         self.release_if_due(position)
 
@@ -134,7 +126,7 @@ class DescentRun:
         if self.steps < self._rule.steps:
             return
         if self._rule.release_noise_std > 0:
-            self._noise.add_(position, self._rule.release_noise_std)
+            self._conditions.noise.add_(position, self._rule.release_noise_std)
         self._released = True
 
 

@@ -28,8 +28,8 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import at
 from app.planning.mechanisms import gradient_clipping as mechanism
-from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension, shrinkage
-from workers.noise.generators import NoiseSource
+from workers.mechanisms.conditions import Conditions
+from workers.mechanisms.vectors import clip_, move_, require_dimension, shrinkage
 
 
 class GradientClipping(mechanism.GradientClipping):
@@ -38,16 +38,12 @@ class GradientClipping(mechanism.GradientClipping):
     def begin(
         self,
         position: torch.Tensor,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across = WHOLE,
+        conditions: Conditions,
     ) -> "GradientClippingRun":
         """Clip the start ``position`` (float64 [size]) in place and return the run."""
-        require_dimension(self.dimension, position, across)
-        run = GradientClippingRun(self, noise=noise, epsilon=epsilon, delta=delta, across=across)
-        clip_(position, self.initial_clip, across)
+        require_dimension(self.dimension, position, conditions.across)
+        run = GradientClippingRun(self, conditions)
+        clip_(position, self.initial_clip, conditions.across)
         return run
 
 
@@ -90,23 +86,17 @@ class GradientClippingRun:
     def __init__(
         self,
         rule: GradientClipping,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across,
+        conditions: Conditions,
     ) -> None:
         planned = rule.account()
-        if not planned.meets(epsilon=epsilon, delta=delta):
+        if not planned.meets(epsilon=conditions.epsilon, delta=conditions.delta):
             raise TargetNotMetError(
                 f"{rule.steps} steps reach mu = {planned.mu:.6g} and not the target: raise "
                 "noise_std or steps"
             )
-        self._epsilon, self._delta = epsilon, delta
         self._rule = rule
         self._every_step = None if rule.varies else _Step.of(rule, 0)
-        self._noise = noise
-        self._across = across
+        self._conditions = conditions
         self._odometer = Odometer(initial_clip=rule.initial_clip, dimension=rule.dimension)
 
     @property
@@ -117,7 +107,8 @@ class GradientClippingRun:
     @property
     def met(self) -> bool:
         """Whether the steps taken meet the target."""
-        return self._odometer.meets(epsilon=self._epsilon, delta=self._delta)
+        target = self._conditions
+        return self._odometer.meets(epsilon=target.epsilon, delta=target.delta)
 
     def guarantee(self) -> GaussianGuarantee:
         """Return what the steps taken guarantee."""
@@ -126,7 +117,7 @@ class GradientClippingRun:
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step of ``position`` (float64 [size]) in place, by a gradient of any float."""
         step = self._every_step or _Step.of(self._rule, self.steps)
-        rate = step.learning_rate * shrinkage(gradient, step.gradient_clip, self._across)
+        rate = step.learning_rate * shrinkage(gradient, step.gradient_clip, self._conditions.across)
         move_(position, gradient, contraction=step.size.contraction, rate=rate)
-        self._noise.add_(position, step.noise_std)
+        self._conditions.noise.add_(position, step.noise_std)
         self._odometer.step(step.size, step.noise_std)

@@ -18,8 +18,8 @@ from app.accounting.model_clipping import Odometer, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import model_clipping as mechanism
-from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension
-from workers.noise.generators import NoiseSource
+from workers.mechanisms.conditions import Conditions
+from workers.mechanisms.vectors import clip_, move_, require_dimension
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +36,14 @@ class ModelClipping(mechanism.ModelClipping):
     def begin(
         self,
         position: torch.Tensor,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across = WHOLE,
+        conditions: Conditions,
     ) -> "ModelClippingRun":
         """Clip the start ``position`` (float64 [size]) in place, add its noise, return the run."""
-        require_dimension(self.dimension, position, across)
-        run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta, across=across)
-        clip_(position, self.initial_clip, across)
+        require_dimension(self.dimension, position, conditions.across)
+        run = ModelClippingRun(self, conditions)
+        clip_(position, self.initial_clip, conditions.across)
         if self.initial_noise_std > 0:
-            noise.add_(position, self.initial_noise_std)
+            conditions.noise.add_(position, self.initial_noise_std)
         return run
 
 
@@ -64,13 +60,10 @@ class ModelClippingRun:
     def __init__(
         self,
         rule: ModelClipping,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across,
+        conditions: Conditions,
     ) -> None:
         planned = rule.account()
+        epsilon, delta = conditions.epsilon, conditions.delta
         if rule.epsilon != epsilon or not planned.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError(
                 f"{rule.steps} steps reach delta = {planned.at_delta:.3g} at epsilon = "
@@ -78,9 +71,7 @@ class ModelClippingRun:
             )
         self._separation = separation_of(rule.model_clip, rule.noise_std, dimension=rule.dimension)
         self._rule = rule
-        self._noise = noise
-        self._across = across
-        self._delta = delta
+        self._conditions = conditions
         self._odometer = Odometer(
             epsilon=rule.epsilon,
             initial_clip=rule.initial_clip,
@@ -96,7 +87,7 @@ class ModelClippingRun:
     @property
     def met(self) -> bool:
         """Whether the steps taken meet the target."""
-        return self._odometer.meets(delta=self._delta)
+        return self._odometer.meets(delta=self._conditions.delta)
 
     def guarantee(self) -> PointGuarantee:
         """Return what the steps taken guarantee."""
@@ -107,6 +98,6 @@ class ModelClippingRun:
         rule = self._rule
         contraction = 1 - rule.learning_rate * rule.weight_decay
         move_(position, gradient, contraction=contraction, rate=rule.learning_rate)
-        clip_(position, rule.model_clip, self._across)
-        self._noise.add_(position, rule.noise_std)
+        clip_(position, rule.model_clip, self._conditions.across)
+        self._conditions.noise.add_(position, rule.noise_std)
         self._odometer.step(self._separation)

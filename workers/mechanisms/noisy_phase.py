@@ -13,9 +13,9 @@ import torch
 
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import TargetNotMetError
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import Coordinates, RawWeights, ReferenceFrame
-from workers.mechanisms.vectors import Across
 from workers.networks.buffers import require_supported_buffers, reset_buffers, without_buffers
 from workers.networks.network import Network
 from workers.noise.generators import NoiseSource
@@ -59,15 +59,9 @@ class Rule(Protocol):
     def begin(
         self,
         position: torch.Tensor,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across,
+        conditions: Conditions,
     ) -> NoisyRun:
         """Prepare the start in place, with noise if the rule has it.
-
-        Of several processes each has a stretch of the position, which ``across`` joins.
 
         Raises:
             TargetNotMetError: no run of this rule can meet the target. Nothing was changed.
@@ -107,7 +101,8 @@ def run_noisy_phase(
         RawWeights() if frame is None else frame.on(flat.shapes, flat.device, own)
     )
     position = coordinates.position_of(values)
-    run = rule.begin(position, noise=noise, epsilon=epsilon, delta=delta, across=team)
+    conditions = Conditions(noise=noise, epsilon=epsilon, delta=delta, across=team)
+    run = rule.begin(position, conditions)
     coordinates.weights_at(position, out=values)
     team.gather_(flat.values)
     reset_buffers(network.module)

@@ -11,9 +11,9 @@ import torch
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import output_perturbation as mechanism
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.stepless import Stepless
-from workers.mechanisms.vectors import WHOLE, Across, clip_, require_dimension
-from workers.noise.generators import NoiseSource
+from workers.mechanisms.vectors import clip_, require_dimension
 
 
 class OutputPerturbation(mechanism.OutputPerturbation):
@@ -24,19 +24,15 @@ class OutputPerturbation(mechanism.OutputPerturbation):
     def begin(
         self,
         position: torch.Tensor,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-        across: Across = WHOLE,
+        conditions: Conditions,
     ) -> Stepless:
         """Clip ``position`` (float64 [size]) and add noise in place."""
-        require_dimension(self.dimension, position, across)
+        require_dimension(self.dimension, position, conditions.across)
         guarantee = self.account()
-        if not guarantee.meets(epsilon=epsilon, delta=delta):
+        if not guarantee.meets(epsilon=conditions.epsilon, delta=conditions.delta):
             raise TargetNotMetError("the noise does not meet the target: raise noise_std")
-        clip_(position, self.initial_clip, across)
-        noise.add_(position, self.noise_std)
+        clip_(position, self.initial_clip, conditions.across)
+        conditions.noise.add_(position, self.noise_std)
         return Stepless(guarantee)
 
 

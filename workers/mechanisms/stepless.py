@@ -10,8 +10,7 @@ from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.mechanism import Mechanism
-from workers.mechanisms.vectors import WHOLE, Across
-from workers.noise.generators import NoiseSource
+from workers.mechanisms.conditions import Conditions
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,11 @@ class Unchanged:
     def begin(
         self,
         position: torch.Tensor,  # noqa: ARG002
-        *,
-        noise: NoiseSource,  # noqa: ARG002
-        epsilon: float,
-        delta: float,
-        across: Across = WHOLE,  # noqa: ARG002
+        conditions: Conditions,
     ) -> Stepless:
         """Change nothing."""
         guarantee = self.mechanism.account()
-        if not guarantee.meets(epsilon=epsilon, delta=delta):
+        if not guarantee.meets(epsilon=conditions.epsilon, delta=conditions.delta):
             raise TargetNotMetError("the training's noise does not cover so many records")
         return Stepless(guarantee)
 

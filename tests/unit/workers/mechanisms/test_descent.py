@@ -16,6 +16,7 @@ from app.domain.plan import Plan
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.tracking import history_of_run
 from benchmarks.insecure_noise import InsecureNoise
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent, from_plan
 
 SIZE = 50_000
@@ -152,7 +153,9 @@ def test_weights_of_float32_are_refused():
     with pytest.raises(ValueError, match="float64"):
         Descent(RATE, DECAY).step_(torch.ones(4), torch.zeros(4), NoNoise())
     with pytest.raises(ValueError, match="float64"):
-        released(steps=0, noise_std=release_noise(0)).begin(torch.ones(4), noise=noise(), **TARGET)
+        released(steps=0, noise_std=release_noise(0)).begin(
+            torch.ones(4), Conditions(noise=noise(), **TARGET)
+        )
 
 
 def test_settings_without_noise_or_radius_have_none():
@@ -189,7 +192,7 @@ def test_a_rule_counts_its_plans_whole_history_with_the_training_that_is_ahead(t
 def test_a_noisy_run_is_met_by_the_steps_that_it_took():
     needed = needed_steps()
     assert needed > 1
-    run = noisy(steps=needed).begin(full(0.0, 8), noise=noise(), **TARGET)
+    run = noisy(steps=needed).begin(full(0.0, 8), Conditions(noise=noise(), **TARGET))
     assert run.guarantee() is None
     for taken in range(1, needed + 1):
         assert not run.met
@@ -201,7 +204,7 @@ def test_a_noisy_run_is_met_by_the_steps_that_it_took():
 
 def test_a_noisy_run_takes_no_fewer_steps_than_planned():
     needed = needed_steps()
-    run = noisy(steps=needed + 2).begin(full(0.0, 8), noise=noise(), **TARGET)
+    run = noisy(steps=needed + 2).begin(full(0.0, 8), Conditions(noise=noise(), **TARGET))
     for _ in range(needed + 1):
         run.step(full(0.0, 8), torch.zeros(8))
     assert run.guarantee().meets(**TARGET)
@@ -210,20 +213,22 @@ def test_a_noisy_run_takes_no_fewer_steps_than_planned():
 
 def test_too_few_noisy_steps_are_refused():
     with pytest.raises(TargetNotMetError):
-        noisy(steps=needed_steps() - 1).begin(full(0.0, 8), noise=noise(), **TARGET)
+        noisy(steps=needed_steps() - 1).begin(full(0.0, 8), Conditions(noise=noise(), **TARGET))
 
 
 def test_weights_of_another_number_than_was_accounted_for_are_refused():
     rule = replace(noisy(steps=needed_steps()), dimension=9)
     with pytest.raises(PlanError, match="must be 8, not 9"):
-        rule.begin(full(0.0, 8), noise=noise(), **TARGET)
-    rule.begin(full(0.0, 9), noise=noise(), **TARGET)
+        rule.begin(full(0.0, 8), Conditions(noise=noise(), **TARGET))
+    rule.begin(full(0.0, 9), Conditions(noise=noise(), **TARGET))
 
 
 def test_a_release_without_steps_is_noised_at_once():
     position = full(2.0)
     noise_std = release_noise(0)
-    run = released(steps=0, noise_std=noise_std).begin(position, noise=noise(), **TARGET)
+    run = released(steps=0, noise_std=noise_std).begin(
+        position, Conditions(noise=noise(), **TARGET)
+    )
     assert run.met
     assert run.steps == 0
     assert torch.equal(position, noised(full(2.0), noise_std))
@@ -232,7 +237,9 @@ def test_a_release_without_steps_is_noised_at_once():
 
 def test_a_release_is_noised_once_after_its_last_step():
     position, noise_std = full(2.0), release_noise(3)
-    run = released(steps=3, noise_std=noise_std).begin(position, noise=noise(), **TARGET)
+    run = released(steps=3, noise_std=noise_std).begin(
+        position, Conditions(noise=noise(), **TARGET)
+    )
     expected = 2.0
     for _ in range(2):
         run.step(position, torch.full((SIZE,), 0.4))
@@ -252,5 +259,5 @@ def test_a_release_with_too_little_noise_is_refused_before_anything_changes(step
     position = full(1.0, 8)
     rule = released(steps=steps, noise_std=0.99 * release_noise(steps))
     with pytest.raises(TargetNotMetError):
-        rule.begin(position, noise=noise(), **TARGET)
+        rule.begin(position, Conditions(noise=noise(), **TARGET))
     assert (position == 1.0).all()

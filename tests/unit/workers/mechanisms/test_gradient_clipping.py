@@ -13,6 +13,7 @@ from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from benchmarks.insecure_noise import InsecureNoise
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.gradient_clipping import GradientClipping, from_plan
 from workers.noise.generators import SecureNoise
 
@@ -108,7 +109,7 @@ def reference_trajectory(rule, start, seed):
 def run(rule, start, seed):
     position = torch.tensor(start, dtype=torch.float64)
     noise = InsecureNoise(seed, environment="test")
-    going = rule.begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
+    going = rule.begin(position, Conditions(noise=noise, epsilon=EPSILON, delta=DELTA))
     positions = [position.clone()]
     while not going.met:
         assert going.steps < rule.steps
@@ -209,7 +210,7 @@ def test_too_little_noise_is_refused_before_anything_changes():
     weaker = GradientClipping(**{**vars(rule), "noise_std": rule.noise_std * 0.999})
     position = full(100.0)
     with pytest.raises(TargetNotMetError):
-        weaker.begin(position, noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
+        weaker.begin(position, Conditions(noise=SecureNoise(), epsilon=EPSILON, delta=DELTA))
     assert (position == 100.0).all()
 
 
@@ -217,7 +218,7 @@ def test_the_start_is_clipped_and_a_start_inside_the_clip_is_left_alone():
     rule = mechanism()
     outside, inside = full(100.0), full(0.1)
     for position in (outside, inside):
-        rule.begin(position, noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
+        rule.begin(position, Conditions(noise=SecureNoise(), epsilon=EPSILON, delta=DELTA))
     assert 20.0 * (1 - 1e-6) < float(outside.norm()) <= 20.0
     assert (inside == 0.1).all()
 
@@ -232,7 +233,7 @@ def test_every_iterate_is_a_point_of_the_public_grid_of_its_own_noise():
 def test_the_numbers_drawn_are_those_of_the_steps_taken():
     rule, noise = mechanism(steps=3), InsecureNoise(1, environment="test")
     position = full(1.0)
-    going = rule.begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
+    going = rule.begin(position, Conditions(noise=noise, epsilon=EPSILON, delta=DELTA))
     for _ in range(3):
         going.step(position, torch.ones(SIZE))
     assert noise.drawn == {rule.noise_std: 3 * SIZE}
@@ -242,7 +243,9 @@ def test_a_float32_gradient_is_clipped_in_float64():
     """Of equal entries, so that each must move by the clip's share, up to the clip's margin."""
     rule = mechanism(steps=1, gradient_clip=2.0)
     position, expected = full(0.1), full(0.05)
-    going = rule.begin(position, noise=InsecureNoise(3, environment="test"), epsilon=1, delta=DELTA)
+    going = rule.begin(
+        position, Conditions(noise=InsecureNoise(3, environment="test"), epsilon=1, delta=DELTA)
+    )
     going.step(position, torch.full((SIZE,), 3e30))
     expected -= rule.learning_rate * 2.0 / math.sqrt(SIZE) * (1 - 2.0**-22)
     InsecureNoise(3, environment="test").add_(expected, rule.noise_std)
@@ -255,7 +258,7 @@ def test_what_is_not_finite_counts_as_zero(value):
     start = full(1.0)
     start[3] = value
     noise = InsecureNoise(4, environment="test")
-    going = rule.begin(start, noise=noise, epsilon=EPSILON, delta=DELTA)
+    going = rule.begin(start, Conditions(noise=noise, epsilon=EPSILON, delta=DELTA))
     assert not start.any()
     gradient = torch.ones(SIZE)
     gradient[0] = value
@@ -270,7 +273,7 @@ def test_noise_has_the_standard_deviation_that_was_accounted_for():
     size = 200_000
     rule = mechanism(steps=1)
     position = torch.zeros(size, dtype=torch.float64)
-    going = rule.begin(position, noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
+    going = rule.begin(position, Conditions(noise=SecureNoise(), epsilon=EPSILON, delta=DELTA))
     going.step(position, torch.zeros(size))
     # Six standard errors: fails by chance less than once in 1e8 runs.
     assert float(position.std()) == pytest.approx(rule.noise_std, rel=6 / (2 * size) ** 0.5)

@@ -5,6 +5,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import FlatFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
@@ -34,7 +35,7 @@ def gradient_clipping_step():
     here, slope = position(), torch.randn(SIZE)
 
     def work():
-        rule.begin(here, noise=SecureNoise(), **TARGET).step(here, slope)
+        rule.begin(here, Conditions(noise=SecureNoise(), **TARGET)).step(here, slope)
 
     return work
 
@@ -46,7 +47,7 @@ def model_clipping_step():
     here, slope = position(), torch.randn(SIZE)
 
     def work():
-        rule.begin(here, noise=SecureNoise(), **TARGET).step(here, slope)
+        rule.begin(here, Conditions(noise=SecureNoise(), **TARGET)).step(here, slope)
 
     return work
 
@@ -54,7 +55,7 @@ def model_clipping_step():
 def output_perturbation_release():
     noise_std = output_perturbation.calibrate(**TARGET, initial_clip=1.0)
     rule, here = OutputPerturbation(initial_clip=1.0, noise_std=noise_std), position()
-    return lambda: rule.begin(here, noise=SecureNoise(), **TARGET)
+    return lambda: rule.begin(here, Conditions(noise=SecureNoise(), **TARGET))
 
 
 def descent_step():

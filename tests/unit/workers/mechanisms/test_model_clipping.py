@@ -9,6 +9,7 @@ from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from benchmarks.insecure_noise import InsecureNoise
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.model_clipping import from_plan
 from workers.noise.generators import SecureNoise
 
@@ -48,7 +49,7 @@ def test_trajectory_equals_the_equation_in_float64():
     start = np.random.default_rng(0).standard_normal(SIZE)
     position = torch.tensor(start, dtype=torch.float64)
     noise = InsecureNoise(3, environment="test")
-    run = from_plan(plan()).begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
+    run = from_plan(plan()).begin(position, Conditions(noise=noise, epsilon=EPSILON, delta=DELTA))
     again = InsecureNoise(3, environment="test")
 
     def fresh(noise_std):
@@ -70,7 +71,7 @@ def test_trajectory_equals_the_equation_in_float64():
 
 def test_more_planned_steps_than_needed_are_not_taken():
     run = from_plan(plan(steps=100)).begin(
-        full(1.0), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA
+        full(1.0), Conditions(noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
     )
     position = full(1.0)
     while not run.met:
@@ -82,12 +83,16 @@ def test_more_planned_steps_than_needed_are_not_taken():
 def test_a_target_out_of_reach_is_refused_before_anything_changes(target):
     position = full(100.0)
     with pytest.raises(TargetNotMetError):
-        from_plan(plan()).begin(position, noise=SecureNoise(), epsilon=target[0], delta=target[1])
+        from_plan(plan()).begin(
+            position, Conditions(noise=SecureNoise(), epsilon=target[0], delta=target[1])
+        )
     assert (position == 100.0).all()
 
 
 def test_an_iterate_that_is_not_finite_is_clipped_to_zero_and_noised():
-    run = from_plan(plan()).begin(full(1.0), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
+    run = from_plan(plan()).begin(
+        full(1.0), Conditions(noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
+    )
     position = full(1.0)
     run.step(position, torch.full((SIZE,), torch.inf))
     assert torch.isfinite(position).all()

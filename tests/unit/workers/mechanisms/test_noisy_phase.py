@@ -115,9 +115,9 @@ def test_what_the_rule_moves_is_float64_and_the_weights_are_it_rounded_once(digi
     network, seen = Network(normalised, device=CPU), []
 
     class Watched(GradientClipping):
-        def begin(self, position, **keywords):
+        def begin(self, position, conditions):
             seen.append(position)
-            return super().begin(position, **keywords)
+            return super().begin(position, conditions)
 
     def report(*_):
         weights = torch.empty(network.flat.size)
@@ -220,7 +220,7 @@ def test_a_rule_that_never_meets_its_target_is_stopped_at_its_plan(digit_images)
     class Plan:
         steps = 3
 
-        def begin(self, position, *, noise, epsilon, delta, across):
+        def begin(self, position, conditions):
             return Endless()
 
     with pytest.raises(TargetNotMetError):
@@ -285,9 +285,9 @@ def test_position_and_gradients_are_overwritten_when_the_phase_ends(digit_images
     begin, attach = GradientClipping.begin, network.flat.attach_gradients
 
     class Watched(GradientClipping):
-        def begin(self, position, **keywords):
+        def begin(self, position, conditions):
             kept.append(position)
-            return begin(self, position, **keywords)
+            return begin(self, position, conditions)
 
     def attach_and_watch():
         attach()

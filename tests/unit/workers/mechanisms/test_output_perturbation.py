@@ -8,6 +8,7 @@ from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from benchmarks.insecure_noise import InsecureNoise
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.output_perturbation import from_plan
 from workers.noise.generators import SecureNoise
 
@@ -29,7 +30,7 @@ def plan(noise_std=None):
 
 def begin(position, planned=None, noise=None):
     return from_plan(planned or plan()).begin(
-        position, noise=noise or SecureNoise(), epsilon=EPSILON, delta=DELTA
+        position, Conditions(noise=noise or SecureNoise(), epsilon=EPSILON, delta=DELTA)
     )
 
 

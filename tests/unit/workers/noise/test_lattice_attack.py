@@ -24,6 +24,7 @@ from app.accounting.precision import grid_of
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.forms import classified
 from workers.dp_sgd.training import PrivateTraining, train_privately
+from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent, DescentRule
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
@@ -145,7 +146,7 @@ def noisy_descent(radius):
 
     def release(world, noise):
         position = numbers(SIZE, 2) / 10 + opposite(world, apart / 2)
-        run = rule.begin(position, noise=noise, **TARGET)
+        run = rule.begin(position, Conditions(noise=noise, **TARGET))
         run.step(position, numbers(SIZE, 3) / 20)
         return position
 
@@ -157,7 +158,7 @@ def output():
 
     def release(world, noise):
         position = opposite(world)
-        rule.begin(position, noise=noise, **TARGET)
+        rule.begin(position, Conditions(noise=noise, **TARGET))
         return position
 
     return one_by_one(release)
@@ -171,7 +172,7 @@ def clipped_gradients():
 
     def release(world, noise):
         position = opposite(world)
-        run = rule.begin(position, noise=noise, **TARGET)
+        run = rule.begin(position, Conditions(noise=noise, **TARGET))
         run.step(position, -opposite(world).float())
         return position
 
@@ -192,7 +193,7 @@ def clipped_models():
 
     def release(world, noise):
         position = opposite(world)
-        run = rule.begin(position, noise=noise, **TARGET)
+        run = rule.begin(position, Conditions(noise=noise, **TARGET))
         run.step(position, torch.zeros(SIZE))
         return position
 

@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import traceback
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -168,8 +169,8 @@ def test_a_mechanism_that_lies_opens_nothing(marked, digits):
     class Liar:
         steps = 4
 
-        def begin(self, position, *, noise, epsilon, delta, across):
-            return honest.begin(position, noise=noise, epsilon=8.0, delta=delta)
+        def begin(self, position, conditions):
+            return honest.begin(position, replace(conditions, epsilon=8.0))
 
     unlearn(marked, digits, Liar())
     with pytest.raises(TargetNotMetError):
