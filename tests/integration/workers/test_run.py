@@ -335,8 +335,8 @@ def test_noise_and_weights_are_overwritten_however_the_run_ends(workshop, monkey
     class Watched(SecureNoise):
         __slots__ = ()
 
-        def __init__(self):
-            super().__init__()
+        def __init__(self, device):
+            super().__init__(device)
             noises.append(self)
 
     def watched(*args, **kwargs):
