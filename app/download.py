@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import httpx
 
 from app.domain.errors import DownloadError, VerificationError
-from app.domain.filenames import certificate_filename, weights_filename
+from app.domain.release import certificate_filename, weights_filename
 from app.retries import asks_for_patience
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from app.certificates.weights_file import StoredTensor, WeightsFile, opened
 from app.domain.description import ModelDescription
 from app.domain.errors import ConfigurationError, InvalidInputError, VerificationError
 from app.domain.extras import TABLES, loaded
-from app.domain.filenames import certificate_filename
 from app.domain.heads import linear_head, ridge_head
+from app.domain.release import certificate_filename
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.words import metric_in_words

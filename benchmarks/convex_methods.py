@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.accounting import retraining
+from app.accounting import exact
+from app.accounting.guarantees import ExactGuarantee
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import Outlook
 from app.accounting.terms import Neighbours
@@ -119,7 +120,11 @@ def retrained(steps: int) -> Planner:
     """Return ``steps`` noise-free steps from zeros."""
 
     def plan(_: Case, __: History, ___: tuple[int, ...], ____: Target) -> Plan:
-        return Plan(steps=steps, fresh_start=True, account=lambda _taken: retraining.account())
+        return Plan(
+            steps=steps,
+            fresh_start=True,
+            account=lambda _taken: ExactGuarantee(terms=exact.RETRAINING),
+        )
 
     return plan
 

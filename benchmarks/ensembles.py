@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.accounting.sharded_retraining import expected_members
+from app.accounting.exact import expected_members
 from benchmarks import ensembles_cases as cases
 from benchmarks.ensembles_cases import Case
 from benchmarks.ensembles_figures import draw, table

@@ -30,7 +30,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from app.certificates.noise import Noise, draws_of, grid_of
+from app.certificates.parameters import draws_of, grid_of
+from app.certificates.schema import NoiseSection
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import tensors_sha256
 from app.domain.architectures.base import BaseDigest
@@ -277,10 +278,10 @@ def _phase(
     plan = run.data.plan
     parameters = mechanism_of(plan).taken(plan, certified.noisy_steps).parameters()
     draws = draws_of(plan.mechanism, parameters, basis=run.basis)
-    noise: Noise | None = None
+    noise: NoiseSection | None = None
     if draws:
         count = sum(drawn.values())
-        noise = Noise(generator, grid=grid_of(plan.mechanism, draws), drawn=count)
+        noise = NoiseSection(generator=generator, grid=grid_of(plan.mechanism, draws), drawn=count)
     return CertifyingPhase(
         plan=plan,
         parameters=parameters,

@@ -1,21 +1,14 @@
 """DP-SGD with group privacy: train privately once, and forgetting needs no step at all.
 
 ``steps`` steps; each takes every record with probability ``sampling_rate`` (Poisson), clips its
-gradient to norm C and adds N(0, (noise_multiplier C)^2 I) to the sum. For ``group_size`` forgotten
-records the number taken in a step is binomial, so a step is dominated by a mixture of Gaussians
-whose means are 0, 1, ..., k clips apart (Ganesh 2024, arXiv 2401.10294). The composition is
-numerical and pessimistic (Google's dp_accounting, connect the dots); delta below 1e-10 is refused,
-because the composition's own rounding is not far below. Without sampling it is one Gaussian.
+gradient to norm C and adds N(0, (noise_multiplier C)^2 I) to the sum. A step is dominated by a
+mixture of Gaussians whose means are 0, 1, ..., k clips apart, for ``group_size`` = k forgotten
+records. The composition is numerical and pessimistic (Google's dp_accounting, connect the dots);
+without sampling it is one Gaussian. With a ``dimension``, floats count, too.
 
-With a ``dimension`` the guarantee is about what a worker computes: the sum of clipped gradients in
-float64, its noise added and rounded to the public grid; what follows is post-processing. The sums
-of both worlds are off by rounding, which the sensitivity allows for.
-
-Guarantee: privacy profile. Neighbouring relation: add_remove. Assumptions:
- 1. Poisson sampling, per-record clipping and the noise are as stated;
- 2. the model was trained once and not touched since: later runs need their own accounting;
- 3. group_size is at least the number of all records forgotten so far. The bound is for gradients
-    of any norm up to C, 0 included, so that it holds for every smaller group as well.
+Guarantee: privacy profile. Neighbouring relation: add_remove. Assumptions: ``TERMS``; the bound is
+for gradients of any norm up to C, 0 included, so that it holds for every smaller group as well.
+Source: docs/guarantees.md, section 8.
 """
 
 import math
@@ -29,7 +22,6 @@ from app.accounting.precision import sampling_residue
 from app.accounting.search import smallest_noise_by_secant
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import (
-    require_delta,
     require_fraction,
     require_positive,
     require_steps,
@@ -112,6 +104,7 @@ def largest_sample(*, records: int, sampling_rate: float) -> int:
     return min(records, math.ceil((records * rate + above) * (1 + 1e-12)))
 
 
+@lru_cache(maxsize=1024)
 def calibrate(
     *,
     epsilon: float,
@@ -122,31 +115,10 @@ def calibrate(
     records: int | None = None,
     dimension: int | None = None,
 ) -> float:
-    """Return the smallest noise multiplier that reaches (epsilon, delta), rounded up.
-
-    A search over some six accountings. The answer is at most 0.1 % above the smallest.
-    """
-    return _calibrated(
-        require_positive("epsilon", epsilon),
-        require_delta(delta),
-        require_fraction("sampling_rate", sampling_rate),
-        require_steps("steps", steps),
-        require_group(group_size),
-        records,
-        dimension,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _calibrated(
-    epsilon: float,
-    delta: float,
-    rate: float,
-    steps: int,
-    group: int,
-    records: int | None,
-    dimension: int | None,
-) -> float:
+    """Return a noise multiplier that reaches (epsilon, delta), at most 0.1 % above the least."""
+    rate = require_fraction("sampling_rate", sampling_rate)
+    steps = require_steps("steps", steps)
+    group = require_group(group_size)
     allowed = math.log(gaussian.mu_of(epsilon=epsilon, delta=delta))
 
     def excess(noise: float) -> float:
@@ -225,10 +197,7 @@ def _composed_epsilon(
 
 @lru_cache(maxsize=4)
 def composed(noise_multiplier: float, sampling_rate: float, steps: int, group_size: int) -> Any:  # noqa: ANN401 - dp_accounting has no types
-    """Return the privacy loss distribution of the whole training for a group, sampled.
-
-    The library takes a second to import, so only this function does.
-    """
+    """Return the privacy loss distribution of the whole training for a group, sampled."""
     mixture = loaded("app.accounting.mixture_of_gaussians", extra=ACCOUNTING)
     width = loaded("app.accounting.dp_sgd_resolution", extra=ACCOUNTING).resolution(
         noise_multiplier=noise_multiplier,

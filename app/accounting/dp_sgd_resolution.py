@@ -23,10 +23,7 @@ _LOG_TAIL = -50.0
 def resolution(
     *, noise_multiplier: float, sampling_rate: float, steps: int, group_size: int
 ) -> float:
-    """Return the width of a cell, in nats: as fine as is useful, or else as is quick.
-
-    ``sampling_rate`` is below 1.
-    """
+    """Return the width of a cell, in nats: as fine as is useful, or else as is quick."""
     needed = min(
         _COARSEST_NEEDED, _loss_std(noise_multiplier, sampling_rate, group_size) / _CELLS_PER_STD
     )

@@ -28,10 +28,7 @@ _ROOT_HALF = math.sqrt(0.5)
 
 
 def log_delta(*, mu: float, epsilon: float) -> float:
-    """Return the natural logarithm of delta(epsilon) for mu-GDP, without outward rounding.
-
-    Exact to float64 wherever delta is above 1e-300; an upper bound below that.
-    """
+    """Return log delta(epsilon) of mu-GDP, not rounded outward; below 1e-300 an upper bound."""
     far = epsilon / mu
     x = far - mu / 2
     y = far + mu / 2
@@ -98,10 +95,7 @@ def delta_of(*, mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(*, mu: float, delta: float) -> float:
-    """Return the smallest epsilon for which mu-GDP gives (epsilon, delta), rounded up.
-
-    0 where delta(0) <= delta already.
-    """
+    """Return the smallest epsilon for which mu-GDP gives (epsilon, delta), 0 or rounded up."""
     mu = require_positive("mu", mu)
     delta = require_delta(delta)
     if delta_of(mu=mu, epsilon=0.0) <= delta:
@@ -134,10 +128,7 @@ def mu_of(*, epsilon: float, delta: float) -> float:
 
 
 def advantage_of(*, mu: float) -> float:
-    """Return the largest true-positive minus false-positive rate of any attacker, 2 Phi(mu/2) - 1.
-
-    Source: Chourasia & Shah 2023, Theorem 4.1, in the exact form that mu-GDP allows.
-    """
+    """Return any attacker's largest advantage, 2 Phi(mu/2) - 1 (Chourasia & Shah 2023, 4.1)."""
     return delta_of(mu=mu, epsilon=0.0)
 
 

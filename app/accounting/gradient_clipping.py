@@ -5,18 +5,12 @@
 
 Gradients come from retain data only; ``clip`` scales a vector down to a norm. Symbols of the paper:
 C0 = initial_clip, C1 = gradient_clip, gamma = learning_rate, lambda = weight_decay,
-sigma = noise_std, T = steps. All but C0 and T may vary by step.
+sigma = noise_std, T = steps. All but C0 and T may vary by step. The step map is
+(1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss.
 
-x may be measured in any affine frame u = (x - centre) / scale that does not depend on the training
-data; norms and noise are then those of u.
-
-Guarantee: at each epsilon the better of two: mu-GDP, by the running minimum, and the reflection
-coupling of the worlds, which meet where the steps contract enough. Neighbouring relation: any two
-starts. Assumptions:
- 1. all of the run happens in one affine frame that does not depend on the training data;
- 2. parameters are fixed before the run and do not depend on the original weights;
- 3. nothing but the final iterate is released.
-The step map is (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss.
+Guarantee: at each epsilon the better of mu-GDP, by the running minimum, and of the reflection
+coupling. Neighbouring relation: any two starts. Assumptions: ``TERMS``; norms and noise may be
+those of any affine frame that they allow. Source: docs/guarantees.md, section 3.
 
 With a ``dimension`` the guarantee is about what a worker computes in floats; without, about real
 numbers, as in the paper.
@@ -46,7 +40,7 @@ from app.accounting.guarantees import (
     ProfileGuarantee,
 )
 from app.accounting.search import meeting, smallest_noise, smallest_noise_by_secant
-from app.accounting.terms import Neighbours, Terms, enforced
+from app.accounting.terms import any_start
 from app.domain.checks import require_non_negative, require_positive, require_steps
 from app.domain.errors import CalibrationError, ParameterError
 from app.domain.schedules import Schedule, at, varies
@@ -55,27 +49,15 @@ NAME = "gradient_clipping"
 _WIDTH, _NEAR = 1e-4, 1e-3
 _WORTH_A_SEARCH = 1e-3
 
-TERMS = Terms(
-    neighbours=Neighbours.ANY_START,
-    adaptive=False,
-    assumptions=enforced(
-        "every gradient of the noisy steps came from retained records",
-        "the reference frame does not depend on the training data",
-        "all parameters were fixed before the run",
-        "no earlier iterate was released or stored",
-    ),
-    source="Koloskova et al. 2025, eq. 3 and Theorem A.9; "
+TERMS = any_start(
+    "Koloskova et al. 2025, eq. 3 and Theorem A.9; "
     "Bok, Su & Altschuler 2024 for the trade-off function; Lindvall & Rogers 1986 for the coupling",
 )
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """The noise-free part of one step, checked once.
-
-    The contraction is 1 - learning_rate * weight_decay, rounded up; the shift is
-    2 * learning_rate * gradient_clip.
-    """
+    """The noise-free part of one step: its contraction, rounded up, and its shift."""
 
     contraction: float
     shift: float
@@ -95,10 +77,7 @@ def step_size(*, gradient_clip: float, learning_rate: float, weight_decay: float
 
 
 class Odometer:
-    """Counts the steps that were actually taken and says what they are worth.
-
-    Without a ``dimension``, the numbers in a position, it counts in real arithmetic.
-    """
+    """Counts the steps that were taken and says what they are worth."""
 
     def __init__(
         self, *, initial_clip: float, dimension: int | None = None, cells: int = CELLS

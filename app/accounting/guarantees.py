@@ -97,10 +97,7 @@ class GaussianGuarantee(Guarantee):
         return min(1.0, alone + weighed(self.slack, epsilon))
 
     def _turning_point(self) -> float:
-        """Return where delta is least: its slope is e^epsilon (slack - Phi(-epsilon/mu - mu/2)).
-
-        What holds there holds at every larger epsilon.
-        """
+        """Return where delta is least; what holds there holds at every larger epsilon."""
         if not 0 < self.slack < 1 or self.mu == 0:
             return 0.0
         return max(0.0, -self.mu * (NormalDist().inv_cdf(self.slack) + self.mu / 2))
@@ -112,10 +109,7 @@ class GaussianGuarantee(Guarantee):
 
 @dataclass(frozen=True)
 class RenyiGuarantee(Guarantee):
-    """A bound on the Renyi divergence at every order above 1 and up to ``highest_order``.
-
-    The curve is infinite where the theorem says nothing.
-    """
+    """A bound, perhaps infinite, on the Renyi divergence at orders up to ``highest_order``."""
 
     kind: ClassVar[str] = "renyi"
 
@@ -174,10 +168,7 @@ class PointGuarantee(Guarantee):
         return self.at_delta
 
     def advantage(self) -> float:
-        """Return delta + (1 - delta) tanh(epsilon/2).
-
-        Source: Kairouz, Oh & Viswanath 2015, Theorem 3.4; Dong, Roth & Su 2022, Proposition 2.5.
-        """
+        """Return delta + (1 - delta) tanh(epsilon/2) (Kairouz, Oh & Viswanath 2015, 3.4)."""
         spread = math.tanh(self.at_epsilon / 2)
         return min(1.0, (self.at_delta + (1 - self.at_delta) * spread) * (1 + 1e-15))
 

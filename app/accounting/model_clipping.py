@@ -11,18 +11,10 @@ standard deviations apart (``gaussian.log_delta``):
     eps_t       = log(1 + (e^eps - 1) / delta_t)
     delta_{t+1} = delta_t * theta_{eps_t}(2 C2 / sigma)
 
-The step is (theta, eps_t)-Dobrushin whatever the gradients are (Balle, Barthe, Gaboardi & Geumlek
-2019, Theorem 1). The paper's Theorem 4.2 keeps eps in place of eps_t, which is weaker.
-
-As a worker computes it, with a ``dimension``: the kernel of a step, its position rounded to float64
-and its sum to the public grid, lies from every start within a residue (mu, tv) of the ideal one. So
-the Gaussians of a step are 2 mu further apart, and each world's chain is within steps * tv of one
-of such kernels: delta_T + (1 + e^eps) steps tv is left.
+With a ``dimension``, floats add 2 mu to each distance and (1 + e^eps) steps tv in the end.
 
 Guarantee: one point (epsilon, delta). Neighbouring relation: any two starts. Assumptions:
- 1. the frame in which norms are taken does not depend on the training data;
- 2. parameters are fixed before the run and do not depend on the original weights;
- 3. nothing but the final iterate is released.
+``TERMS``. Source: docs/guarantees.md, section 5.
 """
 
 import math
@@ -30,7 +22,7 @@ import math
 from app.accounting import gaussian
 from app.accounting.guarantees import PointGuarantee
 from app.accounting.precision import NONE, Residue, sampling_residue
-from app.accounting.terms import Neighbours, Terms, enforced
+from app.accounting.terms import any_start
 from app.domain.checks import (
     require_delta,
     require_noise,
@@ -44,24 +36,13 @@ NAME = "model_clipping"
 MOST_STEPS = 1_000_000
 _HOPELESS = -700.0  # log delta: what is left is not the steps'
 
-TERMS = Terms(
-    neighbours=Neighbours.ANY_START,
-    adaptive=False,
-    assumptions=enforced(
-        "every gradient of the noisy steps came from retained records",
-        "the reference frame does not depend on the training data",
-        "all parameters were fixed before the run",
-        "no earlier iterate was released or stored",
-    ),
-    source="Koloskova et al. 2025, eq. 4; Balle et al. 2019, Theorem 1",
+TERMS = any_start(
+    "Koloskova et al. 2025, eq. 4; Balle et al. 2019, Theorem 1",
 )
 
 
 class Odometer:
-    """Counts the steps that were actually taken and says what they are worth at one epsilon.
-
-    Without a ``dimension`` it counts in real arithmetic; ``separation_of`` gets the same.
-    """
+    """Counts the steps that were taken and says what they are worth at one epsilon."""
 
     __slots__ = ("_dimension", "_draws", "_epsilon", "_log_growth", "log_delta", "steps")
 
@@ -167,10 +148,7 @@ def steps_needed(
 
 
 def separation_of(model_clip: float, noise_std: float, *, dimension: int | None = None) -> float:
-    """Return how far apart a step's Gaussians may be, in standard deviations, rounded up.
-
-    2 model_clip / noise_std, and with a ``dimension`` what floats add to it.
-    """
+    """Return how far apart a step's Gaussians may be, in standard deviations, rounded up."""
     return _separation("model_clip", model_clip, noise_std, dimension)
 
 

@@ -11,18 +11,13 @@ release within e of the Gibbs distribution of the retained data at order q, wher
     e >= q log(B) exp(-lambda eta K_A / (2 B))                        (training)
     e >= 2 q w (r/n) log(B) / (1 - 2 q w),  w = exp(-lambda eta K / (2 B))   (each request)
 
-and eta <= lambda / (64 B q^2 (beta + lambda)^2), which Theorem G.22 needs for its proof.
+and eta <= lambda / (64 B q^2 (beta + lambda)^2). In floats, the mean of each step is off by half a
+cell's diagonal, times 1 + eta (beta + lambda), and by its arithmetic; all steps that the lineage
+has taken compose to sqrt(steps) times that.
 
-As a worker computes it, each step's sum is rounded to the public grid and the next one starts from
-there: the mean of its Gaussian is off by at most half a cell's diagonal, times the step's Lipschitz
-constant 1 + eta (beta + lambda), and by the arithmetic of float64. All steps that the lineage has
-taken so far compose to sqrt(steps) times that, over the noise, beside what the sampler leaves.
-
-Guarantee: Renyi curve, one way: real release against that Gibbs distribution. The theorem says
-nothing about the opposite direction. Neighbouring relation: replacement, any number of records.
-Assumptions (asserted): 1. the bound on the loss; 2. the smoothness of the loss, which for networks
-is the operator's word. Enforced: the step sizes, the noise, the counts, the start.
-Source: Chourasia & Shah 2023, Theorem 5.2, with the step counts as its proof uses them.
+Guarantee: Renyi curve, one way: real release against that Gibbs distribution. Neighbouring
+relation: replacement, any number of records. Assumptions: ``TERMS``. Source: docs/guarantees.md,
+section 7.
 """
 
 import math
@@ -61,11 +56,7 @@ TERMS = Terms(
 
 
 def capped_smoothness(smoothness: float) -> float:
-    """Return the largest curvature of bound * tanh(loss / bound), whatever the bound.
-
-    That is at most 1.28 times the loss's own, which must be convex and never negative:
-    docs/guarantees.md, section 7.
-    """
+    """Return the largest curvature of bound * tanh(loss / bound): docs/guarantees.md, section 7."""
     return _CAPPING * smoothness
 
 
@@ -83,10 +74,7 @@ def account(
     unlearning_steps: int,
     earlier_steps: int = 0,
 ) -> Guarantee:
-    """Return the guarantee of every release of the lineage.
-
-    ``earlier_steps`` are those of earlier requests, whose rounding counts too.
-    """
+    """Return the guarantee of every release; ``earlier_steps``, of earlier requests, round, too."""
     rate = require_positive("learning_rate", learning_rate)
     decay = require_positive("weight_decay", weight_decay)
     curvature = (require_positive("smoothness", smoothness) + decay) ** 2
@@ -114,47 +102,21 @@ def account(
         return max(discretisation, training, request) * (1 + 1e-12)
 
     ideal = RenyiGuarantee(terms=TERMS, curve=curve, highest_order=highest)
-    residue = _residue(
-        learning_rate=rate,
-        weight_decay=decay,
-        smoothness=smoothness,
-        loss_bound=loss_bound,
-        noise_std=noise_std,
-        dimension=dimension,
-        steps=training_steps + unlearning_steps + require_count("earlier_steps", earlier_steps),
-    )
-    return computed(ideal, residue)
-
-
-def _residue(
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    loss_bound: float,
-    noise_std: float,
-    dimension: int,
-    steps: int,
-) -> Residue:
-    """Return how far floats take a lineage of ``steps`` steps from the ideal one.
-
-    The gradient's norm is at most 2 sqrt(smoothness loss_bound), so a position is a vector of norm
-    gradient / weight_decay and a Gaussian one, whose variance the start or the steps bound.
-    """
-    gradient = 2 * math.sqrt(smoothness * loss_bound)
-    pull = learning_rate * weight_decay
-    start_std = noise_std / math.sqrt(2 * pull)
-    settled_std = noise_std / math.sqrt(pull * (2 - pull))
-    reach = gradient / weight_decay
-    reach += noise_norm(dimension=dimension, noise_std=max(start_std, settled_std))
+    # The gradient's norm is at most 2 sqrt(smoothness loss_bound), so a position is a vector of
+    # norm gradient / weight_decay and a Gaussian one, whose variance the steps bound.
+    steps = training_steps + unlearning_steps + require_count("earlier_steps", earlier_steps)
+    pull = rate * decay
+    settled_std = noise_std / math.sqrt(pull * (2 - pull))  # wider than the start
+    reach = 2 * math.sqrt(smoothness * loss_bound) / decay
+    reach += noise_norm(dimension=dimension, noise_std=settled_std)
     sampler = sampling_residue(
         dimension=dimension, draws=steps, reach=reach * (1 + 1e-9), noise_std=noise_std
     )
-    growth = 1 + learning_rate * (smoothness + weight_decay)
+    growth = 1 + rate * (smoothness + decay)
     moved = growth * cell_diagonal(dimension=dimension, noise_std=noise_std) / 2
     moved += _ARITHMETIC * reach
     mu = sampler.mu + math.sqrt(steps) * moved / noise_std
-    return Residue(mu=mu * (1 + 1e-12), delta=sampler.delta)
+    return computed(ideal, Residue(mu=mu * (1 + 1e-12), delta=sampler.delta))
 
 
 def steps_needed(
@@ -170,10 +132,7 @@ def steps_needed(
     records: int,
     request_size: int,
 ) -> tuple[int, int]:
-    """Return the smallest (K_A, K) that keep the divergence at ``order`` below a target.
-
-    K_A >= (2B/(lambda eta)) log(q log(B)/e), K >= (2B/(lambda eta)) log(2q (e + (r/n) log B)/e).
-    """
+    """Return the smallest (K_A, K) that keep the divergence at ``order`` below a target."""
     target = require_positive("divergence", divergence)
     variance = require_noise("noise_std", noise_std) ** 2 / (2 * learning_rate)
     log_bound = 4 * require_positive("loss_bound", loss_bound) / variance

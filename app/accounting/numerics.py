@@ -20,10 +20,7 @@ _MOST_ITERATIONS: Final = 400
 
 
 def erfcx(x: float) -> float:
-    """Return exp(x^2) erfc(x) for x of at least 0, within 1e-14.
-
-    Beyond 3 by its continued fraction (Abramowitz & Stegun, equation 7.1.14).
-    """
+    """Return exp(x^2) erfc(x) for x >= 0, within 1e-14 (Abramowitz & Stegun, equation 7.1.14)."""
     if x < _FRACTION_FROM:
         return math.exp(x * x) * math.erfc(x)
     below = x
@@ -33,10 +30,7 @@ def erfcx(x: float) -> float:
 
 
 def integral(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Return the integral of a smooth positive function, and a bound on what it may be off by.
-
-    Gauss-Legendre quadrature on equal panels; half as many give the bound.
-    """
+    """Return a smooth function's Gauss-Legendre integral, and a bound on what it is off by."""
     coarse = _by_panels(function, low, high, _PANELS // 2)
     fine = _by_panels(function, low, high, _PANELS)
     return fine, abs(fine - coarse)

@@ -2,12 +2,9 @@
 
     x0 = clip(x, initial_clip) + N(0, noise_std^2 I)
 
-Symbols of the paper: C0 = initial_clip, sigma = noise_std.
-
-Guarantee: mu-GDP with mu = 2 C0 / sigma, exactly. Neighbouring relation: any two starts.
-Assumptions:
- 1. the frame in which the norm is taken does not depend on the training data;
- 2. parameters are fixed before the run and do not depend on the original weights.
+Symbols of the paper: C0 = initial_clip, sigma = noise_std. Guarantee: mu-GDP with
+mu = 2 C0 / sigma, exactly. Neighbouring relation: any two starts. Assumptions: ``TERMS``. Source:
+docs/guarantees.md, section 4.
 """
 
 from app.accounting import gaussian

@@ -1,14 +1,9 @@
 """What floats do to a proof: the public grid, and how far a computed release may be from the ideal.
 
-The theorems speak of real numbers. A worker computes in float64: at each noisy step it adds
-Gaussian numbers to a position and rounds the sum to a *grid*, a power of two near 2^-20 of the
-noise's standard deviation, which depends on nothing else. So a release is a grid point, and all
-that an attacker can read from its digits is which cell of the grid the sum fell into.
-
-What is left is a ``Residue``: in either world, the computed release is within ``mu`` (as Gaussian
-differential privacy) and ``delta`` (as total variation) of the one that the theorem speaks of.
-``computed_guarantee`` adds it to a guarantee. docs/guarantees.md, section 11, has the proof and the
-constants.
+At each noisy step a worker rounds the sum of position and noise, in float64, to a *grid*, a power
+of two near 2^-20 of the noise's standard deviation, which depends on nothing else. In either world,
+the computed release is then within a ``Residue`` of the one that the theorem speaks of;
+``computed_guarantee`` adds it to a guarantee. Source: docs/guarantees.md, section 11.
 """
 
 import math
@@ -35,10 +30,7 @@ _BEYOND_EXP: Final = 700.0
 
 @dataclass(frozen=True)
 class Residue:
-    """How far a computed release is, in each world, from the one of the theorem.
-
-    ``mu`` as Gaussian differential privacy, and beside that ``delta`` as total variation.
-    """
+    """How far a computed release is from the theorem's, in each world: ``mu``-GDP and ``delta``."""
 
     mu: float
     delta: float
@@ -48,10 +40,7 @@ NONE: Final = Residue(mu=0.0, delta=0.0)
 
 
 def grid_of(noise_std: float) -> float:
-    """Return the grid for noise of one standard deviation: a power of two.
-
-    At least 2^-20 noise_std and less than twice that.
-    """
+    """Return the grid for some noise: the power of two from 2^-20 noise_std to below twice that."""
     mantissa, exponent = math.frexp(require_noise("noise_std", noise_std))
     return math.ldexp(1.0, exponent - GRID_BITS - (mantissa == 0.5))
 

@@ -45,10 +45,7 @@ def reflection_delta(
     steps: int,
     epsilon: float = 0.0,
 ) -> float:
-    """Return delta of a noisy chain by the reflection coupling (docs/guarantees.md, 3.2).
-
-    At epsilon = 0 it is a bound on the total variation.
-    """
+    """Return delta, at 0 the total variation, by the coupling of docs/guarantees.md, 3.2."""
     numbers = _steps(contraction, shift, noise_std, steps)
     run = tuple((NoisyStep(*step), 1) for step in numbers)
     return apart_after(start_distance, run).delta(epsilon=epsilon)
@@ -62,10 +59,7 @@ def present_mu(
     steps: int,
     start_distance: float = 0.0,
 ) -> float:
-    """Return mu for records still present, whose maps differ at every step.
-
-    Source: docs/guarantees.md, section 2.4.
-    """
+    """Return mu for records still present, whose maps differ (docs/guarantees.md, section 2.4)."""
     contractions, shifts, noise_stds = zip(
         *_steps(contraction, shift, noise_std, steps), strict=True
     )
@@ -88,10 +82,7 @@ def worst_case_drift(
     neighbours: Annotated[Neighbours, Strict(strict=False)] = Neighbours.ZERO_OUT,
     records: int = 1,
 ) -> float:
-    """Return Z, the drift bound for ``records`` records at the worst position.
-
-    Source: docs/guarantees.md, section 6.
-    """
+    """Return Z, the drift of records at the worst position (docs/guarantees.md, section 6)."""
     recipe = Recipe(
         learning_rate=learning_rate,
         weight_decay=weight_decay,

@@ -42,10 +42,7 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Terms:
-    """The small print that travels with every guarantee.
-
-    ``reference`` is what the real release is compared with; ``source`` names paper and theorem.
-    """
+    """The small print of a guarantee: what it compares with what, when it holds, who proved it."""
 
     neighbours: Neighbours
     adaptive: bool
@@ -58,6 +55,21 @@ class Terms:
 def enforced(*statements: str) -> tuple[Assumption, ...]:
     """Return assumptions that the service's code makes true."""
     return tuple(Assumption(statement, Support.ENFORCED) for statement in statements)
+
+
+def any_start(source: str) -> Terms:
+    """Return the terms of a run of noisy steps from any start, in a public frame."""
+    return Terms(
+        neighbours=Neighbours.ANY_START,
+        adaptive=False,
+        assumptions=enforced(
+            "every gradient of the noisy steps came from retained records",
+            "the reference frame does not depend on the training data",
+            "all parameters were fixed before the run",
+            "no earlier iterate was released or stored",
+        ),
+        source=source,
+    )
 
 
 def asserted(*statements: str) -> tuple[Assumption, ...]:

@@ -18,7 +18,7 @@ from app.api.protocol.schemas import Answer, Page
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
-from app.domain.filenames import signature_filename, weights_filename
+from app.domain.release import signature_filename, weights_filename
 from app.domain.states import VersionState
 from app.ledger.certificates import issued
 from app.models import serving

@@ -12,9 +12,9 @@ Parsing checks only sizes, depths and encodings; ``verification`` checks the res
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from securesystemslib.dsse import Envelope
 
@@ -31,14 +31,12 @@ MAX_LEAVES: Final = 200_000
 _SECTIONS: Final = {"media_type", "envelope", "log", "request", "growth"}
 _MAX_INTEGER: Final = 2**63 - 1
 
+Proof = TypeVar("Proof", "LeafProof", "TreeGrowth")
+
 
 @dataclass(frozen=True)
 class LogProof:
-    """A certificate's place in the transparency log: its entry's exact text, proof and checkpoint.
-
-    The consistency proof, if any, shows that the checkpoint's tree begins with the ``old_size``
-    entries of an older one.
-    """
+    """A certificate's place in the log: its entry's text, the proofs, and a signed checkpoint."""
 
     entry: str
     index: int
@@ -63,10 +61,7 @@ class LogProof:
 
 @dataclass(frozen=True)
 class LeafProof:
-    """Some of the commitments in a certificate's tree, by their places, with their multiproof.
-
-    ``members`` says of an ensemble's, by the same places, which member learned from each record.
-    """
+    """Some commitments of a tree, and of an ensemble's their members, by place, and their proof."""
 
     leaves: Mapping[int, bytes]
     siblings: tuple[bytes, ...]
@@ -95,24 +90,6 @@ class LeafProof:
 
 
 @dataclass(frozen=True)
-class RequestProof:
-    """A certificate's relation to one forget request.
-
-    The weights may have learned from the ``covered`` records, never from the ``excluded`` ones.
-    """
-
-    covered: LeafProof | None
-    excluded: LeafProof | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            name: None if proof is None else proof.to_json()
-            for name, proof in (("covered", self.covered), ("excluded", self.excluded))
-        }
-
-
-@dataclass(frozen=True)
 class TreeGrowth:
     """The proof that a tree of commitments begins with the ``old_size`` first ones."""
 
@@ -125,18 +102,27 @@ class TreeGrowth:
 
 
 @dataclass(frozen=True)
-class Growth:
-    """How a certificate's trees grew since an older one of the same lineage."""
+class ByTree(Generic[Proof]):
+    """What is proved of each of a certificate's two trees of commitments, if anything is."""
 
-    covered: TreeGrowth | None
-    excluded: TreeGrowth | None
+    covered: Proof | None
+    excluded: Proof | None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            name: None if proof is None else proof.to_json()
-            for name, proof in (("covered", self.covered), ("excluded", self.excluded))
+            name: None if proof is None else proof.to_json() for name, proof in vars(self).items()
         }
+
+
+RequestProof = ByTree[LeafProof]
+"""A certificate's relation to one forget request.
+
+The weights may have learned from the ``covered`` records, never from the ``excluded`` ones.
+"""
+
+Growth = ByTree[TreeGrowth]
+"""How a certificate's trees grew since an older one of the same lineage."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +166,8 @@ def read_bundle(content: bytes) -> Bundle:
         return Bundle(
             envelope=_envelope(document["envelope"]),
             log=_log(document["log"]),
-            request=_request(document.get("request")),
-            growth=_growth(document.get("growth")),
+            request=_by_tree(document.get("request"), _leaves, "request"),
+            growth=_by_tree(document.get("growth"), _tree_growth, "growth"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError("bundle", "not a bundle") from error
@@ -208,19 +194,19 @@ def _log(document: Mapping[str, Any]) -> LogProof:
     return proof
 
 
-def _request(document: Mapping[str, Any] | None) -> RequestProof | None:
+def _by_tree(
+    document: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Proof], section: str
+) -> ByTree[Proof] | None:
     if document is None:
         return None
-    proof = RequestProof(
-        covered=_leaves(document["covered"]), excluded=_leaves(document["excluded"])
-    )
-    _require(proof.to_json() == document, "its request section is not in the form that was written")
+    parts = (document["covered"], document["excluded"])
+    proof = ByTree(*(None if part is None else read(part) for part in parts))
+    same = proof.to_json() == document
+    _require(same, f"its {section} section is not in the form that was written")
     return proof
 
 
-def _leaves(document: Mapping[str, Any] | None) -> LeafProof | None:
-    if document is None:
-        return None
+def _leaves(document: Mapping[str, Any]) -> LeafProof:
     indices = [_integer(index) for index in document["indices"]]
     commitments = _hashes(document["commitments"], most=MAX_LEAVES)
     members = document.get("members")
@@ -237,19 +223,7 @@ def _member(value: Any) -> int:  # noqa: ANN401
     return member
 
 
-def _growth(document: Mapping[str, Any] | None) -> Growth | None:
-    if document is None:
-        return None
-    growth = Growth(
-        covered=_tree_growth(document["covered"]), excluded=_tree_growth(document["excluded"])
-    )
-    _require(growth.to_json() == document, "its growth section is not in the form that was written")
-    return growth
-
-
-def _tree_growth(document: Mapping[str, Any] | None) -> TreeGrowth | None:
-    if document is None:
-        return None
+def _tree_growth(document: Mapping[str, Any]) -> TreeGrowth:
     return TreeGrowth(
         old_size=_integer(document["old_size"]),
         hashes=_hashes(document["hashes"], most=MAX_PROOF),

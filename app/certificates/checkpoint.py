@@ -22,10 +22,7 @@ _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The log's signed state: its first ``size`` entries have this root.
-
-    Its origin, the log's name, is also the signing key's; further lines are extensions.
-    """
+    """The log's signed state: its first ``size`` entries have this root; origin is its name."""
 
     origin: str
     size: int

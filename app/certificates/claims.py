@@ -26,10 +26,7 @@ def claims_of(
     backbone: BackboneDigest | None,
     base: BaseDigest | None = None,
 ) -> dict[str, Any]:
-    """Return a statement's fields ``guarantee``, ``accountant`` and ``assumptions``.
-
-    ``TargetNotMetError`` if the guarantee is weaker than the target.
-    """
+    """Return ``guarantee``, ``accountant`` and ``assumptions``, or raise ``TargetNotMetError``."""
     guarantee = mechanism.account()
     if not guarantee.meets(epsilon=epsilon, delta=delta):
         raise TargetNotMetError("the target is not met")
@@ -55,13 +52,7 @@ def claims_of(
 def exclusion_assumptions(
     backbone: BackboneDigest | None, base: BaseDigest | None = None, *, trained_anew: bool
 ) -> list[dict[str, str]]:
-    """Return the assumptions behind the statement that records never influenced the weights.
-
-    Args:
-        backbone: the public weights that the model stands on.
-        base: its network's public tensors.
-        trained_anew: whether the weights come from a training that began without the records.
-    """
+    """Return the assumptions behind the statement that records never influenced the weights."""
     unread = enforced("the records were held out: no gradient ever read them")
     if trained_anew:  # earlier weights may have read them, and others' requests depend on those
         unread = (

@@ -19,10 +19,7 @@ _DIGITS = 3
 def measured_audit(
     *, auc_before: float, auc_after: float, forgotten: int, held_out: int
 ) -> dict[str, Any]:
-    """Return the field for an attack on the initial and on the released weights.
-
-    Both areas are under the ROC curve; forgotten records are the members, held-out ones are not.
-    """
+    """Return the field for an attack: areas under the ROC curve, before and after the run."""
     return {
         "attack": ATTACK,
         "auc_before": round(auc_before, _DIGITS),
@@ -45,10 +42,7 @@ def unmeasured_audit(*, forgotten: int, held_out: int) -> dict[str, Any]:
 
 
 def check_audit(audit: Audit, *, forgotten: int, held_out: int) -> None:
-    """Check a certificate's ``audit`` field; its two figures cannot be recomputed.
-
-    The certificate accounts for ``forgotten`` records, its evaluation read ``held_out`` ones.
-    """
+    """Check a certificate's ``audit`` field, apart from its figures, by its record counts."""
     stated = audit.model_dump(exclude_unset=True)
     counts = {"forgotten": audit.forgotten_records, "held_out": audit.held_out_records}
     if audit.auc_before is not None and audit.auc_after is not None:

@@ -18,10 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     generate_private_key,
 )
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.dsse import Envelope
 
-from app.certificates.private_keys import load_private_key
+from app.certificates.private_keys import load_private_key, public_pem
 from app.certificates.schema import STATEMENT_TYPE
 from app.certificates.signing import PAYLOAD_TYPE
 from app.domain.errors import ConfigurationError
@@ -54,11 +53,7 @@ class ModelSigner:
     @property
     def public_key_pem(self) -> str:
         """The public key, for verifiers."""
-        return (
-            self._private_key.public_key()
-            .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-            .decode()
-        )
+        return public_pem(self._private_key.public_key())
 
     def sign(self, *, name: str, sha256: str) -> dict[str, Any]:
         """Return the bundle that signs one file; deterministic. Verifiers accept any name."""

@@ -1,15 +1,16 @@
-"""Private keys in PEM files that only their owner may read."""
+"""Keys in PEM: private ones in files that only their owner may read."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
     load_pem_private_key,
 )
 
@@ -20,10 +21,7 @@ Key = TypeVar("Key", bound=PrivateKeyTypes)
 
 
 def load_private_key(path: Path, generate: Callable[[], Key], *, create: bool) -> PrivateKeyTypes:
-    """Read a key from a PEM file of mode 0600; with ``create``, make it if it is missing.
-
-    ``ConfigurationError`` if the file is missing, readable by others, or holds no private key.
-    """
+    """Read a key from a PEM file that only its owner may read; ``create`` makes a missing one."""
     content = create_key_file(path, lambda: _pem(generate())) if create else read_key_file(path)
     try:
         return load_pem_private_key(content, password=None)
@@ -31,6 +29,11 @@ def load_private_key(path: Path, generate: Callable[[], Key], *, create: bool) -
         raise ConfigurationError(
             f"{path} is not a private key in PEM format without a password"
         ) from error
+
+
+def public_pem(key: PublicKeyTypes) -> str:
+    """Return a public key's PEM text."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def _pem(key: PrivateKeyTypes) -> bytes:

@@ -102,7 +102,11 @@ class Frame(Section):
 
 
 class NoiseSection(Section):
-    """The random numbers that the run drew."""
+    """The random numbers that the run drew, and what its last noisy position was rounded to.
+
+    ``grid`` is a power of two, in the coordinates of the noise; None if these depend on more than
+    the parameters.
+    """
 
     generator: Name
     grid: Positive | None
@@ -168,7 +172,20 @@ class Tree(Section):
 
 
 class Forgotten(Section):
-    """The forgotten records that the certificate accounts for, since a version of the model."""
+    """All records forgotten for a lineage so far.
+
+    Each request for a record adds one commitment to one of two trees, which only grow.
+
+    Attributes:
+        since_version: the version with which the lineage began, and its trees.
+        requests: number of requests for at least one of ``records``.
+        records: number of forgotten records that the weights may have learned from.
+        before_training: how many of them were forgotten before the training of these weights began:
+            0 unless the lineage was trained again.
+        covered: the tree of commitments to ``records``.
+        excluded_records: number of further forgotten records that never influenced the weights.
+        excluded: the tree of commitments to them.
+    """
 
     since_version: Number
     requests: Count
@@ -180,7 +197,14 @@ class Forgotten(Section):
 
 
 class Excluded(Section):
-    """The records that the certificate says never influenced the weights."""
+    """Some of the records that never influenced the weights: all of one request, or of several.
+
+    Attributes:
+        records: how many there are.
+        excluded: the lineage's tree of commitments to all such records, as in ``Forgotten``.
+        first: the place in that tree of the first commitment that the certificate is about.
+        leaves: how many follow one another from there.
+    """
 
     since_version: Number
     requests: Number

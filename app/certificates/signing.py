@@ -17,13 +17,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
     Ed25519PublicKey,
 )
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
 from app.certificates import strict_json
 from app.certificates.note import NoteKey, sign_note
-from app.certificates.private_keys import load_private_key
+from app.certificates.private_keys import load_private_key, public_pem
 from app.domain.errors import ConfigurationError, NoteError
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -66,9 +65,7 @@ class StatementSigner:
     @property
     def public_key_pem(self) -> str:
         """The public key, for verifiers."""
-        return self._public_key.public_bytes(
-            Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-        ).decode()
+        return public_pem(self._public_key)
 
     def sign(self, statement: Mapping[str, Any]) -> SignedStatement:
         """Sign a statement in an envelope."""

@@ -11,8 +11,16 @@ from typing import Any, Final
 
 from app.accounting.terms import Neighbours
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
-from app.certificates.noise import Noise, draws_of
-from app.certificates.schema import PREDICATE_TYPE, SCOPE, STATEMENT_TYPE, WEIGHTS_NAME
+from app.certificates.parameters import draws_of
+from app.certificates.schema import (
+    PREDICATE_TYPE,
+    SCOPE,
+    STATEMENT_TYPE,
+    WEIGHTS_NAME,
+    Excluded,
+    Forgotten,
+    NoiseSection,
+)
 from app.domain.architectures.backbone import BackboneDigest
 from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import Member
@@ -24,68 +32,6 @@ from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.mechanism import Mechanism
 
 _SOFTWARE: Final = ("expunge", "torch", "numpy", "scipy", "cryptography")
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The certified version."""
-
-    model: str
-    version: int
-    weights_sha256: str
-
-
-@dataclass(frozen=True)
-class TreeHead:
-    """A tree of salted commitments: how many there are, and the RFC 6962 root in hex."""
-
-    size: int
-    root: str
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """All records forgotten for a lineage so far.
-
-    Each request for a record adds one commitment to one of two trees, which only grow.
-
-    Attributes:
-        since_version: the version with which the lineage began, and its trees.
-        requests: number of requests for at least one of ``records``.
-        records: number of forgotten records that the weights may have learned from.
-        covered: the tree of commitments to ``records``.
-        excluded_records: number of further forgotten records that never influenced the weights.
-        excluded: the tree of commitments to them.
-        before_training: number of ``records`` that were forgotten before the training of these
-            weights began: 0 unless the lineage was trained again.
-    """
-
-    since_version: int
-    requests: int
-    records: int
-    covered: TreeHead
-    excluded_records: int
-    excluded: TreeHead
-    before_training: int = 0
-
-
-@dataclass(frozen=True)
-class Exclusion:
-    """Some of the records that never influenced the weights: all of one request, or of several.
-
-    Attributes:
-        records: how many there are.
-        excluded: the lineage's tree of commitments to all such records, as in ``Coverage``.
-        first: the place in that tree of the first commitment that the certificate is about.
-        leaves: how many follow one another from there.
-    """
-
-    since_version: int
-    requests: int
-    records: int
-    excluded: TreeHead
-    first: int
-    leaves: int
 
 
 @dataclass(frozen=True)
@@ -105,7 +51,7 @@ class CertifyingPhase:
     parameters: Mapping[str, Any]
     frame: Mapping[str, Any] | None
     tensors: tuple[str, ...]
-    noise: Noise | None
+    noise: NoiseSection | None
     steps: int = 0
     devices: int = 1
     parallelism: Parallelism = Parallelism.NONE
@@ -120,31 +66,45 @@ class Times:
     certified_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The certified version.
+
+    Attributes:
+        model, version: which.
+        weights_sha256: of its file.
+        times: of its run.
+        previous_certificate: the digest of the model's certificate before this one, if any.
+        backbone, base: the public weights that it stands on, if any.
+    """
+
+    model: str
+    version: int
+    weights_sha256: str
+    times: Times
+    previous_certificate: str | None
+    backbone: BackboneDigest | None = None
+    base: BaseDigest | None = None
+
+
 def unlearning_statement(
     *,
     basis: Basis,
     subject: Subject,
-    coverage: Coverage,
+    coverage: Forgotten,
     phase: CertifyingPhase,
     evaluation: Mapping[str, Any],
-    previous_certificate: str | None,
-    times: Times,
-    backbone: BackboneDigest | None = None,
-    base: BaseDigest | None = None,
     members: Sequence[Member] = (),
 ) -> dict[str, Any]:
-    """Return the statement of a version that a mechanism produced.
-
-    ``members`` are those of an ensemble.
-    """
+    """Return the statement of a version that a mechanism produced."""
     plan = phase.plan
     mechanism = mechanism_named(plan.mechanism)
     claims = claims_of(
         mechanism.of(phase.parameters),
         epsilon=plan.epsilon,
         delta=plan.delta,
-        backbone=backbone,
-        base=base,
+        backbone=subject.backbone,
+        base=subject.base,
     )
     return _statement(
         subject,
@@ -157,7 +117,7 @@ def unlearning_statement(
                 "parameters": to_json(phase.parameters),
                 "frame": None if phase.frame is None else dict(phase.frame),
                 "tensors": sorted(phase.tensors),
-                "noise": None if phase.noise is None else asdict(phase.noise),
+                "noise": None if phase.noise is None else phase.noise.model_dump(),
                 **(
                     {"devices": phase.devices, "parallelism": phase.parallelism}
                     if phase.devices > 1
@@ -165,15 +125,12 @@ def unlearning_statement(
                 ),
             },
             **({"members": [member.to_json() for member in members]} if members else {}),
-            **_public_fields(backbone, base),
             "forgotten": _forgotten(
                 coverage,
                 mechanism=plan.mechanism,
                 relation=claims["guarantee"]["neighbouring_relation"],
             ),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
-            "previous_certificate": previous_certificate,
-            "times": _times(times),
         },
         arithmetic=phase.arithmetic,
     )
@@ -182,7 +139,7 @@ def unlearning_statement(
 def restated(
     statement: Mapping[str, Any],
     *,
-    coverage: Coverage,
+    coverage: Forgotten,
     previous_certificate: str | None,
     times: Times,
 ) -> dict[str, Any]:
@@ -207,7 +164,7 @@ def covering_statement(
     mechanism: Mechanism,
     epsilon: float,
     delta: float,
-    coverage: Coverage,
+    coverage: Forgotten,
     previous_certificate: str | None,
     times: Times,
 ) -> dict[str, Any]:
@@ -261,10 +218,6 @@ def as_trained_statement(
     *,
     subject: Subject,
     evaluation: Mapping[str, Any],
-    previous_certificate: str | None,
-    times: Times,
-    backbone: BackboneDigest | None = None,
-    base: BaseDigest | None = None,
 ) -> dict[str, Any]:
     """Return the statement of a training's release without noise."""
     return _statement(
@@ -272,10 +225,7 @@ def as_trained_statement(
         {
             "basis": Basis.RELEASED_AS_TRAINED,
             "guarantee": dict(NO_GUARANTEE),
-            **_public_fields(backbone, base),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
-            "previous_certificate": previous_certificate,
-            "times": _times(times),
         },
     )
 
@@ -283,11 +233,7 @@ def as_trained_statement(
 def exclusion_statement(
     *,
     subject: Subject,
-    exclusion: Exclusion,
-    previous_certificate: str | None,
-    times: Times,
-    backbone: BackboneDigest | None = None,
-    base: BaseDigest | None = None,
+    exclusion: Excluded,
     trained_anew: bool = False,
 ) -> dict[str, Any]:
     """Return the statement that a request's records never influenced the weights.
@@ -299,17 +245,16 @@ def exclusion_statement(
         {
             "basis": Basis.EXCLUDED_FROM_TRAINING,
             "guarantee": dict(EXCLUDED),
-            "assumptions": exclusion_assumptions(backbone, base, trained_anew=trained_anew),
-            **_public_fields(backbone, base),
+            "assumptions": exclusion_assumptions(
+                subject.backbone, subject.base, trained_anew=trained_anew
+            ),
             **({"trained_anew": True} if trained_anew else {}),
-            "forgotten": asdict(exclusion),
-            "previous_certificate": previous_certificate,
-            "times": _times(times),
+            "forgotten": exclusion.model_dump(),
         },
     )
 
 
-def _basis_again(predicate: Mapping[str, Any], coverage: Coverage) -> Basis:
+def _basis_again(predicate: Mapping[str, Any], coverage: Forgotten) -> Basis:
     """Return the basis of a version's statement for more requests.
 
     A later version's weights, trained or uploaded anew, may have learned from records that are
@@ -332,6 +277,10 @@ def _statement(
         "predicate": {
             "model": {"name": subject.model, "version": subject.version},
             **predicate,
+            **({} if subject.backbone is None else {"backbone": subject.backbone.to_json()}),
+            **({} if subject.base is None else {"base": subject.base.to_json()}),
+            "previous_certificate": subject.previous_certificate,
+            "times": _times(subject.times),
             "scope": SCOPE,
             "software": software,
         },
@@ -346,32 +295,18 @@ def _installed(library: str) -> str:
         return "not installed"
 
 
-def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str, Any]:
+def _forgotten(coverage: Forgotten, *, mechanism: str, relation: str) -> dict[str, Any]:
     before = before_training(
         coverage.before_training, coverage.records, mechanism=mechanism, relation=relation
     )
-    return asdict(coverage) | {"before_training": before}
+    return coverage.model_dump() | {"before_training": before}
 
 
 def before_training(counted: int, records: int, *, mechanism: str, relation: str) -> int:
-    """Return how many records a statement says left before the training, as its guarantee needs it.
-
-    Retraining starts after all requests. A guarantee for any start does not depend on it.
-
-    Args:
-        counted: how many of ``records`` left before it.
-        records: covered ones.
-        mechanism: its name.
-        relation: the guarantee's neighbouring relation.
-    """
+    """Return how many records left before the training, as the guarantee counts them."""
     if mechanism_named(mechanism).trains_anew:
         return records
     return 0 if relation == Neighbours.ANY_START else counted
-
-
-def _public_fields(backbone: BackboneDigest | None, base: BaseDigest | None) -> dict[str, Any]:
-    fields: dict[str, Any] = {} if backbone is None else {"backbone": backbone.to_json()}
-    return fields if base is None else {**fields, "base": base.to_json()}
 
 
 def _times(times: Times) -> dict[str, str]:

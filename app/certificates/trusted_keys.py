@@ -17,15 +17,12 @@ from typing import Any, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_public_key,
-)
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
 
 from app.certificates import strict_json
 from app.certificates.note import NoteKey
+from app.certificates.private_keys import public_pem
 from app.domain.errors import NoteError, VerificationError
 
 MAX_BYTES: Final = 1024 * 1024
@@ -73,8 +70,7 @@ class TrustedKey:
     @property
     def pem(self) -> str:
         """The key as its text."""
-        encoded = self.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        return encoded.decode()
+        return public_pem(self.public_key)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

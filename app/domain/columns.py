@@ -275,11 +275,6 @@ class InputColumns:
         first = self.columns[0] if len(self.columns) == 1 else None
         return first if isinstance(first, Tensor) else None
 
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """A name for each feature, such as ``age``, ``age missing``, ``plan=basic``, ``x[3]``."""
-        return tuple(name for column in self.columns for name in _feature_names(column))
-
 
 def normal_text(text: str) -> str:
     """Return the one spelling under which cells of a table are compared: NFC, trimmed."""
@@ -310,18 +305,6 @@ def column_from_json(document: object) -> Column:
         raise InvalidInputError(
             f"encoding: a column of kind {told['kind']} has a missing or unknown field"
         ) from error
-
-
-def _feature_names(column: Column) -> list[str]:
-    match column:
-        case NumberColumn():
-            flag = [f"{column.name} missing"] if column.flag_missing else []
-            return [column.name, *flag]
-        case CategoryColumn():
-            other = [f"{column.name} other"] if column.other else []
-            return [*(f"{column.name}={value}" for value in column.values), *other]
-        case _:
-            return [f"{column.name}[{i}]" for i in range(column.width)]
 
 
 def fields_in(

@@ -170,10 +170,7 @@ class InvalidRecordsError(InvalidInputError):
 
 
 class UnreadableRecordsError(InvalidRecordsError):
-    """A task cannot encode some records; raised by the operator's own tasks, too.
-
-    Only places are told, never what is there.
-    """
+    """A task, perhaps the operator's own, cannot encode some records; only places are told."""
 
     def __init__(self, column: str, rows: Sequence[int]) -> None:
         reason = "the task cannot read it"

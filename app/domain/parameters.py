@@ -19,14 +19,7 @@ def parameters_of(
     classes: int,
     rows: int | None = None,
 ) -> int | None:
-    """Count a network's weights without its backbone; None for a factory's network.
-
-    Args:
-        architecture: the network.
-        input_shape: of one record.
-        classes: or other outputs.
-        rows: of a linear head's weights; by default those of classification.
-    """
+    """Count a network's weights, of a head in ``rows``, without its backbone; None if unknown."""
     if architecture.of is not None:
         one = parameters_of(architecture.member, input_shape=input_shape, classes=classes)
         return None if one is None else one * architecture.networks

@@ -40,3 +40,18 @@ class Release:
     def content_id(self) -> str:
         """Names the version together with its certificate, as a name of a folder."""
         return f"v{self.number}-{self.certificate_id}"
+
+
+def weights_filename(model: str, number: int) -> str:
+    """Return the name of a version's weights."""
+    return f"{model}-v{number}.safetensors"
+
+
+def certificate_filename(model: str, number: int) -> str:
+    """Return the name of a version's certificate bundle."""
+    return f"{model}-v{number}.certificate.json"
+
+
+def signature_filename(model: str, number: int) -> str:
+    """Return the name of a version's model signature."""
+    return f"{model}-v{number}.sig"

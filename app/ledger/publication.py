@@ -326,31 +326,24 @@ def _statement(
     basis: Basis,
     last: CertificateRow | None,
 ) -> dict[str, Any]:
-    subject = Subject(model=model.name, version=version.number, weights_sha256=version.sha256)
-    times = Times(
-        started_at=run.started_at or result.certified_at, certified_at=result.certified_at
+    subject = Subject(
+        model=model.name,
+        version=version.number,
+        weights_sha256=version.sha256,
+        times=Times(run.started_at or result.certified_at, result.certified_at),
+        previous_certificate=certifying.digest_of(last),
+        backbone=digest_of(session, ArchitectureSpec.from_json(model.architecture)),
+        base=result.base,
     )
-    backbone = digest_of(session, ArchitectureSpec.from_json(model.architecture))
     certifying.require_same_base(session, model.id, result.base)
     if result.phase is None:
-        return as_trained_statement(
-            subject=subject,
-            evaluation=result.evaluation,
-            previous_certificate=certifying.digest_of(last),
-            times=times,
-            backbone=backbone,
-            base=result.base,
-        )
+        return as_trained_statement(subject=subject, evaluation=result.evaluation)
     return unlearning_statement(
         basis=basis,
         subject=subject,
         coverage=account.coverage(through_epoch=version.covers_epoch),
         phase=result.phase,
         evaluation=result.evaluation,
-        previous_certificate=certifying.digest_of(last),
-        times=times,
-        backbone=backbone,
-        base=result.base,
         members=[Member.from_json(each) for each in version.members or ()],
     )
 

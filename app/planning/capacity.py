@@ -67,10 +67,7 @@ def capacity(present: Present, policy: Policy) -> Capacity | None:
 
 
 def quoted_capacity(quote: Quote, policy: Policy, shape: ModelShape) -> int | None:
-    """Return how many more records the release of a quoted run will cover; None for no later ones.
-
-    Requests that adapt may look at that release, too.
-    """
+    """Return how many more records a quoted run's release will cover; None for no later ones."""
     mechanism = mechanism_named(quote.mechanism).of(quote.parameters)
     if isinstance(mechanism, Tracked):
         return most_covered(

@@ -1,15 +1,10 @@
 """Requests that need no run: does the present release, as it was made, cover these records too?
 
-The release was made before the request came, so the records were there in all steps up to it. What
-counts is the history up to the release, with the noise that was really added, and the request as
-its last event; or for DP-SGD the group that the training's noise covers. Where that meets the
-policy's target, the same weights can be certified again, for all records together.
-
-Adaptive requests may have been chosen by looking at the present release as well. So only mechanisms
-that compose releases answer them, and the present one composes with all before it: mu^2 is the sum
-over all runs of what each tells of the records, which none of them had lost (docs/guarantees.md,
-Theorem 13). Other mechanisms certify that requests do not adapt, and a policy that lets them adapt
-is refused here.
+What counts is the history up to the release, with the noise that was really added, and the request
+as its last event; or for DP-SGD the group that the training's noise covers. Where that meets the
+policy's target, the same weights can be certified again, for all records together
+(docs/guarantees.md, section 6.1). Adaptive requests may have been chosen by looking at the present
+release as well, so only mechanisms that compose releases answer them (section 9).
 
 Nothing here reads a session, and no cost grows with the number of earlier requests.
 """
@@ -89,10 +84,7 @@ def covering(present: Present, policy: Policy, records: Mapping[int, int]) -> Me
 
 
 def refuse_policy(policy: Policy, kind: type[Mechanism]) -> None:
-    """Raise ``PlanError`` where a policy has each request answered by a run, whatever is covered.
-
-    ``kind`` is the mechanism of the present release.
-    """
+    """Raise ``PlanError`` where a policy asks for runs anyway; ``kind`` made the release."""
     if policy.mechanism not in (AUTO, kind.name):
         raise PlanError(f"the policy names {policy.mechanism}, and the release is {kind.name}'s")
     fixed = policy.parameters if policy.mechanism == kind.name else {}
@@ -103,11 +95,7 @@ def refuse_policy(policy: Policy, kind: type[Mechanism]) -> None:
 
 
 def covering_mechanism(tracking: Tracking) -> type[Mechanism]:
-    """Return the mechanism under which the present release may cover later requests.
-
-    After a group budget is spent, DP-SGD trains anew: that run is a retraining, with noise for the
-    next group.
-    """
+    """Return the mechanism that may cover later requests: DP-SGD's, too, trained anew or not."""
     if tracking.training is TrainingKind.PRIVATE:
         return DpSgd
     return mechanism_named(tracking.mechanism)

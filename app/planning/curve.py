@@ -10,10 +10,7 @@ POINTS = 40
 
 
 def epsilon_by_step(plan: Plan, *, points: int = POINTS) -> list[tuple[int, float]]:
-    """Return (step, epsilon at the plan's delta) along a plan, from its first finite value on.
-
-    Empty where a mechanism's guarantee does not come step by step.
-    """
+    """Return (step, epsilon) from the first finite value on; nothing if it is not ``stepwise``."""
     steps = plan.parameters.get("steps")
     if not mechanism_named(plan.mechanism).stepwise or not isinstance(steps, int):
         return []

@@ -24,10 +24,7 @@ _USUAL_NOISE = 1.0
 def refuse_slow_accounting(
     *, noise_multiplier: float, sampling_rate: float, steps: int, group_size: int
 ) -> None:
-    """Raise ``PlanError`` where an accounting that tells anything takes more than a second or two.
-
-    Parameters outside their range raise ``ParameterError``, as in the accountant.
-    """
+    """Raise ``PlanError`` where an accounting that tells anything takes more than some seconds."""
     noise = require_positive("noise_multiplier", noise_multiplier)
     rate = require_fraction("sampling_rate", sampling_rate)
     steps = _checked_steps(steps)
@@ -46,10 +43,7 @@ def refuse_slow_accounting(
 def refuse_slow_calibration(
     *, epsilon: float, delta: float, sampling_rate: float, steps: int, group_size: int
 ) -> None:
-    """Raise ``PlanError`` where the search for the noise begins with an accounting that is refused.
-
-    The search ends near where it begins, or above; cells are narrower there.
-    """
+    """Raise ``PlanError`` where the search for the noise begins with a refused accounting."""
     rate = require_fraction("sampling_rate", sampling_rate)
     group = dp_sgd.require_group(group_size)
     guess = dp_sgd.first_guess(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.accounting.sharded_retraining import expected_members
+from app.accounting.exact import expected_members
 from app.planning.shape import EnsembleShape, ModelShape
 
 _DAYS = 7
@@ -65,11 +65,9 @@ def with_measured(
 ) -> list[EnsembleCost]:
     """Return the costs with what was measured for their sizes.
 
-    Args:
-        costs: of several sizes.
-        model: as the API shows it; it counts before others.
-        models: of the same service. Those count that have its dataset, task, recipe and member's
-            network, and a certified version; a single network is an ensemble of one.
+    ``model`` is as the API shows it, and counts before other ``models`` of the service. Those count
+    that have its dataset, task, recipe and member's network, and a certified version; a single
+    network is an ensemble of one.
     """
     alike = [each for each in (model, *models) if each["certified"] and _kind(each) == _kind(model)]
     by_size = {_members(each): each for each in reversed(alike)}

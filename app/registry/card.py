@@ -18,7 +18,7 @@ from app.certificates.plain_words import (
 )
 from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
-from app.domain.filenames import certificate_filename, signature_filename, weights_filename
+from app.domain.release import certificate_filename, signature_filename, weights_filename
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.words import figures, metric_in_words, task_in_words
 from app.registry.tables import ModelRow, VersionRow

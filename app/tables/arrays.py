@@ -45,14 +45,8 @@ def array_values(
 ) -> npt.NDArray[Any] | None:
     """Return the values of shape (n, size), or None where a whole row is wrong.
 
-    Args:
-        column: of a type without ``array_fault``.
-        name: the column's, for errors.
-        size: how many elements each row must have.
-        dtype: what all values must fit into.
-        vocabulary: all values must be whole numbers below it, if it is given.
-        first: the row number of the first row.
-        problems: receives the faults; faulty values become arbitrary ones.
+    The column is of a type without ``array_fault``; ``first`` is the number of its first row.
+    Faults go to ``problems``, and faulty values become arbitrary ones.
     """
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
     lengths = as_array(pc.fill_null(pc.list_value_length(storage), -1))

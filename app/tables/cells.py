@@ -95,12 +95,7 @@ def kind_in_words(kind: pa.DataType) -> str:
 
 
 def invalid_in_words(kind: pa.DataType, *, wanted: object = None) -> str:
-    """Say of cells that Arrow finds invalid what is wrong with them, for errors.
-
-    Args:
-        kind: their type.
-        wanted: the type that is expected, if it is known.
-    """
+    """Say what is wrong with cells of a type that Arrow finds invalid, where one is ``wanted``."""
     if _holds_text(kind):
         return "must be UTF-8 text"
     found = f"{kind_in_words(kind)}, with cells that its type {kind} does not allow"

@@ -5,7 +5,8 @@ Errors name row, column and the type of a value, never the value.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,18 +51,14 @@ _NUMBER: Final = "a number is"
 
 def features_of(table: pa.Table | pa.RecordBatch, encoding: InputColumns) -> npt.NDArray[Any]:
     """Return the features of all rows, of shape (n, encoding.width) and encoding.dtype."""
-    problems = Problems()
-    found = _Cells(table, 0, problems).features(encoding)
-    problems.raise_any()
-    return found
+    with _all_cells(table) as cells:
+        return cells.features(encoding)
 
 
 def labels_of(table: pa.Table | pa.RecordBatch, rule: LabelColumn) -> npt.NDArray[np.int64]:
     """Return the class of each row, of shape (n,)."""
-    problems = Problems()
-    found = _Cells(table, 0, problems).labels(rule)
-    problems.raise_any()
-    return found
+    with _all_cells(table) as cells:
+        return cells.labels(rule)
 
 
 def numbers_in(
@@ -71,18 +68,9 @@ def numbers_in(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> npt.NDArray[np.float64]:
-    """Return columns of numbers, or of yes and no, of shape (n, columns).
-
-    Args:
-        table: the rows.
-        names: the columns.
-        least: the smallest number that is allowed.
-        most: the largest one.
-    """
-    problems = Problems()
-    cells = _Cells(table, 0, problems)
-    columns = [cells.numbers(name, least=least, most=most) for name in names]
-    problems.raise_any()
+    """Return columns of numbers, or of yes and no, within bounds, of shape (n, columns)."""
+    with _all_cells(table) as cells:
+        columns = [cells.numbers(name, least=least, most=most) for name in names]
     return np.stack(columns, axis=1)
 
 
@@ -91,11 +79,8 @@ def records_of(
 ) -> pa.RecordBatch:
     """Return the rows in the columns of an upload: record_id, subject_id, label, features.
 
-    Args:
-        table: the rows.
-        encoding: the rule.
-        first: the row number of the first row.
-        problems: receives the faults; faulty values become arbitrary ones.
+    ``first`` is the number of the first row. Faults go to ``problems``, and faulty values become
+    arbitrary ones.
     """
     cells = _Cells(table, first, problems)
     flat = pa.array(cells.features(encoding).reshape(-1))
@@ -294,6 +279,13 @@ class _Cells:
 
     def _fault(self, faulty: npt.NDArray[np.bool_], column: str, reason: str) -> None:
         self.problems.add_where(faulty, self.first, column, reason)
+
+
+@contextmanager
+def _all_cells(table: pa.Table | pa.RecordBatch) -> Iterator[_Cells]:
+    problems = Problems()
+    yield _Cells(table, 0, problems)
+    problems.raise_any()
 
 
 def _is_file(kind: pa.DataType) -> bool:

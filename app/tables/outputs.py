@@ -29,12 +29,7 @@ _FIRST_OF_MANY_BYTES: Final = 128
 
 
 def inputs_of(rows: pa.Table | Numbers, description: ModelDescription) -> Numbers:
-    """Return what a network reads of rows: raw features [n, *shape].
-
-    Args:
-        rows: a table with the columns of the model's inputs, or an array of raw features.
-        description: of the model.
-    """
+    """Return what a network reads of rows, a table or an array of features: [n, *shape]."""
     if isinstance(rows, pa.Table):
         rows = features_of(rows, description.columns)
     shape = description.schema.shape
@@ -47,13 +42,10 @@ def inputs_of(rows: pa.Table | Numbers, description: ModelDescription) -> Number
 
 
 def predictions_of(description: ModelDescription, outputs: Numbers, inputs: Numbers) -> pa.Table:
-    """Return the predictions of records.
+    """Return the predictions of records by a built-in task.
 
-    Args:
-        description: of the model; its task is a built-in one.
-        outputs: what the network gives for each record, [n, …]; of regression, numbers in the
-            targets' units.
-        inputs: what it has read, [n, *shape].
+    ``outputs`` [n, …] are the network's, of regression in the targets' units, and ``inputs`` [n,
+    *shape] what it has read.
     """
     exact = outputs.astype(np.float64)
     match description.task:
@@ -105,10 +97,7 @@ def _chosen(labels: tuple[str, ...], chosen: npt.NDArray[np.bool_]) -> pa.Array:
 def _of_texts(task: LanguageModelSpec, scores: Numbers, tokens: Numbers) -> dict[str, Any]:
     """Return the likeliest next token after each text, and how likely the text is.
 
-    Args:
-        task: which token is padding.
-        scores: of the next token at every place, [n, places, vocabulary].
-        tokens: [n, places].
+    ``scores`` [n, places, vocabulary] are of the token after each of ``tokens`` [n, places].
     """
     written = tokens != task.padding
     last = np.maximum(written.sum(axis=1), 1) - 1

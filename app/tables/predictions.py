@@ -13,12 +13,7 @@ from app.tables.sources import Source
 
 
 def read_rows(path: Path, *, written: tuple[str | None, str | None, str]) -> Source:
-    """Read a table as ``expunge dataset push`` does.
-
-    Args:
-        path: any file that could be pushed, or a folder of them.
-        written: a text table's delimiter, encoding and decimal sign, as options say them.
-    """
+    """Read a table as ``expunge dataset push`` does; ``written`` are its options."""
     return read_source(path, Dialect.of_options(*written))
 
 

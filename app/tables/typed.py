@@ -70,11 +70,8 @@ def typed_rows(
 ) -> pa.RecordBatch:
     """Return the rows in the columns of ``arrow_schema``; other columns are left out.
 
-    Args:
-        table: the rows.
-        schema: their types.
-        first: the row number of the first row.
-        problems: receives the faults; faulty values become arbitrary ones.
+    ``first`` is the number of the first row. Faults go to ``problems``, and faulty values become
+    arbitrary ones.
     """
     columns = [ids_of(table, schema.record_id, first=first, problems=problems, required=True)]
     if schema.subject_id is not None:

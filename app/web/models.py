@@ -18,8 +18,8 @@ from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
-from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
+from app.domain.release import certificate_filename, weights_filename
 from app.domain.tasks.words import metric_in_words, task_in_words
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of

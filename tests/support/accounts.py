@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from app.certificates.statement import Coverage
+from app.certificates.schema import Forgotten
 from app.ledger.certificates import certifying
 from app.ledger.certificates.accounts import Account, Lineage
 from app.registry.tables import ModelRow, VersionRow
@@ -17,7 +17,7 @@ def covered(
     request_ids: Sequence[str],
     *,
     through_epoch: int,
-) -> Coverage:
+) -> Forgotten:
     """Account for requests, new ones or not, that a version covers; return what is stated of it."""
     begun = certifying.begun_at(model)
     account = Account(session, Lineage.of(model, version), begun_at_epoch=begun)

@@ -21,17 +21,13 @@ from app.accounting import (
     model_clipping,
     noisy_gd_nonconvex,
     output_perturbation,
-    retraining,
 )
-from app.certificates.noise import Noise, draws_of, grid_of
-from app.certificates.schema import Backbone
+from app.certificates.parameters import draws_of, grid_of
+from app.certificates.schema import Backbone, Excluded, Forgotten, NoiseSection, Tree
 from app.certificates.statement import (
     CertifyingPhase,
-    Coverage,
-    Exclusion,
     Subject,
     Times,
-    TreeHead,
     as_trained_statement,
     exclusion_statement,
     restated,
@@ -152,7 +148,7 @@ def synthetic() -> Mapping[str, Case]:
         output_perturbation.NAME: network_case(output_perturbation.NAME, PERTURBED),
         dp_sgd.NAME: network_case(dp_sgd.NAME, PRIVATE, epsilon=8.0),
         noisy_gd_nonconvex.NAME: network_case(noisy_gd_nonconvex.NAME, NONCONVEX, epsilon=50.0),
-        retraining.NAME: network_case(retraining.NAME, {}),
+        "retraining": network_case("retraining", {}),
         "exact_training": exact_case("exact_training", TRAINED_EXACTLY, HEAD),
         "sufficient_statistics": exact_case("sufficient_statistics", SOLVED, RIDGE_HEAD),
         "sufficient_statistics_of_numbers": exact_case(
@@ -179,21 +175,22 @@ def synthetic() -> Mapping[str, Case]:
     }
 
 
-def coverage(*, records: int = FORGOTTEN, requests: int = 1, excluded: int = 2) -> Coverage:
+def coverage(*, records: int = FORGOTTEN, requests: int = 1, excluded: int = 2) -> Forgotten:
     """Return a coverage whose trees fit its counts: every request names every record."""
-    return Coverage(
+    return Forgotten(
         since_version=1,
         requests=requests,
         records=records,
         covered=tree("c0", requests * records),
         excluded_records=excluded,
         excluded=tree("e0", excluded),
+        before_training=0,
     )
 
 
-def tree(byte: str, size: int) -> TreeHead:
+def tree(byte: str, size: int) -> Tree:
     """Return a tree of commitments of some size."""
-    return TreeHead(size, byte * 32 if size else EMPTY_ROOT.hex())
+    return Tree(size=size, root=byte * 32 if size else EMPTY_ROOT.hex())
 
 
 def network_case(
@@ -310,7 +307,9 @@ def phase_of(
         parameters=parameters,
         frame=frame,
         tensors=tensors,
-        noise=Noise(SECURE, grid_of(mechanism, draws), drawn) if draws else None,
+        noise=NoiseSection(generator=SECURE, grid=grid_of(mechanism, draws), drawn=drawn)
+        if draws
+        else None,
         arithmetic=ARITHMETIC if issubclass(mechanism_named(mechanism), Deterministic) else None,
     )
 
@@ -321,13 +320,17 @@ def restating_claims(statement: Document, *, mechanism: str, parameters: Documen
     relied = old.get("backbone")
     changed = unlearning_statement(
         basis=Basis(old["basis"]),
-        subject=Subject("model", old["model"]["version"], "00" * 32),
+        subject=Subject(
+            model="model",
+            version=old["model"]["version"],
+            weights_sha256="00" * 32,
+            times=TIMES,
+            previous_certificate=old["previous_certificate"],
+            backbone=None if relied is None else Backbone(**relied).digest(),
+        ),
         coverage=coverage(),
         phase=phase_of(mechanism, parameters, epsilon=old["target"]["epsilon"]),
         evaluation=EVALUATION,
-        previous_certificate=old["previous_certificate"],
-        times=TIMES,
-        backbone=None if relied is None else Backbone(**relied).digest(),
     )["predicate"]
     fresh = deepcopy(statement)
     predicate = fresh["predicate"]
@@ -343,8 +346,8 @@ def exclusion(*, trained_anew: bool = False, base: BaseDigest | None = None) -> 
     weights = weights_of(NETWORK, np.float32, base=base)
     return plain(
         exclusion_statement(
-            subject=_subject(weights),
-            exclusion=Exclusion(
+            subject=_subject(weights, backbone=PUBLIC if base is None else None, base=base),
+            exclusion=Excluded(
                 since_version=1,
                 requests=1,
                 records=2,
@@ -352,10 +355,6 @@ def exclusion(*, trained_anew: bool = False, base: BaseDigest | None = None) -> 
                 first=3,
                 leaves=2,
             ),
-            previous_certificate="0f" * 32,
-            times=TIMES,
-            backbone=PUBLIC if base is None else None,
-            base=base,
             trained_anew=trained_anew,
         )
     )
@@ -365,11 +364,8 @@ def as_trained(weights: bytes, *, version: int = 1) -> Document:
     """Return the statement of a version that nothing was unlearned from."""
     return plain(
         as_trained_statement(
-            subject=_subject(weights, version=version),
+            subject=_subject(weights, version=version, backbone=PUBLIC),
             evaluation=EVALUATION,
-            previous_certificate=None if version == 1 else "0f" * 32,
-            times=TIMES,
-            backbone=PUBLIC,
         )
     )
 
@@ -412,14 +408,10 @@ def _unlearned(
     tensors = tuple(name for name in header if not name.startswith("backbone."))
     statement = unlearning_statement(
         basis=Basis.UNLEARNED,
-        subject=_subject(weights),
+        subject=_subject(weights, backbone=backbone, base=base),
         coverage=coverage(),
         phase=phase_of(mechanism, parameters, frame=frame, tensors=tensors, epsilon=epsilon),
         evaluation=evaluation,
-        previous_certificate="0f" * 32,
-        times=TIMES,
-        backbone=backbone,
-        base=base,
         members=members,
     )
     return Case(plain(statement), weights)
@@ -430,8 +422,22 @@ def digest_of(weights: bytes) -> str:
     return hashlib.sha256(weights).hexdigest()
 
 
-def _subject(weights: bytes, *, version: int = 2) -> Subject:
-    return Subject(model="model", version=version, weights_sha256=digest_of(weights))
+def _subject(
+    weights: bytes,
+    *,
+    version: int = 2,
+    backbone: BackboneDigest | None = None,
+    base: BaseDigest | None = None,
+) -> Subject:
+    return Subject(
+        model="model",
+        version=version,
+        weights_sha256=digest_of(weights),
+        times=TIMES,
+        previous_certificate=None if version == 1 else "0f" * 32,
+        backbone=backbone,
+        base=base,
+    )
 
 
 def _golden(name: str) -> Case:

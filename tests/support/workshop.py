@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from app.access import api_keys
 from app.accounting.histories.history import History
-from app.certificates.noise import Noise, draws_of, grid_of
+from app.certificates.parameters import draws_of, grid_of
+from app.certificates.schema import NoiseSection
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import tensors_sha256
 from app.datasets import repository as datasets
@@ -350,7 +351,9 @@ def _followed(plan: Plan, basis: Basis) -> CertifyingPhase:
         if framed
         else None,
         tensors=tuple(weights.HEAD if plan.training in _OF_HEADS else weights.NETWORK),
-        noise=Noise(SECURE, grid_of(plan.mechanism, draws), drawn) if draws else None,
+        noise=NoiseSection(generator=SECURE, grid=grid_of(plan.mechanism, draws), drawn=drawn)
+        if draws
+        else None,
         steps=_steps_of(plan),
         arithmetic=ARITHMETIC if plan.training is TrainingKind.EXACT else None,
     )

@@ -18,7 +18,7 @@ from app.accounting.guarantees import Guarantee
 from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
-from app.planning.mechanisms.descending import AccountOf, Descending
+from app.planning.mechanisms.mechanism import AccountOf, Descending
 from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource

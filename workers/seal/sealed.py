@@ -29,8 +29,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from app.accounting import retraining
-from app.accounting.guarantees import Guarantee
+from app.accounting import exact
+from app.accounting.guarantees import ExactGuarantee, Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.examples import Examples, Records
@@ -83,7 +83,7 @@ class _Held:
 
 
 def _exactly_met() -> _Met:
-    return _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
+    return _Met(ExactGuarantee(terms=exact.RETRAINING), steps=0, recompute_buffers=lambda: None)
 
 
 # Outside the objects, so that inspecting a Sealed shows nothing.

@@ -6,7 +6,7 @@ parameters. So a run that deviated from its plan, or whose noise was not added, 
 
 from collections.abc import Mapping
 
-from app.certificates.noise import draws_of
+from app.certificates.parameters import draws_of
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan, TrainingKind

@@ -1,12 +1,9 @@
 """A noisy chain as a worker computes it: what floats add to its shifts, and how far it can go.
 
-Each step's sum is rounded to the public grid, and the next one starts from that grid point. As a
-chain of real numbers, its map first rounds the position, which moves two points apart by at most
-one diagonal of a cell, and then evaluates the step in float64 with at most four roundings of 2^-53
-of what it handles. ``precision.sampling_residue`` refuses a reach above 2^26 times the noise, so
-that those are at most 2^-24 of the noise for both worlds together, whatever the reach.
-
-The proof is in docs/guarantees.md, section 11.
+A step's map first rounds the position to the grid and then takes at most four roundings of 2^-53 of
+what it handles. ``precision.sampling_residue`` refuses a reach above 2^26 times the noise, so that
+those are at most 2^-24 of the noise for both worlds together. Source: docs/guarantees.md, section
+11.5.
 """
 
 import math
@@ -19,10 +16,7 @@ _ARITHMETIC = 2.0**-24
 
 
 def with_rounding(step: NoisyStep, *, after_noise_std: float, dimension: int) -> NoisyStep:
-    """Return a step with what floats add to its shift.
-
-    The position lies on the grid of ``after_noise_std``, the noise of the step before it.
-    """
+    """Return a step, from the grid of the noise before it, with what floats add to its shift."""
     cell = cell_diagonal(dimension=dimension, noise_std=after_noise_std)
     moved = step.contraction * cell + _ARITHMETIC * step.noise_std
     return replace(step, shift=(step.shift + moved) * (1 + 1e-15))

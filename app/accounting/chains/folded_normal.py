@@ -25,8 +25,8 @@ Below = Callable[[list[float], list[float], list[float]], list[tuple[float, floa
 SURE: Final = 8.3
 """Phi(-8.3) is below 2^-54."""
 
-_ROOT_HALF: Final = math.sqrt(0.5)
-_DENSITY: Final = math.sqrt(0.5 / math.pi)
+ROOT_HALF: Final = math.sqrt(0.5)
+DENSITY: Final = math.sqrt(0.5 / math.pi)
 
 
 class FoldedNormals:
@@ -42,7 +42,7 @@ class FoldedNormals:
         pairs = sorted(zip(centres, masses, strict=True))
         self.centres = [centre for centre, _ in pairs]
         self.masses = [mass for _, mass in pairs]
-        self._scaled = [centre * _ROOT_HALF for centre in self.centres]
+        self._scaled = [centre * ROOT_HALF for centre in self.centres]
         self._moments = list(map(mul, self.masses, self.centres))
         self._mass_before = list(accumulate(self.masses, initial=0.0))
         self._moment_before = list(accumulate(self._moments, initial=0.0))
@@ -62,7 +62,7 @@ class FoldedNormals:
         low = bisect_left(self.centres, distance - SURE)
         high = bisect_left(self.centres, distance + SURE, low)
         mass, moment = self._mass_before[low] - self.total, self._moment_before[low]
-        scaled = distance * _ROOT_HALF
+        scaled = distance * ROOT_HALF
         masses, moments = self.masses[low:high], self._moments[low:high]
         tails, densities = _tails_and_densities(map(sub, self._scaled[low:high], repeat(scaled)))
         mass += sum(map(mul, tails, masses)) / 2
@@ -74,7 +74,7 @@ class FoldedNormals:
         mass += sum(map(mul, tails, self.masses)) / 2
         moment -= sum(map(mul, tails, self._moments)) / 2
         lost -= sum(map(mul, densities, self.masses))
-        return mass, moment - lost * _DENSITY
+        return mass, moment - lost * DENSITY
 
 
 def _tails_and_densities(scaled: Iterable[float]) -> tuple[list[float], Iterable[float]]:

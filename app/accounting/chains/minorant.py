@@ -7,13 +7,9 @@ S_k = start_distance + sum_j shift_j / P_j, the best bound on the last iterate i
 
     mu^2 = sum over the segments of (dS)^2 / dV
 
-of the greatest convex minorant of (0, 0), (V_k, S_k). Steps are pooled until slopes no longer fall.
-A block holds its rise, its run and its own unit of length P, so nothing overflows; what would
-underflow stays at the smallest number.
-
-Every step rounds its own numbers outward. What is left are the units P, whose roundings may go
-either way: where they are off by a factor of at most 1 + e, so is mu, because it grows with every
-shift and falls with every variance. ``mu`` adds that e.
+of the greatest convex minorant of (0, 0), (V_k, S_k). Section 2.4 says how it is computed: a block
+holds its rise, its run and its own unit of length P, so nothing overflows; all but the units round
+outward, and ``mu`` adds what the units may be off.
 """
 
 import math
@@ -66,10 +62,7 @@ class Minorant:
         self._advance(contraction, shift, noise_std * noise_std)
 
     def steps(self, *, contraction: float, noise_std: float, count: int) -> None:
-        """Walk ``count`` equal steps without a shift, in closed form.
-
-        They are one step: where the distance S does not grow, no point but the last one binds.
-        """
+        """Walk equal steps without a shift: one step, since only the last point can bind."""
         if count == 0:
             return
         self.merged(contraction=contraction, gained=0.0, noise_std=noise_std, count=count)

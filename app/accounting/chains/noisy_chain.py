@@ -7,9 +7,7 @@ two numbers suffice (docs/guarantees.md, Theorem 1):
     variance <- contraction^2 * variance + noise_std^2   (W: of one coordinate, from the noise)
     mu       <- min(mu, drift / sqrt(variance))
 
-drift/sqrt(variance) is Koloskova et al. 2025, Theorem A.9, with its sum solved in closed form and
-as a trade-off function (Bok, Su & Altschuler 2024, shifted interpolation). The running minimum is
-valid for every schedule because later steps are post-processing of any earlier prefix.
+drift/sqrt(variance) is Koloskova et al. 2025, Theorem A.9, as a trade-off function.
 """
 
 import math
@@ -51,10 +49,7 @@ class NoisyChain:
         self.steps = 0
 
     def step(self, contraction: float, shift: float, noise_std: float) -> float:
-        """Count one step that was actually taken and return mu so far.
-
-        The caller has checked the three numbers by ``check_step``.
-        """
+        """Count one step, checked by ``check_step``, that was taken, and return mu so far."""
         drift = (contraction * self.drift + shift) * _UP
         if drift < _SMALLEST_DRIFT and (self.drift > 0.0 or shift > 0.0):
             drift = _SMALLEST_DRIFT
@@ -79,10 +74,7 @@ class NoisyChain:
 
 
 def check_step(*, contraction: float, shift: float, noise_std: float) -> None:
-    """Raise ``ParameterError`` unless the numbers of one step are finite and not negative.
-
-    The noise is 0 or between 1e-140 and 1e140, so that its square is an ordinary float64.
-    """
+    """Raise ``ParameterError`` unless the numbers of one step are finite and not negative."""
     require_non_negative("contraction", contraction)
     require_non_negative("shift", shift)
     if require_non_negative("noise_std", noise_std) > 0:
@@ -140,10 +132,7 @@ def _best_prefix(distance: float, contraction: float, shift: float) -> float:
 def prefix_mu(
     *, distance: float, contraction: float, shift: float, noise_std: float, steps: int
 ) -> float:
-    """Return drift / sqrt(variance) after exactly ``steps`` equal steps, rounded up.
-
-    The caller has checked the numbers, as in ``constant_mu``.
-    """
+    """Return drift / sqrt(variance) after equal steps whose numbers were checked, rounded up."""
     if contraction == 1:
         drift, variance_factor, exponent = distance + steps * shift, float(steps), 0.0
     else:

@@ -36,10 +36,7 @@ Run = tuple[tuple[NoisyStep, int], ...]
 
 
 def least_delta(*, run: Run, epsilon: float) -> float:
-    """Return a lower bound on the delta of a run's coupling: where it is large, no coupling helps.
-
-    It is a formula, because the distance is at least the shift in every step.
-    """
+    """Return a lower bound on the delta of a run's coupling: if it is large, no coupling helps."""
     log_apart, log_stays, last, steps = 0.0, 0.0, 0.0, 0
     for step, count in run:
         taken = min(count, MOST_STEPS - steps)

@@ -1,12 +1,7 @@
 """Privacy of records that are still present: the maps differ at every step.
 
-    |Psi_t(x) - Psi'_t(y)| <= contraction_t |x - y| + shift_t, noise of noise_std_t in both worlds
-
-Now no step is post-processing, and the running minimum of ``noisy_chain`` is not allowed.
-``minorant`` bounds the last iterate.
-
-Guarantee: mu-GDP for the release of the last iterate. Source: shifted interpolation, Bok, Su &
-Altschuler 2024, extended; docs/guarantees.md, section 2.4.
+No step is post-processing, and the running minimum of ``noisy_chain`` is not allowed. Guarantee:
+mu-GDP for the last iterate, by ``minorant``. Source: docs/guarantees.md, section 2.4.
 """
 
 import math

@@ -1,16 +1,10 @@
 """The reflection coupling: worlds under the same maps and fresh noise do not only drift, they meet.
 
 Of the noisy chain x <- Psi(x) + N(0, noise_std^2 I), |Psi(x) - Psi(y)| <= contraction |x - y| +
-shift: couple the two Gaussians of a step by reflection. Means m apart then coincide after the step
-with probability 2 Phi(-m / (2 noise_std)), and stay together; otherwise the distance
-exceeds y with probability Phi((m - y) / (2 noise_std)) - Phi((-m - y) / (2 noise_std)), which grows
-with m. So the one-dimensional recursion with m = contraction * distance + shift bounds how likely
-the worlds are apart after any number of steps, in any dimension: their total variation.
-
-The distribution of the distance is kept in ``CELLS`` cells, each with a mass and a mean. An answer
-is the expectation of an increasing concave function of the distance (docs/guarantees.md, section
-3.2). So it only rises where a cell's mass is put at its mean, and where masses and first moments
-are too large: both are rounded up.
+shift: means m apart coincide after a step with probability 2 Phi(-m / (2 noise_std)), and stay
+together; otherwise the distance exceeds y with probability Phi((m - y) / (2 noise_std)) -
+Phi((-m - y) / (2 noise_std)). The distribution of the distance is kept in ``CELLS`` cells, each
+with a mass and a mean, both rounded up. Source: docs/guarantees.md, section 3.2.
 """
 
 import math
@@ -21,7 +15,7 @@ from operator import mul
 from typing import Final
 
 from app.accounting import gaussian
-from app.accounting.chains.folded_normal import FoldedNormals
+from app.accounting.chains.folded_normal import ROOT_HALF, FoldedNormals
 from app.accounting.chains.noisy_step import MOST_STEPS, NoisyStep, Run
 from app.accounting.chains.reflection_profile import ReflectionProfile
 from app.accounting.numerics import confirmed, root_between
@@ -39,7 +33,6 @@ _ROUNDING = 4e-14
 _FURTHEST = 1e150
 _LEAST_MASS = 1e-250
 _LARGEST_EPSILON = 1000.0
-_ROOT_HALF = math.sqrt(0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +54,7 @@ class Apart:
     @cached_property
     def total_variation(self) -> float:
         """The probability that the worlds do not meet in this step either, rounded up."""
-        stays = (math.erf(distance * _ROOT_HALF) * (1 + 1e-14) for distance in self.distances)
+        stays = (math.erf(distance * ROOT_HALF) * (1 + 1e-14) for distance in self.distances)
         return min(1.0, math.fsum(map(mul, self.masses, stays)) * (1 + 1e-12) + 1e-300)
 
     def delta(self, *, epsilon: float) -> float:
@@ -92,10 +85,7 @@ class Apart:
 
 
 class ReflectionCoupling:
-    """Follows two worlds through a chain, which may start ``start_distance`` apart.
-
-    Each step is computed once, when it is first asked for.
-    """
+    """Follows two worlds through a chain; each step is computed when it is first asked for."""
 
     __slots__ = ("_apart", "_cells", "_start", "_steps")
 
@@ -106,10 +96,7 @@ class ReflectionCoupling:
         self._apart: list[Apart] = []
 
     def follow(self, run: Run) -> None:
-        """Count a run, which begins with all that was counted before.
-
-        Steps beyond the first 500 are post-processing of the rest.
-        """
+        """Count a run, which begins with all that was counted before; 500 steps count."""
         counted = len(self._steps)
         for step, times in run:
             known = min(counted, times)
@@ -169,10 +156,7 @@ def _profile_of(apart: Apart) -> ReflectionProfile:
 
 
 def _after_noise(apart: Apart, cells: int) -> list[tuple[float, float]]:
-    """Return the distances of the worlds that a step's noise leaves apart: means and masses.
-
-    Shorter distances come first.
-    """
+    """Return the distances that a step's noise leaves, shorter ones first: means and masses."""
     before = FoldedNormals(apart.distances, apart.masses)
     total, mean = before.total, before.mean
     top = mean + _TOP_STDS * math.sqrt(before.variance + 1)

@@ -1,18 +1,16 @@
-"""What the reflection coupling gives at an epsilon above 0.
+"""What the reflection coupling gives at an epsilon above 0 (docs/guarantees.md, section 3.2).
 
-The worlds that are still apart before the last step's noise are two Gaussians, at most some r
-standard deviations apart, and theta(r) = delta(epsilon) of r-GDP is what those differ by:
+With theta(r) = delta(epsilon) of r-GDP, and worlds that are still apart before the last step,
 
     delta(epsilon) <= E theta(r),    r = offset + slope * distance after the step before.
 
-theta is convex at first and concave from r = sqrt(2 epsilon) on, so that the cells of
-``reflection``, right for concave functions, must not be put into it. The noise of the step before
+theta is convex at first and concave from r = sqrt(2 epsilon) on. The noise of the step before
 smooths it: with means m apart,
 
     V(m) = integral of theta(offset + slope y) (phi(y - m) - phi(y + m)) over y > 0,
 
-all distances in units of twice that step's noise_std. The least concave function above V is little
-above it, and E V(m) is at most its mean over the cells. V is bounded from above by straight lines
+all distances in units of twice that step's noise_std. E V(m) is at most the mean, over the cells of
+``reflection``, of the least concave function above V. V is bounded from above by straight lines
 above theta, one for each interval of y, and taken at the upper end of each interval of m.
 """
 
@@ -22,7 +20,7 @@ from itertools import accumulate, pairwise
 from operator import mul, sub
 from typing import Final
 
-from app.accounting.chains.folded_normal import SURE, FoldedNormals
+from app.accounting.chains.folded_normal import DENSITY, ROOT_HALF, SURE, FoldedNormals
 from app.accounting.numerics import erfcx
 
 # Intervals are even as far as distances are likely, and grow from there.
@@ -32,8 +30,6 @@ _FURTHEST: Final = 1e12
 _LIKELY_STDS: Final = 7.0
 _WIDE: Final = 0.3
 _ROUNDING: Final = 1e-13
-_ROOT_HALF: Final = math.sqrt(0.5)
-_DENSITY: Final = math.sqrt(0.5 / math.pi)
 
 Floats = list[float]
 Integrals = tuple[int, Floats, Floats]
@@ -102,8 +98,8 @@ class ReflectionProfile:
             elif start >= turning and end - start <= _WIDE:
                 middle = (start + end) / 2
                 touch, where = _theta(middle, epsilon), (low + high) / 2
-                lean = (middle / 2 - epsilon / middle) * _ROOT_HALF
-                slope = self._slope * math.exp(-lean * lean) * _DENSITY
+                lean = (middle / 2 - epsilon / middle) * ROOT_HALF
+                slope = self._slope * math.exp(-lean * lean) * DENSITY
             heights.append(touch - slope * where)
             slopes.append(slope)
         # Beyond the last edge theta is at most 1.
@@ -118,11 +114,7 @@ def _intervals(start: float, likely: float) -> Floats:
 
 
 def _all_integrals(points: Floats, edges: Floats) -> list[Integrals]:
-    """Return the integrals for every point.
-
-    Even points and edges are equally far from each other, so that their differences and sums are
-    few and come from a table.
-    """
+    """Return the integrals for every point; even points and edges share a table of gains."""
     even, width, least = _EVEN_INTERVALS, edges[1], points[0]
     left = _Steps([number * width - least for number in range(-even, even + 1)])
     right = _Steps([number * width + least for number in range(2 * even + 1)])
@@ -145,17 +137,14 @@ class _Steps:
     """What Phi and phi gain from each of growing numbers to the next."""
 
     def __init__(self, numbers: Floats) -> None:
-        tails = [math.erfc(-number * _ROOT_HALF) / 2 for number in numbers]
-        densities = [math.exp(-number * number / 2) * _DENSITY for number in numbers]
+        tails = [math.erfc(-number * ROOT_HALF) / 2 for number in numbers]
+        densities = [math.exp(-number * number / 2) * DENSITY for number in numbers]
         self.mass = [end - start for start, end in pairwise(tails)]
         self.density = [end - start for start, end in pairwise(densities)]
 
 
 def _integrals(point: float, edges: Floats, first: int) -> Integrals:
-    """Return mass and first moment of phi(y - m) - phi(y + m) by interval.
-
-    Intervals before ``first``, and those far from m, which have none, are left out.
-    """
+    """Return mass and first moment of phi(y - m) - phi(y + m) by interval, those near m only."""
     first = max(bisect_left(edges, point - SURE) - 1, first)
     ends = edges[first : bisect_right(edges, point + SURE) + 1]
     left, right = _Steps([end - point for end in ends]), _Steps([end + point for end in ends])
@@ -172,9 +161,9 @@ def _theta(separation: float, epsilon: float) -> float:
     """Return delta(epsilon) of two Gaussians, and what rounding may take from it."""
     half = separation / 2
     far = epsilon / max(separation, 1e-300)
-    lean = (half - far) * _ROOT_HALF
+    lean = (half - far) * ROOT_HALF
     first = math.erfc(-lean) / 2
-    second = erfcx((half + far) * _ROOT_HALF) * math.exp(-lean * lean) / 2
+    second = erfcx((half + far) * ROOT_HALF) * math.exp(-lean * lean) / 2
     return min(max(first - second, 0.0), 1.0) + _ROUNDING * first
 
 

@@ -7,11 +7,8 @@ history lists, in order,
     release   the end of a run, with the noise that the release itself added, or none
     forget    a request: how many records of each batch leave
 
-and holds no record id and no weight. ``history_account`` needs nothing else to account for the
-union of all records forgotten so far. Only noise that is listed counts: a policy says what noise
-will be added, not what was added.
-
-Neighbouring relation: zero_out or replacement. Source: docs/guarantees.md, section 6.
+and holds no record id and no weight. Only noise that is listed counts. Source: docs/guarantees.md,
+section 6.1.
 """
 
 import math
@@ -159,10 +156,7 @@ class History:
         return self._after(Release(noise_std))
 
     def after_request(self, records: Mapping[int, int]) -> "History":
-        """Return the history after a request for ``records`` (batch number to how many).
-
-        Requests with nothing between them are one: their order tells nothing.
-        """
+        """Return the history after a request, by batch; requests with nothing between are one."""
         events, counts = self.events, Counter(records)
         if events and isinstance(events[-1], Forget):
             counts.update(dict(events[-1].records))

@@ -1,21 +1,13 @@
 """The one accountant of every tracked mechanism: it reads a lineage's history and nothing else.
 
-Tracked release, projected noisy SGD, Delete-to-Descent, Langevin unlearning and convex noisy
-gradient descent differ in what happened, not in how it is counted. The two worlds' maps differ by
-kappa k eta M / b at a step over a batch that still held k of the forgotten records, and are equal
-at all others; noise is what the history says was added, at each step or at a release. So
-``minorant`` bounds what the last iterate tells of the union of all records forgotten so far:
-
-* noise of training, and of earlier releases, hides the records too, contracted by what came later;
-* steps after the last noise are the same function in both worlds, so they change nothing;
-* where weights are projected, the bound that starts from the drift at the last request counts too.
-
-Where requests may depend on the releases before the last run, those releases compose: given them,
-the last run starts from equal weights and reads no forgotten record.
+The two worlds' maps differ by kappa k eta M / b at a step over a batch that still held k of the
+forgotten records, and are equal at all others; noise is what the history says was added. So
+``minorant`` bounds what the last iterate tells of the union of all records forgotten so far. Where
+weights are projected, the bound that starts from the drift at the last request counts too; where
+requests may depend on the releases before the last run, those releases compose.
 
 Guarantee: mu-GDP, floats included where the recipe states its dimension. Neighbouring relation: the
-recipe's. Assumptions: ``ASSUMPTIONS``. Source: Expunge, from Chien et al. 2024, Lemma 3.3, by
-shifted interpolation (Bok, Su & Altschuler 2024); docs/guarantees.md, sections 2, 6, 9 and 11.
+recipe's. Assumptions: ``ASSUMPTIONS``. Source: docs/guarantees.md, sections 2, 6, 9 and 11.
 """
 
 import math
@@ -114,10 +106,7 @@ def terms_of(source: str) -> Terms:
 
 
 def drift(history: History) -> float:
-    """Return D: how far apart the worlds can be while they share their noise, rounded up.
-
-    Cost: grows with the events and the batches touched, not with the steps.
-    """
+    """Return D: how far apart the worlds can be while they share their noise, rounded up."""
     recipe, distance = history.recipe, 0.0
     for event, position, present in history.walk():
         if isinstance(event, Steps):
@@ -176,10 +165,7 @@ def _terms(terms: Terms, history: History, *, adaptive: bool) -> Terms:
 
 
 def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
-    """Return mu of the releases before the last run, composed, and the minorant of what follows.
-
-    Where nothing composes, the first is 0 and the second reaches back to the start.
-    """
+    """Return mu of the releases that compose, 0 for none, and the minorant of what follows."""
     if noisy_visits(history) > MOST_VISITS:
         limit = f"with at most {MOST_VISITS} noisy visits to forgotten records"
         raise ParameterError("events", limit)

@@ -1,9 +1,8 @@
 """What floats do to a lineage: how far its computed head may be from that of real arithmetic.
 
-Every position after noise is a grid point, at most half a cell's diagonal from the sum that was
-rounded, and every step computes its gradient in float64, at most ``step_error`` off. In each world
-the computed chain is compared with the ideal one by Theorem 3, whose shifts are these errors alone;
-they are hidden by the noise of the next step or release. docs/guarantees.md, sections 6.5 and 11.
+In each world the computed chain is compared with the ideal one by Theorem 3, whose shifts are the
+roundings alone; the noise of the next step or release hides them. Source: docs/guarantees.md,
+sections 6.5 and 11.
 """
 
 import math
@@ -23,16 +22,13 @@ _UNIT = 2.0**-53
 
 
 def residue_of(history: History) -> Residue:
-    """Return the residue of a lineage's head; none where the recipe states no dimension.
-
-    What one event leaves does not depend on later ones: noise that was large enough stays so.
-    """
+    """Return the residue of a lineage's head; none where the recipe states no dimension."""
     recipe, dimension = history.recipe, history.recipe.dimension
     if dimension is None:
         return NONE
     rate = recipe.contraction
     sampled, hidden, delta, waiting = 0.0, 0.0, 0.0, 0.0  # squares of mu; then a distance
-    for event, reach in zip(history.events, _reaches(history), strict=True):
+    for event, reach in zip(history.events, reaches(history), strict=True):
         if not isinstance(event, Steps | Release):
             continue
         error, count = step_error(recipe, reach=reach), 1
@@ -58,23 +54,7 @@ def residue_of(history: History) -> Residue:
 
 
 def step_error(recipe: Recipe, *, reach: float) -> float:
-    """Return how far one step in float64 may be from the same step in real arithmetic.
-
-    Sums may be taken in any order. With u = 2^-53, d weights of norm X at most, features of norm 1
-    at most, b records and at most d + 1 classes, the gradient of a softmax, (p - y) times the
-    record's features, is off, in units of u and up to 1 %, by
-
-        dX/4 + 4X + 0.8d + 12    its scaled features, off by d/2 + 8, in logits and in the product
-        dX/2                     its logits, off by dX; a softmax halves that
-        8X + 7d + 20             exponentials, their sum over the classes and its logarithm
-        3b/2                     the sum over the batch
-
-    A loss with other bounds is off by no more than a softmax that is multiplied by the larger ratio
-    of their bounds (docs/guarantees.md, section 6.5).
-
-    A move rounds three numbers of norm at most X + eta M; a projection computes a norm of d
-    numbers and scales by it.
-    """
+    """Return how far a step in float64 may be off, at norms up to ``reach`` (section 6.5)."""
     d = recipe.dimension or 0
     gradient = d * reach + 13 * reach + 9 * d + 2 * recipe.batch_size + 40
     gradient *= max(1.0, recipe.lipschitz / math.sqrt(2), recipe.smoothness / 0.5)
@@ -84,17 +64,12 @@ def step_error(recipe: Recipe, *, reach: float) -> float:
     return _UNIT * (recipe.learning_rate * gradient + update)
 
 
-def reach_of(history: History) -> float:
-    """Return a bound on the norm of every iterate, before and after noise.
+def reaches(history: History) -> Iterator[float]:
+    """Yield bounds on the norms of the iterates up to each event's end, before and after noise.
 
     Noise exceeds its share with a chance below 2^-58 at each noisy step; roundings are within the
     tenth that is added. A projection to a larger ball changes nothing.
     """
-    return max(_reaches(history), default=0.0)
-
-
-def _reaches(history: History) -> Iterator[float]:
-    """Yield that bound for the iterates up to the end of each event."""
     recipe, steps, variance = history.recipe, 0, 0.0
     pull = recipe.learning_rate * recipe.lipschitz
     most = math.inf if recipe.radius is None else recipe.radius + pull

@@ -4,10 +4,9 @@
 
 with l convex, ``smoothness``-smooth and ``lipschitz``-Lipschitz in x. For a step size of at most
 2 / (smoothness + 2 weight_decay) the map x -> x - learning_rate grad f(x) is c-Lipschitz with
-c = 1 - learning_rate weight_decay (Nesterov 2003, Theorem 2.1.12), also with records zeroed out,
-because dropping convex smooth terms keeps the sum convex and no less smooth. The papers ask for
-1 / (smoothness + weight_decay); so do their own bounds here (``papers_contraction``). Source:
-docs/guarantees.md, section 6.
+c = 1 - learning_rate weight_decay (Nesterov 2003, Theorem 2.1.12), also with records zeroed out.
+The papers ask for 1 / (smoothness + weight_decay); so do their own bounds (``papers_contraction``).
+Source: docs/guarantees.md, section 6.
 
 Symbols of Chien et al. 2024: eta = learning_rate, m = weight_decay, L = smoothness + weight_decay,
 M = lipschitz, b = batch_size, n = records. Of Chourasia & Shah 2023: lambda = weight_decay,
@@ -69,10 +68,7 @@ def _checked(
 def gradient_shift(
     *, learning_rate: float, lipschitz: float, batch_size: int, neighbours: Neighbours
 ) -> float:
-    """Return how far one forgotten record moves one step, rounded up: kappa eta M / b.
-
-    kappa is 1 for ``zero_out`` and 2 for ``replacement``.
-    """
+    """Return how far one forgotten record moves one step, rounded up: kappa eta M / b."""
     if batch_size < 1:
         raise ParameterError("batch_size", "a whole number of at least 1")
     size = require_positive("learning_rate", learning_rate)

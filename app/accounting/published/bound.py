@@ -7,7 +7,7 @@ function that callers see.
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from app.accounting.guarantees import Guarantee, RenyiGuarantee
 from app.accounting.terms import Terms
@@ -16,16 +16,17 @@ G = TypeVar("G", bound=Guarantee)
 
 
 class Bound(ABC, Generic[G]):
-    """A theorem and all its parameters."""
+    """A theorem and all its parameters; ``TERMS`` are its guarantee's."""
+
+    TERMS: ClassVar[Terms]
 
     @abstractmethod
     def guarantee(self) -> G:
-        """Return what the theorem says of these parameters, or raise ``ParameterError``."""
+        """Return what the theorem says of these parameters."""
 
-
-def proportional(terms: Terms, factor: float) -> RenyiGuarantee:
-    """Return the Renyi curve ``order * factor``."""
-    return RenyiGuarantee(terms=terms, curve=lambda order: order * factor)
+    def proportional(self, factor: float) -> RenyiGuarantee:
+        """Return the Renyi curve ``order * factor``."""
+        return RenyiGuarantee(terms=self.TERMS, curve=lambda order: order * factor)
 
 
 def account_of(theorem: type[Bound[G]]) -> Callable[..., G]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.histories.strong_convexity import ASSUMPTIONS, papers_contraction
-from app.accounting.published.bound import Bound, account_of, proportional
+from app.accounting.published.bound import Bound, account_of
 from app.accounting.terms import Assumption, Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_count, require_positive, require_steps
 from app.domain.errors import ParameterError
@@ -127,12 +127,6 @@ def _terms(theorem: str, *extra: Assumption) -> Terms:
     )
 
 
-_THEOREM_3_2 = replace(
-    _terms("Theorem 3.2"),
-    reference="training for the same epochs, from the same start, without the forgotten record",
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Theorem32(Setting, Bound[RenyiGuarantee]):
     """Training of T = ``training_epochs``, K = ``epochs`` of unlearning, fixed batches.
@@ -146,6 +140,11 @@ class Theorem32(Setting, Bound[RenyiGuarantee]):
     last K epochs did not happen; against the same pipeline (``projected_noisy_sgd``) it is not
     needed.
     """
+
+    TERMS = replace(
+        _terms("Theorem 3.2"),
+        reference="training for the same epochs, from the same start, without the forgotten record",
+    )
 
     training_epochs: int
     epochs: int
@@ -163,10 +162,7 @@ class Theorem32(Setting, Bound[RenyiGuarantee]):
         def curve(order: float) -> float:
             return (order - 0.5) / (order - 1) * 2 * order * (first + second) * (1 + 1e-14)
 
-        return RenyiGuarantee(terms=_THEOREM_3_2, curve=curve)
-
-
-_COROLLARY_3_7 = _terms("Corollary 3.7")
+        return RenyiGuarantee(terms=self.TERMS, curve=curve)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +177,8 @@ class Corollary37(Setting, Bound[RenyiGuarantee]):
     same pipeline on the other data no such assumption is needed, because Lemma 3.3 holds for any T.
     """
 
+    TERMS = _terms("Corollary 3.7")
+
     epochs: int
     sharp: bool = False
 
@@ -188,13 +186,7 @@ class Corollary37(Setting, Bound[RenyiGuarantee]):
         """Return the Renyi curve of the release."""
         steps = require_steps("epochs", self.epochs) * self.batches
         factor = self.divergence_factor(self.drift) * self.amplification(steps, sharp=self.sharp)
-        return proportional(_COROLLARY_3_7, factor)
-
-
-_COROLLARY_3_8 = _terms(
-    "Corollary 3.8",
-    *asserted("the request was chosen without knowledge of the secret partition into batches"),
-)
+        return self.proportional(factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +199,11 @@ class Corollary38(Setting, Bound[RenyiGuarantee]):
 
     The partition is uniform, secret, and the request was chosen without knowledge of it.
     """
+
+    TERMS = _terms(
+        "Corollary 3.8",
+        *asserted("the request was chosen without knowledge of the secret partition into batches"),
+    )
 
     epochs: int
 
@@ -227,18 +224,14 @@ class Corollary38(Setting, Bound[RenyiGuarantee]):
             mean = math.log(total / len(factors)) / (order - 1)
             return max(0.0, order * highest + mean) + 1e-13 * order * highest + 1e-15 / (order - 1)
 
-        return RenyiGuarantee(terms=_COROLLARY_3_8, curve=curve)
-
-
-_COROLLARY_3_10 = _terms("Corollary 3.10")
+        return RenyiGuarantee(terms=self.TERMS, curve=curve)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corollary310(Setting, Bound[RenyiGuarantee]):
-    """Merely convex losses (c = 1), T = ``training_epochs`` and K = ``epochs``.
+    """Merely convex losses, c = 1: alpha Z^2 b / (2 eta sigma^2 K n), Z = min(2 eta M T/b, 2R)."""
 
-    epsilon(alpha) = alpha Z^2 / (2 eta sigma^2) b/(K n),   Z = min(2 eta M T/b, 2R)
-    """
+    TERMS = _terms("Corollary 3.10")
 
     training_epochs: int
     epochs: int
@@ -250,10 +243,7 @@ class Corollary310(Setting, Bound[RenyiGuarantee]):
         steps = require_steps("epochs", self.epochs) * self.batches
         trained = require_steps("training_epochs", self.training_epochs)
         distance = min(trained * self.shift, 2 * self.radius)
-        return proportional(_COROLLARY_3_10, self.divergence_factor(distance) / steps * (1 + 1e-15))
-
-
-_THEOREM_3_11 = _terms("Theorem 3.11")
+        return self.proportional(self.divergence_factor(distance) / steps * (1 + 1e-15))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +255,8 @@ class Theorem311(Setting, Bound[RenyiGuarantee]):
 
     ``epochs`` lists K_1 .. K_S. Z and ``sharp`` are as in Corollary 3.7.
     """
+
+    TERMS = _terms("Theorem 3.11")
 
     epochs: Sequence[int]
     sharp: bool = False
@@ -278,10 +270,7 @@ class Theorem311(Setting, Bound[RenyiGuarantee]):
         for steps in earlier:
             distance = min(self.decay(steps) * distance + self.drift, 2 * self.radius)
         factor = self.divergence_factor(distance) * self.amplification(last, sharp=self.sharp)
-        return proportional(_THEOREM_3_11, factor)
-
-
-_COROLLARY_J_1 = _terms("Corollary J.1")
+        return self.proportional(factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +284,8 @@ class CorollaryJ1(Setting, Bound[RenyiGuarantee]):
     ``records_by_batch`` lists [batch number, how many] pairs.
     """
 
+    TERMS = _terms("Corollary J.1")
+
     records_by_batch: Sequence[Sequence[int]]
     training_epochs: int
     epochs: int
@@ -304,9 +295,7 @@ class CorollaryJ1(Setting, Bound[RenyiGuarantee]):
         steps = require_steps("epochs", self.epochs) * self.batches
         lost = self.epochs_lost(require_steps("training_epochs", self.training_epochs))
         distance = min(lost * self._epoch_drift() * (1 + 1e-13), 2 * self.radius)
-        return proportional(
-            _COROLLARY_J_1, self.divergence_factor(distance) * self.amplification(steps)
-        )
+        return self.proportional(self.divergence_factor(distance) * self.amplification(steps))
 
     def _epoch_drift(self) -> float:
         """Return how far apart the worlds are after the first epoch."""

@@ -18,12 +18,14 @@ from app.accounting.search import smallest
 from app.domain.checks import require_delta, require_steps
 from app.domain.errors import CalibrationError
 
-TERMS = replace(dp_sgd.TERMS, source="Koloskova et al. 2025, section 5.3; Vadhan 2017, Lemma 2.2")
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupPrivacy(Bound[PointGuarantee]):
     """The parameters of ``dp_sgd``, and delta."""
+
+    TERMS = replace(
+        dp_sgd.TERMS, source="Koloskova et al. 2025, section 5.3; Vadhan 2017, Lemma 2.2"
+    )
 
     delta: float
     noise_multiplier: float
@@ -57,7 +59,7 @@ class GroupPrivacy(Bound[PointGuarantee]):
         # Whatever was found passed the test, so the pair is a valid one for a curve of any shape.
         below = smallest(enough, highest=furthest, width=1e-7)
         epsilon = group * single.epsilon(delta=single_delta(below)) * (1 + 1e-15)
-        return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=self.delta)
+        return PointGuarantee(terms=self.TERMS, at_epsilon=epsilon, at_delta=self.delta)
 
 
 group_privacy = account_of(GroupPrivacy)

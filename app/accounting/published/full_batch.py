@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.histories.strong_convexity import ASSUMPTIONS, papers_contraction
-from app.accounting.published.bound import Bound, account_of, proportional
+from app.accounting.published.bound import Bound, account_of
 from app.accounting.terms import Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_count, require_noise, require_positive, require_steps
 from app.domain.errors import ParameterError
@@ -45,11 +45,6 @@ _CONVERGED = replace(
         *asserted("training has converged to its stationary distribution"),
     ),
     reference="the stationary distribution of training without the forgotten records",
-)
-_SMALL_STEPS = _terms(
-    "Chourasia & Shah 2023, Theorem 5.1 (G.9, G.15)",
-    "the step size is at most 1 / (2 (smoothness + weight_decay))",
-    "training started from N(0, sigma^2/(lambda (1 - eta lambda/2)) I)",
 )
 
 
@@ -96,6 +91,8 @@ class ChienTheoremP2(Theorem):
     1 - exp(-m eta T), at most 1.
     """
 
+    TERMS = _CONVERGED
+
     steps: int
 
     def guarantee(self) -> RenyiGuarantee:
@@ -108,7 +105,7 @@ class ChienTheoremP2(Theorem):
         start, steps = self.factor(), require_count("steps", self.steps)
         pace = self.weight_decay * self.learning_rate * steps * (1 - 1e-14)
         return RenyiGuarantee(
-            terms=_CONVERGED,
+            terms=self.TERMS,
             curve=lambda order: start * order * math.exp(-min(pace / order, 650.0)) * (1 + 1e-12),
         )
 
@@ -125,6 +122,12 @@ class ChourasiaTheorem51(Theorem):
     most 2 r M/n. ``noisy_gd_convex`` certifies the same process with less than half of this.
     """
 
+    TERMS = _terms(
+        "Chourasia & Shah 2023, Theorem 5.1 (G.9, G.15)",
+        "the step size is at most 1 / (2 (smoothness + weight_decay))",
+        "training started from N(0, sigma^2/(lambda (1 - eta lambda/2)) I)",
+    )
+
     unlearning_steps: int
 
     def guarantee(self) -> RenyiGuarantee:
@@ -135,7 +138,7 @@ class ChourasiaTheorem51(Theorem):
             raise ParameterError("learning_rate", "at most 1 / (2 (smoothness + weight_decay))")
         steps = require_count("unlearning_steps", self.unlearning_steps)
         left = math.exp(-min(decay * rate * steps / 2 * (1 - 1e-14), 650.0))
-        return proportional(_SMALL_STEPS, self.factor() * left * (1 + 1e-12))
+        return self.proportional(self.factor() * left * (1 + 1e-12))
 
 
 chien_theorem_p_2 = account_of(ChienTheoremP2)

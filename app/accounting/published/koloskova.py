@@ -6,10 +6,11 @@ Assumptions: as the mechanism of the same name in ``app.accounting``.
 import math
 from dataclasses import dataclass, replace
 
-from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
+from app.accounting import gaussian, gradient_clipping, output_perturbation
 from app.accounting.chains.noisy_chain import prefix_mu
 from app.accounting.guarantees import PointGuarantee, RenyiGuarantee
-from app.accounting.published.bound import Bound, account_of, proportional
+from app.accounting.published.bound import Bound, account_of
+from app.accounting.terms import any_start
 from app.domain.checks import (
     require_delta,
     require_noise,
@@ -21,16 +22,6 @@ from app.domain.errors import ParameterError
 
 UNREGULARISED_LIMIT = 0.257
 REGULARISED_LIMIT = 3.0
-_THEOREM_4_1 = replace(
-    gradient_clipping.TERMS,
-    source="Koloskova et al. 2025, Theorem 4.1, its first case up to eps = 0.257 log(1/delta)",
-)
-_THEOREM_A_9 = replace(gradient_clipping.TERMS, source="Koloskova et al. 2025, Theorem A.9")
-_THEOREM_4_2 = replace(model_clipping.TERMS, source="Koloskova et al. 2025, Theorem 4.2")
-_CLASSICAL = replace(
-    output_perturbation.TERMS,
-    source="Koloskova et al. 2025, section 4.2; Dwork & Roth 2014, Theorem A.1",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +39,10 @@ class Theorem41(Bound[PointGuarantee]):
     mu <= eps/(3 sqrt(log(1/delta))) and holds as stated.
     """
 
+    TERMS = any_start(
+        "Koloskova et al. 2025, Theorem 4.1, its first case up to eps = 0.257 log(1/delta)"
+    )
+
     delta: float
     initial_clip: float
     gradient_clip: float
@@ -63,7 +58,7 @@ class Theorem41(Bound[PointGuarantee]):
         highest = -limit * math.log(self.delta)
         if epsilon >= highest:
             raise ParameterError("epsilon", f"below {limit} log(1/delta) = {highest:g}")
-        return PointGuarantee(terms=_THEOREM_4_1, at_epsilon=epsilon, at_delta=self.delta)
+        return PointGuarantee(terms=self.TERMS, at_epsilon=epsilon, at_delta=self.delta)
 
     def _product(self) -> float:
         root = math.sqrt(-math.log(require_delta(self.delta)))
@@ -93,6 +88,8 @@ class TheoremA9(Bound[RenyiGuarantee]):
     prefix (``gradient_clipping``, running minimum) is smaller.
     """
 
+    TERMS = any_start("Koloskova et al. 2025, Theorem A.9")
+
     initial_clip: float
     gradient_clip: float
     learning_rate: float
@@ -114,7 +111,7 @@ class TheoremA9(Bound[RenyiGuarantee]):
             noise_std=require_noise("noise_std", self.noise_std),
             steps=require_steps("steps", self.steps),
         )
-        return proportional(_THEOREM_A_9, mu * mu / 2 * (1 + 1e-15))
+        return self.proportional(mu * mu / 2 * (1 + 1e-15))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +123,8 @@ class Theorem42(Bound[PointGuarantee]):
     which keeps eps where ``model_clipping`` may use the larger eps_t, and needs 3 to 4 times the
     steps.
     """
+
+    TERMS = any_start("Koloskova et al. 2025, Theorem 4.2")
 
     epsilon: float
     initial_clip: float
@@ -147,7 +146,7 @@ class Theorem42(Bound[PointGuarantee]):
         factor = gaussian.rounded_log_delta(mu=separation * (1 + 1e-15), epsilon=epsilon)
         log_delta = start + require_steps("steps", self.steps) * factor
         delta = min(1.0, math.exp(max(log_delta, -700.0)) * (1 + 1e-12))
-        return PointGuarantee(terms=_THEOREM_4_2, at_epsilon=float(epsilon), at_delta=delta)
+        return PointGuarantee(terms=self.TERMS, at_epsilon=float(epsilon), at_delta=delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +160,11 @@ class ClassicalOutputPerturbation(Bound[PointGuarantee]):
     (1, 1e-5).
     """
 
+    TERMS = replace(
+        output_perturbation.TERMS,
+        source="Koloskova et al. 2025, section 4.2; Dwork & Roth 2014, Theorem A.1",
+    )
+
     delta: float
     initial_clip: float
     noise_std: float
@@ -172,7 +176,7 @@ class ClassicalOutputPerturbation(Bound[PointGuarantee]):
         epsilon *= (1 + 1e-14) / require_noise("noise_std", self.noise_std)
         if epsilon > 1 + 1e-6:
             raise ParameterError("epsilon", "at most 1")
-        return PointGuarantee(terms=_CLASSICAL, at_epsilon=epsilon, at_delta=self.delta)
+        return PointGuarantee(terms=self.TERMS, at_epsilon=epsilon, at_delta=self.delta)
 
 
 theorem_4_1 = account_of(Theorem41)

@@ -12,7 +12,6 @@ log(1/delta).
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 from app.accounting.guarantees import PointGuarantee
 from app.accounting.published.bound import Bound, account_of
@@ -42,15 +41,12 @@ class Theorem(Bound[PointGuarantee]):
     """A theorem with the constants, checked once.
 
     Attributes:
-        TERMS: of its guarantee.
         weight_decay: m, the strong convexity.
         smoothness: of the loss of one record, without weight decay.
         lipschitz: M.
         records: n.
         steps: of the request.
     """
-
-    TERMS: ClassVar[Terms]
 
     delta: float
     noise_std: float

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Final
 
 from app.certificates.membership_attack import check_audit
-from app.certificates.noise import draws_of, grid_of
+from app.certificates.parameters import draws_of, grid_of
 from app.certificates.schema import (
     AsTrained,
     Evaluation,

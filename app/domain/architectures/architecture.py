@@ -28,7 +28,7 @@ SHIPPED: Final = tuple(
     for name in ("torchvision", "timm", "transformers", "efficientnet_lite0", "resemblyzer")
 )
 """Our own factories, which need no allow-list: see ``expunge/backbones``."""
-_FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ArchitectureSpec:
         _OPTION_CHECKS[self.name](self.options)
 
     def _check_custom(self) -> None:
-        if not isinstance(self.factory, str) or not _FACTORY.fullmatch(self.factory):
+        if not isinstance(self.factory, str) or not IMPORT_PATH.fullmatch(self.factory):
             raise InvalidInputError(
                 "architecture: factory must be an import path such as 'package.module:factory'"
             )

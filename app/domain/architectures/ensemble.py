@@ -42,10 +42,7 @@ def own_name(name: str) -> str:
 
 
 def by_member(names: Iterable[str]) -> dict[int, dict[str, str]] | None:
-    """Return each member's tensors: their names in the ensemble by their own, or None.
-
-    None if one is not a member's.
-    """
+    """Return each member's names in the ensemble by its own; None if one is not a member's."""
     found: dict[int, dict[str, str]] = {}
     for name in names:
         match = _NAME.fullmatch(name)

@@ -23,11 +23,7 @@ _HIGHER_IS_BETTER: Final[Mapping[str, bool]] = {
 
 
 def metric_compared(headline: str | None) -> str:
-    """Return the metric by which an ensemble and its average are compared.
-
-    It is the headline, or the loss where that is not known to be better one way or the other, as of
-    an operator's own task.
-    """
+    """Return the headline metric if it is known which way is better; otherwise the loss."""
     return headline if headline is not None and headline in _HIGHER_IS_BETTER else LOSS
 
 
@@ -40,11 +36,7 @@ def score_of(evaluation: Mapping[str, Any], metric: str) -> float | None:
 def is_offered(*, ensemble: float, merged: float, margin: float, metric: str) -> bool:
     """Return whether the average scores at most ``margin`` worse than the ensemble.
 
-    Args:
-        ensemble: its score on the held-out records.
-        merged: the average's score; what is not a number is never offered.
-        margin: in the metric's units.
-        metric: which score it is, of ``metric_compared``.
+    Both scores are of ``metric``, on the held-out records; what is not a number is never offered.
     """
     lost = ensemble - merged if _HIGHER_IS_BETTER[metric] else merged - ensemble
     return lost <= margin

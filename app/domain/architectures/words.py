@@ -17,12 +17,7 @@ def network_in_words(architecture: Mapping[str, Any]) -> str:
 
 
 def members_in_words(members: Sequence[Member], *, version: int) -> str:
-    """Return how many members a version trained anew, and when the others were trained.
-
-    Args:
-        members: of the version, in order.
-        version: its number.
-    """
+    """Return how many members a version trained anew, and when the others were trained."""
     anew = sum(member.trained_in == version for member in members)
     if anew == len(members):
         return f"{_counted(anew)}, all trained in this version"

@@ -50,10 +50,7 @@ def bounds_of(task: TaskSpec) -> Bounds:
 
 
 def recipe_of(document: object, task: TaskSpec, *, mechanism: str) -> TrainingRecipe:
-    """Return the recipe of a JSON object; what it leaves out becomes plain descent.
-
-    The weight decay depends on the mechanism that the policy names, and on no record.
-    """
+    """Return the recipe of a JSON object; the weight decay depends on the policy's mechanism."""
     bounds = bounds_of(task)
     plain: dict[str, Any] = {
         "momentum": 0.0,
@@ -71,11 +68,7 @@ def recipe_of(document: object, task: TaskSpec, *, mechanism: str) -> TrainingRe
 
 
 def check_recipe(recipe: TrainingRecipe, bounds: Bounds) -> None:
-    """Raise ``InvalidInputError`` for a recipe under which drift could not be tracked.
-
-    That is all but plain gradient descent with weight decay at a constant rate of at most 1 /
-    (smoothness + weight_decay).
-    """
+    """Raise ``InvalidInputError`` unless a recipe is plain descent, whose drift can be tracked."""
     for name, plain in _PLAIN.items():
         if getattr(recipe, name) != plain:
             raise InvalidInputError(

@@ -24,15 +24,8 @@ _LARGEST_BYTE = 255
 def with_range(architecture: ArchitectureSpec, records: FeatureSchema) -> ArchitectureSpec:
     """Return a ridge head's architecture with its ``feature_range``.
 
-    By default that is what ``uint8`` features can reach, and 16 for others. No record has a part in
-    it.
-
-    Args:
-        architecture: of the model.
-        records: the schema of its dataset.
-
-    Raises:
-        InvalidInputError: what the features can reach is out of the option's range.
+    By default that is what ``uint8`` features can reach by the dataset's schema, ``records``, and
+    16 for others. No record has a part in it.
     """
     if architecture.name != NAME or "feature_range" in architecture.options:
         return architecture

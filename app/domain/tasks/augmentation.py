@@ -53,10 +53,7 @@ class Augmentation:
 def require_augmentable(
     augment: tuple[Augmentation, ...], schema: FeatureSchema, architecture: ArchitectureSpec
 ) -> None:
-    """Raise ``InvalidInputError`` where augmentation makes no sense, or a proof forbids it.
-
-    A proof may count on the same gradient of a record at every visit.
-    """
+    """Raise ``InvalidInputError`` where augmentation makes no sense, or breaks a proof."""
     if not augment:
         return
     if architecture.name in _EXACT_OR_TRACKED:

@@ -1,15 +1,14 @@
 """The operator's own task, by import path."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from app.domain.architectures.architecture import IMPORT_PATH
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.spec import Bounds, TaskSpec
 
-_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 MOST_OUTPUTS: Final = 10_000_000
 
 
@@ -38,7 +37,7 @@ class CustomSpec(TaskSpec):
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not _PATH.fullmatch(self.path):
+        if not isinstance(self.path, str) or not IMPORT_PATH.fullmatch(self.path):
             raise InvalidInputError("task: path must be such as 'package.module:Class'")
         if type(self.network_outputs) is not int or not 1 <= self.network_outputs <= MOST_OUTPUTS:
             raise InvalidInputError(f"task: outputs must lie between 1 and {MOST_OUTPUTS:,}")

@@ -31,11 +31,6 @@ class MultiLabelSpec(TaskSpec):
         require_number("label_smoothing", self.label_smoothing, least=0, below=1)
 
     @property
-    def outputs(self) -> int:
-        """The number of labels."""
-        return len(self.labels)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The labels."""
         return self.labels

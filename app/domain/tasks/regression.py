@@ -51,11 +51,6 @@ class RegressionSpec(TaskSpec):
                 raise InvalidInputError(f"task: {field} is for the loss {loss} only")
 
     @property
-    def outputs(self) -> int:
-        """The number of targets."""
-        return len(self.targets)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The targets."""
         return self.targets

@@ -72,9 +72,9 @@ class TaskSpec(ABC):
     augment: tuple[Augmentation, ...] = ()
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
         """How many numbers the network gives for a record; of a language model, for a token."""
+        return len(self.target_columns)
 
     @property
     def names(self) -> tuple[ClassName, ...] | None:
@@ -110,11 +110,7 @@ class TaskSpec(ABC):
         return (*read, *self.target_columns, *weight)
 
     def schema(self, features: FeatureSchema | None = None) -> FeatureSchema:
-        """Return the schema of what the network reads, before a backbone.
-
-        Args:
-            features: of a dataset of features; the inputs say it otherwise.
-        """
+        """Return the schema of what the network reads: its inputs, or a dataset's ``features``."""
         if features is not None:
             return replace(features, classes=self.outputs)
         if self.inputs is None:

@@ -97,10 +97,7 @@ def complete_subtrees(start: int, end: int) -> list[Coordinates]:
 
 
 def inclusion_ranges(index: int, size: int) -> list[tuple[int, int]]:
-    """Return the leaf ranges whose roots prove that leaf ``index`` is in a tree of ``size``.
-
-    RFC 6962, section 2.1.1; ordered from the leaf upwards.
-    """
+    """Return the ranges that prove leaf ``index``, from the leaf upwards (RFC 6962, 2.1.1)."""
     start, end, ranges = 0, size, []
     while end - start > 1:
         split = start + _largest_power_below(end - start)
@@ -114,10 +111,7 @@ def inclusion_ranges(index: int, size: int) -> list[tuple[int, int]]:
 
 
 def consistency_ranges(old_size: int, new_size: int) -> list[tuple[int, int]]:
-    """Return the leaf ranges whose roots prove that one tree begins with another.
-
-    RFC 6962, section 2.1.2; 0 < old_size <= new_size.
-    """
+    """Return the ranges that prove one tree begins with another (RFC 6962, section 2.1.2)."""
     if old_size == new_size:
         return []
     start, end, ranges = 0, new_size, []
@@ -159,10 +153,7 @@ def verify_inclusion(
 def verify_consistency(
     *, old_size: int, old_root: bytes, new_size: int, new_root: bytes, proof: Sequence[bytes]
 ) -> None:
-    """Raise ``ProofError`` unless the new tree begins with all leaves of the old one, in order.
-
-    RFC 9162, section 2.1.4.2. Every tree begins with the empty tree.
-    """
+    """Raise ``ProofError`` unless the new tree begins with all of the old (RFC 9162, 2.1.4.2)."""
     if not 0 <= old_size <= new_size:
         raise ProofError("the older tree is larger than the newer one")
     if old_size == 0:

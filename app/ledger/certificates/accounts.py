@@ -20,7 +20,7 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
-from app.certificates.statement import Coverage, Exclusion, TreeHead
+from app.certificates.schema import Excluded, Forgotten, Tree
 from app.datasets.lives import Life
 from app.domain.commitments import member_commitment
 from app.domain.errors import TargetNotMetError
@@ -192,7 +192,7 @@ class Account:
             accounted.named_by(self._session, lineage.model_id, lineage.since_version, request_ids)
         )
 
-    def coverage(self, *, through_epoch: int) -> Coverage:
+    def coverage(self, *, through_epoch: int) -> Forgotten:
         """Return what a certificate states of weights that are without all up to an epoch.
 
         Raises:
@@ -201,7 +201,7 @@ class Account:
         totals = self.totals
         if totals.forgotten_through > through_epoch:
             raise TargetNotMetError("a record that was certified as forgotten is not covered")
-        return Coverage(
+        return Forgotten(
             since_version=self.lineage.since_version,
             requests=totals.requests,
             records=totals.records,
@@ -211,7 +211,7 @@ class Account:
             before_training=totals.before_training,
         )
 
-    def exclusion(self, request_ids: Sequence[str]) -> Exclusion:
+    def exclusion(self, request_ids: Sequence[str]) -> Excluded:
         """Return what a certificate states of stored requests that never concerned the weights.
 
         They have to follow one another.
@@ -229,7 +229,7 @@ class Account:
         leaves = sum(len(place.excluded) for place in places)
         if any(place.covered for place in places) or leaves != end - first:
             raise TargetNotMetError("not all of these records are known to have been left out")
-        return Exclusion(
+        return Excluded(
             since_version=lineage.since_version,
             requests=len(places),
             records=accounted.count_records(self._session, request_ids),
@@ -298,8 +298,8 @@ def totals_after(
     )
 
 
-def _head(frontier: Frontier) -> TreeHead:
-    return TreeHead(frontier.size, frontier.root().hex())
+def _head(frontier: Frontier) -> Tree:
+    return Tree(size=frontier.size, root=frontier.root().hex())
 
 
 def _end(life: Life) -> int:

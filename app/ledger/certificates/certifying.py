@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import log
+from app.certificates.schema import Excluded
 from app.certificates.signing import StatementSigner, statement_of
-from app.certificates.statement import Exclusion, base_of
+from app.certificates.statement import base_of
 from app.certificates.tables import CertificateRow
 from app.domain.architectures.base import BaseDigest
 from app.domain.errors import RunFailedError
@@ -27,7 +28,7 @@ def begun_at(model: ModelRow) -> int:
 
 def exclude(
     session: Session, model: ModelRow, version: VersionRow, request_ids: Sequence[str]
-) -> Exclusion:
+) -> Excluded:
     """Account for requests whose records never influenced a version; return what says so.
 
     Args:

@@ -155,12 +155,16 @@ def _exclusion(
     previous = issued.last_certificate(session, model.id)
     stated = certifying.stated_of(session, head)
     statement = exclusion_statement(
-        subject=Subject(model=model.name, version=head.number, weights_sha256=head.sha256),
+        subject=Subject(
+            model=model.name,
+            version=head.number,
+            weights_sha256=head.sha256,
+            times=Times(min(request.received_at for request in requests), now),
+            previous_certificate=certifying.digest_of(previous),
+            backbone=backbone_of(stated),
+            base=base_of(stated),
+        ),
         exclusion=certifying.exclude(session, model, head, [request.id for request in requests]),
-        previous_certificate=certifying.digest_of(previous),
-        times=Times(started_at=min(request.received_at for request in requests), certified_at=now),
-        backbone=backbone_of(stated),
-        base=base_of(stated),
         trained_anew=trained_anew,
     )
     return certifying.issue(

@@ -1,13 +1,9 @@
 """Delete-to-Descent (Neel, Roth & Sharifi-Malvajerdi 2021), with the drift that really remains.
 
-Full-batch gradient descent with the largest step size, eta = 2 / (smoothness + 2 weight_decay), and
-one noisy release from which the lineage goes on: ``tracked_release`` at that step size. One step
-contracts by gamma = smoothness / (smoothness + 2 weight_decay), the paper's own factor.
-
-Unlike the theorems as published (``app.accounting.published``) this assumes no convergence of
-training, covers any number of records at once, and keeps no secret state.
-
-Guarantee: mu-GDP, by ``app.accounting.histories.history_account``. Assumptions: as there.
+``tracked_release`` on the whole data at the largest step size, eta = 2 / (smoothness + 2
+weight_decay): one step contracts by smoothness / (smoothness + 2 weight_decay), the paper's gamma.
+Guarantee: mu-GDP, by ``accounting.histories.history_account``. Source: docs/guarantees.md, section
+6.4.
 """
 
 from dataclasses import dataclass, replace

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from app.accounting import exact_heads
 from app.accounting.guarantees import ExactGuarantee
 from app.accounting.terms import Terms
 from app.domain.checks import require_positive
@@ -29,7 +28,7 @@ class Deterministic(Mechanism):
         for name, value in self.parameters().items():
             if not isinstance(value, str):
                 require_positive(name, value)
-        return exact_heads.account(self.terms)
+        return ExactGuarantee(terms=self.terms)
 
     def counted(self) -> None:
         """Return None: the guarantee does not depend on the size of the head."""

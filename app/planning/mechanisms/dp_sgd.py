@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -110,10 +110,7 @@ class DpSgd(Mechanism):
 
     @classmethod
     def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
-        """Return the training with the largest group that its noise covers.
-
-        So no accounting is needed for one record more.
-        """
+        """Return the training with the largest group that its noise covers, accounted for once."""
         training = private_training(present.tracking)
         group = largest_group(training, epsilon=policy.epsilon, delta=policy.delta)
         forgotten = present.forgotten + sum(records.values())
@@ -149,10 +146,7 @@ class DpSgd(Mechanism):
 
 
 def private_training(tracking: Tracking) -> DpSgd:
-    """Return how a lineage was trained, for a group of one; ``PlanError`` if it was in no such way.
-
-    What its dimension is must be known: certificates are about floats.
-    """
+    """Return how a lineage was trained, for a group of one, in floats; or raise ``PlanError``."""
     settings = tracking.settings
     if tracking.training is not TrainingKind.PRIVATE or "dimension" not in settings:
         raise PlanError("the lineage was not trained with DP-SGD")
@@ -189,10 +183,7 @@ def largest_group(training: DpSgd, *, epsilon: float, delta: float) -> int:
 
 
 def _floats(shape: ModelShape) -> dict[str, int]:
-    """Return what the accountant needs to count floats, where it is known.
-
-    ``records`` bounds a sample: the records that the present weights were trained on.
-    """
+    """Return what it takes to count floats: weights, and the records that they were trained on."""
     if shape.dimension is None:
         return {}
     return {"records": shape.trained_on, "dimension": shape.dimension}
@@ -207,21 +198,10 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
         group = whole_steps(fixed, DEFAULT_GROUP, name="capacity")
         if not 1 <= group <= dp_sgd.LARGEST_GROUP:
             raise PlanError(f"capacity must be 1 to {dp_sgd.LARGEST_GROUP} for {dp_sgd.NAME}")
-        refuse_slow_calibration(
-            epsilon=policy.epsilon,
-            delta=policy.delta,
-            sampling_rate=rate,
-            steps=steps,
-            group_size=group,
-        )
-        multiplier = dp_sgd.calibrate(
-            epsilon=policy.epsilon,
-            delta=policy.delta,
-            sampling_rate=rate,
-            steps=steps,
-            group_size=group,
-            **_floats(shape),
-        )
+        target: dict[str, Any] = {"epsilon": policy.epsilon, "delta": policy.delta}
+        trained = target | {"sampling_rate": rate, "steps": steps, "group_size": group}
+        refuse_slow_calibration(**trained)
+        multiplier = dp_sgd.calibrate(**trained, **_floats(shape))
     return DpTrainingShape(
         noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0
     )

@@ -4,13 +4,13 @@
 
 The loss is strongly convex, so that nothing is lost by starting anew each time. The records come in
 the order of their arrival; no seed, noise or earlier weights enter. Guarantee:
-exact and adaptive, by ``accounting.exact_heads``. Source: docs/guarantees.md, section 13.
+exact and adaptive, by ``accounting.exact``. Source: docs/guarantees.md, section 13.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from app.accounting import exact_heads
+from app.accounting import exact
 from app.accounting.terms import Terms
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
@@ -37,7 +37,7 @@ class ExactTraining(Deterministic):
 
     name: ClassVar[str] = "exact_training"
     needs: ClassVar[Needs] = Needs.LINEAR_HEAD
-    terms: ClassVar[Terms] = exact_heads.EXACT_TRAINING
+    terms: ClassVar[Terms] = exact.EXACT_TRAINING
 
     regularisation: Positive
     tolerance: Positive

@@ -1,9 +1,7 @@
-"""Langevin unlearning (Chien et al. 2024b): full-batch noisy descent.
+"""Langevin unlearning (Chien et al. 2024b): ``projected_noisy_sgd`` with one batch of all records.
 
-``projected_noisy_sgd`` with one batch that holds all records. Unlike the theorems as published
-(``app.accounting.published``) this does not assume that training has converged.
-
-Guarantee: mu-GDP, by ``app.accounting.histories.history_account``. Assumptions: as there.
+Guarantee: mu-GDP, by ``accounting.histories.history_account``. Source: docs/guarantees.md, section
+6.4.
 """
 
 from dataclasses import dataclass, replace

@@ -6,7 +6,7 @@ them. ``docs/development.md`` says how to add one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Self
@@ -161,6 +161,21 @@ class Mechanism(ABC):
     def contradiction(self, claim: Claim) -> str | None:  # noqa: ARG002
         """Return in which way a certificate's claim contradicts the parameters, or None."""
         return None
+
+
+AccountOf = Callable[[int], Guarantee | None]
+"""What so many steps guarantee, with the release after the last; None while that is nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descending(Mechanism):
+    """A mechanism whose runs go on with the descent of the training, on fixed batches."""
+
+    rule: ClassVar[str | None] = "descent"
+
+    @abstractmethod
+    def account_by_step(self, plan: Plan) -> AccountOf:
+        """Return the accountant of a run's steps, made once for all; raises ``ParameterError``."""
 
 
 def dimension_of(mechanism: Mechanism) -> int:

@@ -2,22 +2,12 @@
 
     x <- x - learning_rate grad L_D(x) + N(0, noise_std^2 I)      full batch of all records
 
-L_D averages losses that are convex, ``smoothness``-smooth and ``lipschitz``-Lipschitz, plus
-(weight_decay/2)|x|^2. The paper writes noise_std^2 = 2 eta sigma^2. All of the training is noisy as
-well, so its noise counts. With c = 1 - eta lambda, s = kappa r eta M / n for r forgotten records,
-K_A equal steps while they were present and K since, ``accounting.histories.history_account`` gives
-
-    D = c^K s (1 - c^{K_A}) / (1 - c)      W = noise_std^2 (1 - c^{2(K_A + K)}) / (1 - c^2)
-    mu = D / sqrt(W)
-
-For every order this is less than half of the paper's Renyi bound (``app.accounting.published``),
-and its exponent is 2 eta lambda K where the paper has eta lambda K / 2.
-
-Requests may depend on earlier releases. Each of them was itself private for the records present in
-it; given them, the last run starts from equal weights and reads no forgotten record. So mu^2 is the
-sum of those releases' mu^2, and further steps do not lower it (docs/guarantees.md, section 9).
+All of the training is noisy as well, so its noise counts. Requests may depend on earlier releases:
+each of them was itself private for the records present in it, so mu^2 is the sum of those releases'
+mu^2, and further steps do not lower it.
 
 Guarantee: mu-GDP. Assumptions: as ``history_account``; both worlds start from the same weights.
+Source: docs/guarantees.md, sections 7 and 9.
 """
 
 from collections.abc import Mapping

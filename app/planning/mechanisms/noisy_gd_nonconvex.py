@@ -13,8 +13,7 @@ from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.planning.fixed import only, refuse_above_budget
-from app.planning.mechanisms.descending import AccountOf, Descending
-from app.planning.mechanisms.mechanism import Claim, Draws
+from app.planning.mechanisms.mechanism import AccountOf, Claim, Descending, Draws
 from app.planning.mechanisms.ranges import Dimension, NoiseStd, Positive, Whole
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
@@ -153,10 +152,7 @@ class NoisyGdNonconvex(Descending):
 
     @classmethod
     def _refuse_untrue(cls, smoothness: float, shape: ModelShape) -> None:
-        """Raise ``PlanError`` where the stated smoothness is not that of the loss.
-
-        For a linear head the service knows it; for other networks it is the operator's word.
-        """
+        """Raise ``PlanError`` where a linear head's loss is known to be less smooth than stated."""
         if shape.rough is not None:
             raise PlanError(f"needs a bound on the loss's curvature: {shape.rough}")
         if shape.convex is None:

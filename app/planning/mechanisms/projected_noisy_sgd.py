@@ -3,11 +3,9 @@
     x <- project(x - learning_rate grad f(x; batch) + N(0, noise_std^2 I))
 
 in training and in unlearning; projection is optional. The paper writes noise_std^2 = 2 eta sigma^2
-(``accounting.histories.strong_convexity.noise_std_of``) and starts from the drift as if training
-had added no noise. Here the noise of the whole lineage counts, training included.
-
-Guarantee: mu-GDP, by ``accounting.histories.history_account``. Assumptions: as there. No
-convergence of training is assumed: the reference is the same pipeline without the records.
+and starts from the drift; here the noise of the whole lineage counts, training included.
+Guarantee: mu-GDP, by ``accounting.histories.history_account``. Source: docs/guarantees.md, section
+6.3.
 """
 
 from dataclasses import dataclass

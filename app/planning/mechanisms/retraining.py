@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from app.accounting import retraining
+from app.accounting import exact
 from app.accounting.guarantees import ExactGuarantee
+from app.accounting.terms import Terms
 from app.domain.errors import PlanError
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
@@ -16,9 +17,10 @@ from app.planning.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class Retraining(Mechanism):
-    """See ``app.accounting.retraining``."""
+    """See ``app.accounting.exact``."""
 
-    name: ClassVar[str] = retraining.NAME
+    name: ClassVar[str] = "retraining"
+    terms: ClassVar[Terms] = exact.RETRAINING
     trains_anew: ClassVar[bool] = True
     divides: ClassVar[bool] = True
 
@@ -76,7 +78,7 @@ class Retraining(Mechanism):
 
     def account(self) -> ExactGuarantee:
         """Return (0, 0)."""
-        return retraining.account()
+        return ExactGuarantee(terms=self.terms)
 
     def counted(self) -> None:
         """Return None: the guarantee does not depend on the size of the network."""

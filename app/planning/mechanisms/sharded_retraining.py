@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from app.accounting import sharded_retraining
-from app.accounting.guarantees import ExactGuarantee
+from app.accounting import exact
+from app.accounting.terms import Terms
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
 from app.planning.mechanisms.mechanism import Needs
@@ -15,9 +15,10 @@ from app.planning.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedRetraining(Retraining):
-    """See ``app.accounting.sharded_retraining``."""
+    """See ``app.accounting.exact``."""
 
-    name: ClassVar[str] = sharded_retraining.NAME
+    name: ClassVar[str] = "sharded_retraining"
+    terms: ClassVar[Terms] = exact.SHARDED_RETRAINING
     needs: ClassVar[Needs] = Needs.ENSEMBLE
 
     @classmethod
@@ -39,7 +40,3 @@ class ShardedRetraining(Retraining):
     def quote_run(cls, policy: Policy, shape: ModelShape) -> Quote:
         """Quote the run of a policy that names it."""
         return cls.quote(policy, shape)
-
-    def account(self) -> ExactGuarantee:
-        """Return (0, 0)."""
-        return sharded_retraining.account()

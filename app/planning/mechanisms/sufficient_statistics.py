@@ -3,14 +3,14 @@
     forget r records: subtract their part of n, sum x, sum x x^T, sum x y^T; solve again
 
 The sums are whole numbers, so that subtraction undoes addition bit for bit. No gradient, no noise.
-Guarantee: exact and adaptive, by ``accounting.exact_heads``. Source: docs/guarantees.md, section
+Guarantee: exact and adaptive, by ``accounting.exact``. Source: docs/guarantees.md, section
 13.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from app.accounting import exact_heads
+from app.accounting import exact
 from app.accounting.guarantees import ExactGuarantee
 from app.accounting.terms import Terms
 from app.domain.errors import ParameterError, PlanError
@@ -40,7 +40,7 @@ class SufficientStatistics(Deterministic):
     name: ClassVar[str] = "sufficient_statistics"
     needs: ClassVar[Needs] = Needs.RIDGE_HEAD
     optional: ClassVar[frozenset[str]] = frozenset({"regularisation", "classifier", "target_range"})
-    terms: ClassVar[Terms] = exact_heads.SUFFICIENT_STATISTICS
+    terms: ClassVar[Terms] = exact.SUFFICIENT_STATISTICS
 
     feature_range: Positive
     regularisation: Positive | None = None

@@ -21,8 +21,14 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.planning.fixed import refuse_above_budget, whole_steps
 from app.planning.lineage import TrackedLineage, head_of, lineage_of
-from app.planning.mechanisms.descending import AccountOf, Descending
-from app.planning.mechanisms.mechanism import Claim, Draws, Needs, dimension_of
+from app.planning.mechanisms.mechanism import (
+    AccountOf,
+    Claim,
+    Descending,
+    Draws,
+    Needs,
+    dimension_of,
+)
 from app.planning.mechanisms.ranges import MAX_BATCHES
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape

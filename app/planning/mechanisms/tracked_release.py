@@ -3,15 +3,11 @@
     x <- x - learning_rate grad f(x; batch)   K times on the retain set (K = 0 is allowed)
     release x + N(0, noise_std^2 I)
 
-Training without noise makes both worlds deterministic given their seeds, at most D apart; K further
-steps over equal data leave c^K D. What earlier releases left of their noise hides it as well, so a
-release that was made already may cover a later request without a step, and where it does not, only
-the noise that is missing is added.
+What earlier releases left of their noise hides the drift as well, so the present release may cover
+a later request without a step, and otherwise only the missing noise is added.
 
 Guarantee: mu-GDP, by ``accounting.histories.history_account``. Assumptions: as there. The
-noise-free weights are gone once the noise is added: keeping them would be the secret state that
-Chourasia & Shah 2023, Theorem 3.2, breaks. Source: Expunge; the drift is Chien et al. 2024, Lemma
-3.3.
+noise-free weights are gone once the noise is added. Source: docs/guarantees.md, section 6.2.
 """
 
 import math
@@ -84,10 +80,7 @@ class TrackedRelease(Tracked):
 
     @classmethod
     def _noise_for_steps(cls, policy: Policy, lineage: TrackedLineage, steps: int) -> float:
-        """Return the smallest noise with which ``steps`` steps are enough, for at least one record.
-
-        It is 0 where the noise that is there already is enough.
-        """
+        """Return the least noise, perhaps 0, with which ``steps`` are enough for some record."""
         history = lineage.trained()
         if history.forgotten() == 0:
             history = history.after_request(placed_worst(history, 1))

@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from app.accounting import retraining, sharded_retraining
 from app.planning.mechanisms import catalogue
 from benchmarks import step_cases, step_overhead
 
 CPU = torch.device("cpu")
 WITHOUT_NOISE = {
-    retraining.NAME,
-    sharded_retraining.NAME,
+    "retraining",
+    "sharded_retraining",
     "exact_training",
     "sufficient_statistics",
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.domain.columns import CategoryColumn
 from app.domain.encoding import TableEncoding
 from app.services import Services
 from tests.support.commands import dataset_answer, dataset_command
@@ -48,7 +49,10 @@ def test_one_command_from_a_table_to_a_dataset(
     assert shown["features"]["shape"] == [4]
     encoding = TableEncoding.from_json(shown["encoding"])
     assert encoding.label.classes == ("no", "yes")
-    assert encoding.feature_names == ("age", "plan=basic", "plan=plus", "plan other")
+    age, plan = encoding.columns
+    assert (age.name, plan.name) == ("age", "plan")
+    assert isinstance(plan, CategoryColumn)
+    assert (plan.values, plan.other) == (("basic", "plus"), True)
     assert "diplomat" not in json.dumps(shown)
 
 

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -55,6 +55,11 @@ class Mutation:
 def smaller(value: object) -> object:
     """1 % less mu, epsilon, delta, drift, noise or advantage."""
     return value * SHARE
+
+
+def smaller_each(values: Iterable[float]) -> list[float]:
+    """1 % less of each."""
+    return [value * SHARE for value in values]
 
 
 def larger(value: object) -> object:
@@ -198,7 +203,7 @@ MUTATIONS = [
         "histories.history_account.Outlook._ideal_mu", "histories.test_history_account", smaller
     ),
     Mutation("histories.history_rounding.step_error", "histories.test_history_rounding", smaller),
-    Mutation("histories.history_rounding.reach_of", "histories.test_history_rounding", smaller),
+    Mutation("histories.history_rounding.reaches", "histories.test_history_rounding", smaller_each),
     Mutation(
         "histories.history_rounding.residue_of", "histories.test_history_rounding", smaller_residue
     ),

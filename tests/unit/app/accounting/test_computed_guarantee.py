@@ -4,6 +4,7 @@ import pytest
 
 from app.accounting import gaussian
 from app.accounting.computed_guarantee import ComputedGuarantee, computed
+from app.accounting.exact import RETRAINING as TERMS
 from app.accounting.guarantees import (
     ExactGuarantee,
     GaussianGuarantee,
@@ -12,7 +13,6 @@ from app.accounting.guarantees import (
     RenyiGuarantee,
 )
 from app.accounting.precision import NONE, Residue
-from app.accounting.retraining import TERMS
 from app.domain.errors import CalibrationError, ParameterError
 
 RESIDUE = Residue(mu=1e-3, delta=1e-9)

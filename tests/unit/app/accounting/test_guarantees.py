@@ -3,6 +3,7 @@ import math
 import pytest
 
 from app.accounting import gaussian
+from app.accounting.exact import RETRAINING as TERMS
 from app.accounting.guarantees import (
     ExactGuarantee,
     GaussianGuarantee,
@@ -11,7 +12,6 @@ from app.accounting.guarantees import (
     RenyiGuarantee,
 )
 from app.accounting.precision import Residue
-from app.accounting.retraining import TERMS
 from app.domain.errors import CalibrationError, ParameterError
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from app.certificates.bundle import bundle_json
 from app.certificates.checkpoint import Checkpoint
+from app.certificates.schema import Excluded, Tree
 from app.certificates.signing import StatementSigner
-from app.certificates.statement import Exclusion, Subject, Times, TreeHead, exclusion_statement
+from app.certificates.statement import Subject, Times, exclusion_statement
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import VerifiedStep, verify
 from app.domain.errors import VerificationError
@@ -44,17 +45,21 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def envelope(signer: StatementSigner = SIGNER) -> str:
     return signer.sign(
         exclusion_statement(
-            subject=Subject(model="m", version=2, weights_sha256=digest_of(WEIGHTS)),
-            exclusion=Exclusion(
+            subject=Subject(
+                model="m",
+                version=2,
+                weights_sha256=digest_of(WEIGHTS),
+                times=Times(started_at=NOW, certified_at=NOW),
+                previous_certificate="0f" * 32,
+            ),
+            exclusion=Excluded(
                 since_version=1,
                 requests=1,
                 records=1,
-                excluded=TreeHead(1, "00" * 32),
+                excluded=Tree(size=1, root="00" * 32),
                 first=0,
                 leaves=1,
             ),
-            previous_certificate="0f" * 32,
-            times=Times(started_at=NOW, certified_at=NOW),
         )
     ).envelope
 

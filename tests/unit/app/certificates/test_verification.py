@@ -453,10 +453,14 @@ def test_a_statement_is_not_made_unless_the_target_is_met() -> None:
     with pytest.raises(TargetNotMetError):
         unlearning_statement(
             basis=Basis.UNLEARNED,
-            subject=Subject("m", 2, "00" * 32),
+            subject=Subject(
+                model="m",
+                version=2,
+                weights_sha256="00" * 32,
+                times=statements.TIMES,
+                previous_certificate="00" * 32,
+            ),
             coverage=statements.coverage(),
             phase=replace(phase, parameters=quiet),
             evaluation={},
-            previous_certificate="00" * 32,
-            times=statements.TIMES,
         )

@@ -1,8 +1,8 @@
 import pytest
 
 from app.accounting.chains.coupled_guarantee import CoupledGuarantee
+from app.accounting.exact import RETRAINING as TERMS
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee, ProfileGuarantee
-from app.accounting.retraining import TERMS
 from app.domain.errors import CalibrationError
 
 ALONE = GaussianGuarantee(terms=TERMS, mu=1.0)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 from app.accounting.histories.history import History
-from app.accounting.histories.history_rounding import reach_of, residue_of, step_error
+from app.accounting.histories.history_rounding import reaches, residue_of, step_error
 from app.accounting.precision import NONE, grid_of, noise_norm, sampling_residue
 from app.domain.errors import ParameterError
 from app.domain.tasks.classification import ClassificationSpec
@@ -24,6 +24,11 @@ from workers.tasks.task import INPUTS, TARGET, WEIGHT
 def trained(**change):
     """A tracked lineage with a dimension."""
     return History(recipe(**{"dimension": 50, **change})).after_steps(40)
+
+
+def reach_of(history):
+    """The furthest that any iterate of a lineage may be."""
+    return max(reaches(history))
 
 
 def exact_step(weights, features, labels, constants, *, radius=None):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from app.accounting.precision import grid_of as precision_grid
-from app.certificates.noise import Draws, draws_of, grid_of
+from app.certificates.parameters import Draws, draws_of, grid_of
 from app.domain.errors import VerificationError
 from app.domain.states import Basis
 from tests.support import parameters as cases
