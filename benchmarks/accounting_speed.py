@@ -17,7 +17,7 @@ from app.accounting import (
     gradient_clipping,
     output_perturbation,
 )
-from app.accounting.chains.present_records import minorant_mu
+from app.accounting.chains.minorant import minorant_mu
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import Outlook
 from app.planning.mechanisms.tracked_release import TrackedRelease

@@ -36,7 +36,6 @@ from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
 _IMPORTED_IN_RUNS = (
-    "app.accounting.dp_sgd_resolution",
     "app.accounting.mixture_of_gaussians",
     "sklearn.metrics",
 )

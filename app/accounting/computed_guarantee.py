@@ -8,12 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, overload
 
 from app.accounting import gaussian
-from app.accounting.guarantees import (
-    ExactGuarantee,
-    GaussianGuarantee,
-    Guarantee,
-    PointGuarantee,
-)
+from app.accounting.guarantees import ExactGuarantee, GaussianGuarantee, Guarantee, PointGuarantee
 from app.accounting.precision import Residue, weighed
 from app.accounting.terms import Direction
 from app.domain.checks import require_delta, require_non_negative

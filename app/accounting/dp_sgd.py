@@ -21,11 +21,7 @@ from app.accounting.guarantees import Guarantee, ProfileGuarantee
 from app.accounting.precision import sampling_residue
 from app.accounting.search import smallest_noise_by_secant
 from app.accounting.terms import Neighbours, Terms, enforced
-from app.domain.checks import (
-    require_fraction,
-    require_positive,
-    require_steps,
-)
+from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.errors import CalibrationError, ParameterError
 from app.domain.extras import ACCOUNTING, loaded
 
@@ -199,7 +195,7 @@ def _composed_epsilon(
 def composed(noise_multiplier: float, sampling_rate: float, steps: int, group_size: int) -> Any:  # noqa: ANN401 - dp_accounting has no types
     """Return the privacy loss distribution of the whole training for a group, sampled."""
     mixture = loaded("app.accounting.mixture_of_gaussians", extra=ACCOUNTING)
-    width = loaded("app.accounting.dp_sgd_resolution", extra=ACCOUNTING).resolution(
+    width = mixture.resolution(
         noise_multiplier=noise_multiplier,
         sampling_rate=sampling_rate,
         steps=steps,

@@ -34,11 +34,7 @@ from app.accounting.chains.reflection import (
     apart_after,
 )
 from app.accounting.computed_guarantee import computed
-from app.accounting.guarantees import (
-    GaussianGuarantee,
-    Guarantee,
-    ProfileGuarantee,
-)
+from app.accounting.guarantees import GaussianGuarantee, Guarantee, ProfileGuarantee
 from app.accounting.search import meeting, smallest_noise, smallest_noise_by_secant
 from app.accounting.terms import any_start
 from app.domain.checks import require_non_negative, require_positive, require_steps

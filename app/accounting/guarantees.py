@@ -14,11 +14,7 @@ from app.accounting import gaussian, renyi
 from app.accounting.precision import weighed
 from app.accounting.search import smallest
 from app.accounting.terms import Terms
-from app.domain.checks import (
-    require_delta,
-    require_finite,
-    require_non_negative,
-)
+from app.domain.checks import require_delta, require_finite, require_non_negative
 from app.domain.errors import CalibrationError, ParameterError
 
 

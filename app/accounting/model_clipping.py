@@ -36,9 +36,7 @@ NAME = "model_clipping"
 MOST_STEPS = 1_000_000
 _HOPELESS = -700.0  # log delta: what is left is not the steps'
 
-TERMS = any_start(
-    "Koloskova et al. 2025, eq. 4; Balle et al. 2019, Theorem 1",
-)
+TERMS = any_start("Koloskova et al. 2025, eq. 4; Balle et al. 2019, Theorem 1")
 
 
 class Odometer:

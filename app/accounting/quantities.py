@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Strict
 
 from app.accounting import gaussian, model_clipping
-from app.accounting.chains import noisy_chain, present_records
+from app.accounting.chains import minorant, noisy_chain
 from app.accounting.chains.noisy_step import NoisyStep
 from app.accounting.chains.reflection import apart_after
 from app.accounting.histories import history_account
@@ -63,7 +63,7 @@ def present_mu(
     contractions, shifts, noise_stds = zip(
         *_steps(contraction, shift, noise_std, steps), strict=True
     )
-    return present_records.minorant_mu(
+    return minorant.minorant_mu(
         start_distance=start_distance,
         contractions=contractions,
         shifts=shifts,

@@ -12,14 +12,7 @@ from typing import Any, Final
 
 from app.certificates import strict_json
 from app.certificates.bundle import LeafProof, RequestProof
-from app.certificates.schema import (
-    Excluded,
-    Forgotten,
-    MemberSection,
-    Predicate,
-    Release,
-    Tree,
-)
+from app.certificates.schema import Excluded, Forgotten, MemberSection, Predicate, Release, Tree
 from app.domain.commitments import SALT_BYTES, normal_id, record_commitment, subject_commitment
 from app.domain.errors import ProofError, VerificationError
 from app.domain.trees import multiproof
@@ -41,7 +34,7 @@ class Receipt:
     def from_json(cls, content: bytes) -> "Receipt":
         """Parse ``receipt_salt``, ``records``, ``record_ids`` and ``subject_ids`` of a receipt."""
         if len(content) > MAX_BYTES:
-            raise VerificationError("receipt", f"larger than {MAX_BYTES} bytes")
+            raise _refusal(f"larger than {MAX_BYTES} bytes")
         try:
             document: dict[str, Any] = strict_json.loads(content)
             receipt = cls(
@@ -54,8 +47,8 @@ class Receipt:
                 each.encode()  # JSON can hold a lone surrogate, which is not text
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, binascii.Error):
-                raise VerificationError("receipt", "its salt is not in base64") from error
-            raise VerificationError("receipt", "not a receipt") from error
+                raise _refusal("its salt is not in base64") from error
+            raise _refusal("not a receipt") from error
         receipt._check()
         return receipt
 
@@ -68,7 +61,7 @@ class Receipt:
             or not 1 <= len(ids) <= MAX_RECORDS
             or not all(isinstance(each, str) for each in ids)
         ):
-            raise VerificationError("receipt", "not a receipt")
+            raise _refusal("not a receipt")
 
     @property
     def of_records(self) -> set[bytes]:
@@ -111,9 +104,7 @@ def check_receipt(
     was trained anew after it.
     """
     if proof is None:
-        raise VerificationError(
-            "receipt", "the bundle was not made for a request: download it from the request"
-        )
+        raise _refusal("the bundle was not made for a request: download it from the request")
     if isinstance(forgotten, Forgotten):
         covered = _proven(proof.covered, forgotten.covered)
         excluded = _proven(proof.excluded, forgotten.excluded)
@@ -124,14 +115,12 @@ def check_receipt(
     shown = covered | excluded
     of_records, of_subjects = receipt.of_records, receipt.of_subjects(shown)
     if not shown <= of_records.union(*(found.values() for found in of_subjects)):
-        raise VerificationError("receipt", "the bundle is about another request")
+        raise _refusal("the bundle is about another request")
     if len(shown) != receipt.records:  # a record under both roots counts once
-        raise VerificationError(
-            "receipt", f"the certificate accounts for {len(shown)} of {receipt.records} records"
-        )
+        raise _refusal(f"the certificate accounts for {len(shown)} of {receipt.records} records")
     _require_every_id(of_records - shown, of_subjects, named=len(of_records))
     if covered & excluded:
-        raise VerificationError("receipt", "a record is listed both as covered and as never used")
+        raise _refusal("a record is listed both as covered and as never used")
     said = f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
     concerned = _concerned(proof.covered, members)
     if concerned is None or members is None or not isinstance(forgotten, Forgotten):
@@ -143,6 +132,10 @@ def check_receipt(
     return f"{said}; they belonged to members {belonged}"
 
 
+def _refusal(reason: str) -> VerificationError:
+    return VerificationError("receipt", reason)
+
+
 def _concerned(
     proof: LeafProof | None, members: Sequence[MemberSection] | None
 ) -> Mapping[int, int] | None:
@@ -150,11 +143,11 @@ def _concerned(
     if proof is None:
         return None
     if (proof.members is None) != (members is None):
-        raise VerificationError("receipt", "it does not say to which members its records belonged")
+        raise _refusal("it does not say to which members its records belonged")
     if proof.members is None or members is None:
         return None
     if max(proof.members.values()) >= len(members):
-        raise VerificationError("receipt", "a record belonged to a member that is not there")
+        raise _refusal("a record belonged to a member that is not there")
     return proof.members
 
 
@@ -166,7 +159,7 @@ def _require_one_member(
     member_of = {commitment: concerned[place] for place, commitment in leaves.items()}
     for found in of_subjects:
         if len({member_of[each] for each in found.values() if each in member_of}) > 1:
-            raise VerificationError("receipt", "a subject's records belonged to several members")
+            raise _refusal("a subject's records belonged to several members")
 
 
 def _require_training(
@@ -188,9 +181,7 @@ def _require_training(
         if place >= old.covered.size and members[member].trained_in <= since.model.version
     ]
     if len(stayed) > named_again:
-        raise VerificationError(
-            "receipt", f"member {stayed[0]} was not trained anew without its records"
-        )
+        raise _refusal(f"member {stayed[0]} was not trained anew without its records")
 
 
 def _require_every_id(
@@ -198,12 +189,10 @@ def _require_every_id(
 ) -> None:
     """Refuse a receipt with an id of which nothing is proved, whatever number it states."""
     if unproved:
-        raise VerificationError(
-            "receipt", f"{len(unproved)} of its {named} record_ids are not proved"
-        )
+        raise _refusal(f"{len(unproved)} of its {named} record_ids are not proved")
     missing = sum(max(found, default=0) + 1 - len(found) for found in of_subjects)
     if missing > named:  # each may have been named by its own id instead
-        raise VerificationError("receipt", "records of its subject_ids are not proved")
+        raise _refusal("records of its subject_ids are not proved")
 
 
 def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = None) -> set[bytes]:
@@ -211,9 +200,9 @@ def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = No
     if proof is None:
         return set()
     if tree is None:
-        raise VerificationError("receipt", "the certificate has no tree for these commitments")
+        raise _refusal("the certificate has no tree for these commitments")
     if not all(meant is None or index in meant for index in proof.leaves):
-        raise VerificationError("receipt", "the certificate is not about all of its records")
+        raise _refusal("the certificate is not about all of its records")
     try:
         multiproof.verify(
             leaves=proof.in_tree,
@@ -222,5 +211,5 @@ def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = No
             expected_root=bytes.fromhex(tree.root),
         )
     except ProofError as error:
-        raise VerificationError("receipt", "its records are not under the certificate") from error
+        raise _refusal("its records are not under the certificate") from error
     return set(proof.leaves.values())

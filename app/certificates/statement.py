@@ -214,11 +214,7 @@ def base_of(statement: Mapping[str, Any]) -> BaseDigest | None:
     return None if own is None else BaseDigest.from_json(own)
 
 
-def as_trained_statement(
-    *,
-    subject: Subject,
-    evaluation: Mapping[str, Any],
-) -> dict[str, Any]:
+def as_trained_statement(*, subject: Subject, evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the statement of a training's release without noise."""
     return _statement(
         subject,
@@ -231,10 +227,7 @@ def as_trained_statement(
 
 
 def exclusion_statement(
-    *,
-    subject: Subject,
-    exclusion: Excluded,
-    trained_anew: bool = False,
+    *, subject: Subject, exclusion: Excluded, trained_anew: bool = False
 ) -> dict[str, Any]:
     """Return the statement that a request's records never influenced the weights.
 

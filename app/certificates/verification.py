@@ -38,13 +38,7 @@ from app.certificates.checks.tensors import check_tensors
 from app.certificates.cosignature import WitnessKey, check_witnesses
 from app.certificates.parameters import read_parameters
 from app.certificates.receipts import Receipt, check_receipt
-from app.certificates.schema import (
-    AsTrained,
-    Predicate,
-    Release,
-    Statement,
-    read_statement,
-)
+from app.certificates.schema import AsTrained, Predicate, Release, Statement, read_statement
 from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys, read_trusted_keys
 from app.certificates.weights_file import WeightsFile, opened

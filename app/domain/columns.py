@@ -49,17 +49,15 @@ class NumberColumn:
                 finite = require_finite(f"encoding of {self.name!r}: {side}", number) + 0.0
                 object.__setattr__(self, side, finite)
         if (self.low is None) != (self.high is None):
-            raise InvalidInputError(f"encoding of {self.name!r}: give both low and high")
+            raise _unfit(self.name, "give both low and high")
         if (
             self.low is not None
             and self.high is not None
             and not 0 < self.high - self.low < math.inf
         ):
-            raise InvalidInputError(f"encoding of {self.name!r}: low must be below high")
+            raise _unfit(self.name, "low must be below high")
         if self.flag_missing and self.missing is None:
-            raise InvalidInputError(
-                f"encoding of {self.name!r}: flag_missing needs a number for missing"
-            )
+            raise _unfit(self.name, "flag_missing needs a number for missing")
 
     @property
     def width(self) -> int:
@@ -93,7 +91,7 @@ class CategoryColumn:
         if not all(isinstance(value, str) for value in self.values):
             raise InvalidInputError(f"{where} must be text")
         if self.missing is not None and self.missing not in self.values:
-            raise InvalidInputError(f"encoding of {self.name!r}: missing must be one of its values")
+            raise _unfit(self.name, "missing must be one of its values")
 
     @property
     def width(self) -> int:
@@ -120,21 +118,16 @@ class ArrayColumn:
 
     def __post_init__(self) -> None:
         require_text(self.name, "a column's name", shortest=0)
-        if not isinstance(self.shape, tuple) or not self.shape:
-            raise InvalidInputError(f"encoding of {self.name!r}: shape must list positive sizes")
-        if any(type(side) is not int or side < 1 for side in self.shape):
-            raise InvalidInputError(f"encoding of {self.name!r}: shape must list positive sizes")
+        sides = self.shape if isinstance(self.shape, tuple) else ()
+        if not sides or any(type(side) is not int or side < 1 for side in sides):
+            raise _unfit(self.name, "shape must list positive sizes")
         dtypes = NUMBER_DTYPES if self.vocabulary is None else TOKEN_DTYPES
         if self.dtype not in dtypes:
-            raise InvalidInputError(
-                f"encoding of {self.name!r}: dtype must be one of {', '.join(dtypes)}"
-            )
+            raise _unfit(self.name, f"dtype must be one of {', '.join(dtypes)}")
         if self.vocabulary is not None and (
             type(self.vocabulary) is not int or not 2 <= self.vocabulary <= MOST_TOKENS
         ):
-            raise InvalidInputError(
-                f"encoding of {self.name!r}: vocabulary must lie between 2 and {MOST_TOKENS:,}"
-            )
+            raise _unfit(self.name, f"vocabulary must lie between 2 and {MOST_TOKENS:,}")
 
     @property
     def width(self) -> int:
@@ -164,9 +157,7 @@ class TextColumn:
     def __post_init__(self) -> None:
         require_text(self.name, "a column's name", shortest=0)
         if type(self.length) is not int or not 1 <= self.length <= MAX_TOKENS:
-            raise InvalidInputError(
-                f"encoding of {self.name!r}: length must lie between 1 and {MAX_TOKENS:,}"
-            )
+            raise _unfit(self.name, f"length must lie between 1 and {MAX_TOKENS:,}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -200,13 +191,9 @@ class ImageColumn:
         require_text(self.name, "a column's name", shortest=0)
         sides = self.shape if isinstance(self.shape, tuple) else ()
         if len(sides) != 3 or not all(type(side) is int and side >= 1 for side in sides):
-            raise InvalidInputError(
-                f"encoding of {self.name!r}: shape must be [channels, height, width]"
-            )
+            raise _unfit(self.name, "shape must be [channels, height, width]")
         if sides[0] not in (1, 3) or max(sides) > MAX_PIXELS:
-            raise InvalidInputError(
-                f"encoding of {self.name!r}: 1 or 3 channels, at most {MAX_PIXELS:,} pixels a side"
-            )
+            raise _unfit(self.name, f"1 or 3 channels, at most {MAX_PIXELS:,} pixels a side")
 
     @property
     def width(self) -> int:
@@ -305,6 +292,10 @@ def column_from_json(document: object) -> Column:
         raise InvalidInputError(
             f"encoding: a column of kind {told['kind']} has a missing or unknown field"
         ) from error
+
+
+def _unfit(name: str, reason: str) -> InvalidInputError:
+    return InvalidInputError(f"encoding of {name!r}: {reason}")
 
 
 def fields_in(

@@ -2,14 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
-from app.domain.checks import (
-    require_delta,
-    require_non_negative,
-    require_positive,
-    require_steps,
-)
+from app.domain.checks import require_delta, require_non_negative, require_positive, require_steps
 from app.domain.errors import InvalidInputError, ParameterError
 from app.domain.recipes.recipe import MOST_EPOCHS
 from app.domain.schedules import Schedule, require_schedules, to_json
@@ -18,6 +13,13 @@ from app.domain.states import FirstRelease, Serving
 AUTO = "auto"
 THIRTY_DAYS_S = 30 * 24 * 3600
 _LONGEST_DEADLINE_S = 10 * 365 * 24 * 3600
+
+
+class Target(TypedDict):
+    """What a guarantee has to imply."""
+
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Policy:
             raise ParameterError("retrain_every_s", f"at most {_LONGEST_DEADLINE_S} (ten years)")
         if self.retrain_after_records is not None:
             require_steps("retrain_after_records", self.retrain_after_records)
+
+    @property
+    def target(self) -> Target:
+        """The certified target."""
+        return {"epsilon": self.epsilon, "delta": self.delta}
 
     @property
     def retrains(self) -> bool:

@@ -47,19 +47,14 @@ def capacity(present: Present, policy: Policy) -> Capacity | None:
     except PlanError:
         return None
     if training is not None:
-        group = largest_group(training, epsilon=policy.epsilon, delta=policy.delta)
+        group = largest_group(training, **policy.target)
         return Capacity(max(0, group - present.forgotten), group)
     history = tracking.history
     if history is None or not kind.covers_later:
         return None
     left, full = (
         most_covered(
-            kind.name,
-            each,
-            version=present.version,
-            epsilon=policy.epsilon,
-            delta=policy.delta,
-            adaptive=policy.adaptive,
+            kind.name, each, version=present.version, adaptive=policy.adaptive, **policy.target
         )
         for each in (history, history.as_released())
     )
@@ -70,18 +65,14 @@ def quoted_capacity(quote: Quote, policy: Policy, shape: ModelShape) -> int | No
     """Return how many more records a quoted run's release will cover; None for no later ones."""
     mechanism = mechanism_named(quote.mechanism).of(quote.parameters)
     if isinstance(mechanism, Tracked):
+        version, adaptive = shape.earlier_releases + 1, policy.adaptive
         return most_covered(
-            mechanism.name,
-            mechanism.history,
-            version=shape.earlier_releases + 1,
-            epsilon=policy.epsilon,
-            delta=policy.delta,
-            adaptive=policy.adaptive,
+            mechanism.name, mechanism.history, version=version, adaptive=adaptive, **policy.target
         )
     if isinstance(mechanism, DpSgd):
         training = replace(mechanism, group_size=1)
         forgotten = 0 if shape.dp_training is None else shape.dp_training.forgotten
-        return largest_group(training, epsilon=policy.epsilon, delta=policy.delta) - forgotten
+        return largest_group(training, **policy.target) - forgotten
     return None
 
 

@@ -59,7 +59,7 @@ def coverage(present: Present, policy: Policy, records: Mapping[int, int]) -> Co
     try:
         mechanism = covering(present, policy, records)
         guarantee = mechanism.account()
-        met = guarantee.meets(epsilon=policy.epsilon, delta=policy.delta)
+        met = guarantee.meets(**policy.target)
         guarantee.epsilon(delta=policy.delta)  # a certificate states it
     except ExpungeError as error:
         return Uncovered(str(error))

@@ -79,7 +79,7 @@ def _width(noise: float, rate: float, steps: int, group: int) -> float:
 
 
 def _resolutions() -> Any:  # noqa: ANN401 - a module
-    return loaded("app.accounting.dp_sgd_resolution", extra=ACCOUNTING)
+    return loaded("app.accounting.mixture_of_gaussians", extra=ACCOUNTING)
 
 
 def _checked_steps(steps: int) -> int:

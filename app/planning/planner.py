@@ -75,8 +75,7 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
     return Plan(
         mechanism=quote.mechanism,
         parameters=quote.parameters,
-        epsilon=policy.epsilon,
-        delta=policy.delta,
+        **policy.target,
         budget_epochs=policy.budget_epochs or shape.recipe_epochs,
         predicted=predicted,
         settings=quote.settings,

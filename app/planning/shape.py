@@ -3,11 +3,7 @@
 from dataclasses import dataclass
 
 from app.domain.architectures.architecture import CLASSIFIERS
-from app.domain.checks import (
-    require_count,
-    require_positive,
-    require_steps,
-)
+from app.domain.checks import require_count, require_positive, require_steps
 from app.domain.errors import ParameterError
 from app.domain.heads import ridge_head
 from app.domain.recipes.recipe import MOST_EPOCHS

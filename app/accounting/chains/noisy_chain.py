@@ -13,12 +13,7 @@ drift/sqrt(variance) is Koloskova et al. 2025, Theorem A.9, as a trade-off funct
 import math
 from fractions import Fraction
 
-from app.domain.checks import (
-    require_fraction,
-    require_noise,
-    require_non_negative,
-    require_steps,
-)
+from app.domain.checks import require_fraction, require_noise, require_non_negative, require_steps
 from app.domain.errors import ParameterError
 
 # One step does at most four roundings of half a unit each; these factors outweigh them.

@@ -20,12 +20,7 @@ from typing import Any, cast
 from app.accounting.chains.minorant import geometric_sum, power
 from app.accounting.histories.strong_convexity import contraction, gradient_shift
 from app.accounting.terms import Neighbours
-from app.domain.checks import (
-    require_noise,
-    require_non_negative,
-    require_positive,
-    require_steps,
-)
+from app.domain.checks import require_noise, require_non_negative, require_positive, require_steps
 from app.domain.errors import ParameterError
 
 MOST_STEPS = 2_000_000_000

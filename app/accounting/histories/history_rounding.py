@@ -10,13 +10,7 @@ from collections.abc import Iterator
 
 from app.accounting.chains.minorant import geometric_sum, power
 from app.accounting.histories.history import History, Recipe, Release, Steps
-from app.accounting.precision import (
-    NONE,
-    Residue,
-    cell_diagonal,
-    noise_norm,
-    sampling_residue,
-)
+from app.accounting.precision import NONE, Residue, cell_diagonal, noise_norm, sampling_residue
 
 _UNIT = 2.0**-53
 

@@ -7,6 +7,7 @@ function that callers see.
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from app.accounting.guarantees import Guarantee, RenyiGuarantee
@@ -27,6 +28,23 @@ class Bound(ABC, Generic[G]):
     def proportional(self, factor: float) -> RenyiGuarantee:
         """Return the Renyi curve ``order * factor``."""
         return RenyiGuarantee(terms=self.TERMS, curve=lambda order: order * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvexBound(Bound[G]):
+    """A theorem about convex losses with constants.
+
+    Attributes:
+        weight_decay: m or lambda, the strong convexity; 0 for merely convex losses.
+        smoothness: L or beta, of the loss of one record, without weight decay.
+        lipschitz: M, its largest slope.
+        records: n.
+    """
+
+    weight_decay: float
+    smoothness: float
+    lipschitz: float
+    records: int
 
 
 def account_of(theorem: type[Bound[G]]) -> Callable[..., G]:

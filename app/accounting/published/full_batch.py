@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.histories.strong_convexity import ASSUMPTIONS, papers_contraction
-from app.accounting.published.bound import Bound, account_of
+from app.accounting.published.bound import ConvexBound, account_of
 from app.accounting.terms import Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_count, require_noise, require_positive, require_steps
 from app.domain.errors import ParameterError
@@ -49,24 +49,16 @@ _CONVERGED = replace(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Theorem(Bound[RenyiGuarantee]):
-    """A theorem about such descent with the constants.
+class Theorem(ConvexBound[RenyiGuarantee]):
+    """A theorem about such descent.
 
     Attributes:
         learning_rate: eta.
-        weight_decay: lambda, the strong convexity.
-        smoothness: beta, of the loss of one record, without weight decay.
-        lipschitz: M.
-        records: n.
         noise_scale: sigma.
         forgotten: r, the records forgotten together.
     """
 
     learning_rate: float
-    weight_decay: float
-    smoothness: float
-    lipschitz: float
-    records: int
     noise_scale: float
     forgotten: int = 1
 

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from app.accounting.guarantees import PointGuarantee
-from app.accounting.published.bound import Bound, account_of
+from app.accounting.published.bound import ConvexBound, account_of
 from app.accounting.terms import Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_delta, require_noise, require_positive, require_steps
 from app.domain.errors import ParameterError
@@ -37,23 +37,11 @@ def _terms(theorem: str, *extra: str) -> Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Theorem(Bound[PointGuarantee]):
-    """A theorem with the constants, checked once.
-
-    Attributes:
-        weight_decay: m, the strong convexity.
-        smoothness: of the loss of one record, without weight decay.
-        lipschitz: M.
-        records: n.
-        steps: of the request.
-    """
+class Theorem(ConvexBound[PointGuarantee]):
+    """A theorem, its constants checked once; ``steps`` are the request's."""
 
     delta: float
     noise_std: float
-    weight_decay: float
-    smoothness: float
-    lipschitz: float
-    records: int
     steps: int
 
     def __post_init__(self) -> None:

@@ -9,8 +9,6 @@ from app.domain.errors import ProofError, VerificationError
 from app.domain.trees import merkle
 from app.planning.mechanisms.tracked import Tracked
 
-_STEP = "previous"
-
 
 def check_growth(
     new: Predicate, old: Predicate, growth: Growth | None, *, old_payload: bytes
@@ -21,19 +19,19 @@ def check_growth(
     without them. Both start anew with a new training of the model, or an upload.
     """
     if old.model.name != new.model.name:
-        raise VerificationError(_STEP, "the older certificate is of another model")
+        raise _refusal("the older certificate is of another model")
     if old.model.version > new.model.version:
-        raise VerificationError(_STEP, "the older certificate is of a later version")
+        raise _refusal("the older certificate is of a later version")
     last = hashlib.sha256(old_payload).hexdigest() == new.previous_certificate
     which = "the certificate before it" if last else "an older certificate"
     if old.base != new.base:
-        raise VerificationError(_STEP, "its network stands on another base than before")
+        raise _refusal("its network stands on another base than before")
     if isinstance(old, AsTrained) or isinstance(new, AsTrained):
         return f"{which} states other facts: one of the two accounts for no record"
     before, after = old.forgotten, new.forgotten
     if before.since_version != after.since_version:
         if not old.model.version < after.since_version:
-            raise VerificationError(_STEP, "its trees began anew without a new training")
+            raise _refusal("its trees began anew without a new training")
         return f"its trees began anew with version {after.since_version}, after {which}"
     growth = growth or Growth(covered=None, excluded=None)
     _check_tree(before.excluded, after.excluded, growth.excluded)
@@ -46,14 +44,16 @@ def check_growth(
     return f"it accounts for all that {which} accounts for"
 
 
+def _refusal(reason: str) -> VerificationError:
+    return VerificationError("previous", reason)
+
+
 def _check_tree(old: Tree, new: Tree, growth: TreeGrowth | None) -> None:
     if old.size > new.size:
-        raise VerificationError(_STEP, "it has fewer commitments than the older certificate")
+        raise _refusal("it has fewer commitments than the older certificate")
     proven = growth is not None and growth.old_size == old.size
     if 0 < old.size < new.size and not proven:
-        raise VerificationError(
-            _STEP, "the bundle has no proof from that certificate on: download one that has"
-        )
+        raise _refusal("the bundle has no proof from that certificate on: download one that has")
     try:
         merkle.verify_consistency(
             old_size=old.size,
@@ -63,7 +63,7 @@ def _check_tree(old: Tree, new: Tree, growth: TreeGrowth | None) -> None:
             proof=growth.hashes if growth is not None and 0 < old.size < new.size else (),
         )
     except ProofError as error:
-        raise VerificationError(_STEP, str(error)) from error
+        raise _refusal(str(error)) from error
 
 
 def _check_counts(old: Forgotten, new: Forgotten) -> None:
@@ -75,25 +75,25 @@ def _check_counts(old: Forgotten, new: Forgotten) -> None:
         (new.excluded_records - old.excluded_records, excluded),
     )
     if not all(0 <= count <= most for count, most in grown):
-        raise VerificationError(_STEP, "its counts do not follow from those before")
+        raise _refusal("its counts do not follow from those before")
     if (new.requests == old.requests) != (covered == 0):
-        raise VerificationError(_STEP, "commitments were added without a request")
+        raise _refusal("commitments were added without a request")
 
 
 def _check_members(old: Release, new: Release) -> None:
     """Check that members are unchanged unless they were trained anew since, and some were."""
     before, after = old.members or [], new.members or []
     if len(before) != len(after):
-        raise VerificationError(_STEP, "its ensemble has another number of members")
+        raise _refusal("its ensemble has another number of members")
     for one, other in zip(before, after, strict=True):
         kept = other.trained_in == one.trained_in
         if not kept and other.trained_in <= old.model.version:
-            raise VerificationError(_STEP, "a member's training is older than it was")
+            raise _refusal("a member's training is older than it was")
         if kept != (one.sha256 == other.sha256):
-            raise VerificationError(_STEP, "a member was changed without a training, or not by it")
+            raise _refusal("a member was changed without a training, or not by it")
     grown = new.forgotten.records > old.forgotten.records
     if after and grown and before == after:
-        raise VerificationError(_STEP, "records were forgotten, and no member was trained anew")
+        raise _refusal("records were forgotten, and no member was trained anew")
 
 
 def _check_training(old: Release, new: Release) -> None:
@@ -104,10 +104,10 @@ def _check_training(old: Release, new: Release) -> None:
     """
     before, after = (each.forgotten.before_training for each in (old, new))
     if old.model.version == new.model.version and before != after:
-        raise VerificationError(_STEP, "it was trained again without a new version")
+        raise _refusal("it was trained again without a new version")
     kinds = [read_parameters(each.mechanism.name, each.mechanism.parameters) for each in (old, new)]
     histories = [kind.history for kind in kinds if isinstance(kind, Tracked)]
     if before != after or old.forgotten.records == before or len(histories) < len(kinds):
         return
     if not histories[1].begins_with(histories[0]):
-        raise VerificationError(_STEP, "its history does not begin with the older certificate's")
+        raise _refusal("its history does not begin with the older certificate's")

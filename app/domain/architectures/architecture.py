@@ -65,19 +65,17 @@ class ArchitectureSpec:
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
-            raise InvalidInputError(
-                f"architecture: name must be one of {', '.join((*NAMES, *PRESETS))}"
-            )
+            raise _refusal(f"name must be one of {', '.join((*NAMES, *PRESETS))}")
         if not isinstance(self.options, Mapping) or not all(
             isinstance(option, str) for option in self.options
         ):
-            raise InvalidInputError("architecture: options must be an object with text keys")
+            raise _refusal("options must be an object with text keys")
         object.__setattr__(self, "options", dict(self.options))
         if self.name != ENSEMBLE and (self.members, self.of) != (None, None):
-            raise InvalidInputError("architecture: members and of are for the name 'ensemble' only")
+            raise _refusal("members and of are for the name 'ensemble' only")
         if self.member.name == "cnn" and self.on_features:
-            raise InvalidInputError(
-                "architecture: cnn reads images, and a frozen backbone gives flat features; "
+            raise _refusal(
+                "cnn reads images, and a frozen backbone gives flat features; "
                 "use logistic, mlp or custom"
             )
         if self.name == "custom":
@@ -86,34 +84,28 @@ class ArchitectureSpec:
         if self.name == ENSEMBLE:
             self._check_ensemble()
         if self.factory is not None:
-            raise InvalidInputError("architecture: factory is for the name 'custom' only")
+            raise _refusal("factory is for the name 'custom' only")
         _OPTION_CHECKS[self.name](self.options)
 
     def _check_custom(self) -> None:
         if not isinstance(self.factory, str) or not IMPORT_PATH.fullmatch(self.factory):
-            raise InvalidInputError(
-                "architecture: factory must be an import path such as 'package.module:factory'"
-            )
+            raise _refusal("factory must be an import path such as 'package.module:factory'")
         for reserved in ("input_shape", "classes"):
             if reserved in self.options:
-                raise InvalidInputError(
-                    f"architecture: option {reserved!r} is set by Expunge from the dataset"
-                )
+                raise _refusal(f"option {reserved!r} is set by Expunge from the dataset")
 
     def _check_ensemble(self) -> None:
         if type(self.members) is not int or not 1 <= self.members <= MOST_MEMBERS:
-            raise InvalidInputError(
-                f"architecture: members must be a whole number from 1 to {MOST_MEMBERS}"
-            )
+            raise _refusal(f"members must be a whole number from 1 to {MOST_MEMBERS}")
         if not isinstance(self.of, ArchitectureSpec):
-            raise InvalidInputError("architecture: of must say what each member is")
+            raise _refusal("of must say what each member is")
         if self.of.name in _NOT_MEMBERS:
-            raise InvalidInputError(
-                f"architecture: a {self.of.name} cannot be a member of an ensemble: heads forget "
+            raise _refusal(
+                f"a {self.of.name} cannot be a member of an ensemble: heads forget "
                 "exactly by themselves, and ensembles do not nest"
             )
         if self.of.backbone is not None:
-            raise InvalidInputError("architecture: give the backbone to the ensemble, not to of")
+            raise _refusal("give the backbone to the ensemble, not to of")
 
     @property
     def member(self) -> "ArchitectureSpec":
@@ -139,25 +131,24 @@ class ArchitectureSpec:
     def from_json(cls, document: object) -> "ArchitectureSpec":
         """Parse JSON, where a preset's name expands; ``InvalidInputError`` if it is malformed."""
         if not isinstance(document, Mapping):
-            raise InvalidInputError("architecture: must be an object")
+            raise _refusal("must be an object")
         unknown = sorted(str(key) for key in set(document) - _FIELDS)
         if unknown:
-            raise InvalidInputError(f"architecture: unknown field {unknown[0]!r}")
+            raise _refusal(f"unknown field {unknown[0]!r}")
         name = document.get("name")
         if not isinstance(name, str):
-            raise InvalidInputError("architecture: name must be text")
+            raise _refusal("name must be text")
         options = document.get("options")
-        factory = document.get("factory")
         backbone, of = document.get("backbone"), document.get("of")
         use = None if backbone is None else BackboneUse.from_json(backbone)
         if name in PRESETS:
             if options or not {"factory", "members", "of"}.isdisjoint(document):
-                raise InvalidInputError(f"architecture: the preset {name!r} takes no options")
+                raise _refusal(f"the preset {name!r} takes no options")
             return replace(PRESETS[name], backbone=use)
         return cls(
             name=name,
             options={} if options is None else options,
-            factory=factory,
+            factory=document.get("factory"),
             backbone=use,
             members=document.get("members"),
             of=None if of is None else cls.from_json(of),
@@ -180,50 +171,48 @@ def is_allowed(factory: str, allowed: Sequence[str]) -> bool:
     return factory in (*SHIPPED, *allowed) or f"{factory.partition(':')[0]}:*" in allowed
 
 
-def _check_no_options(name: str, options: Mapping[str, Any]) -> None:
+def _refusal(reason: str) -> InvalidInputError:
+    return InvalidInputError(f"architecture: {reason}")
+
+
+def _only(name: str, options: Mapping[str, Any], *known: str) -> None:
     for option in options:
-        raise InvalidInputError(f"architecture: {name} takes no option {option!r}")
+        if option not in known:
+            raise _refusal(f"{name} takes no option {option!r}")
 
 
 def _check_widths(name: str, option: str, options: Mapping[str, Any], *, fewest: int) -> None:
-    for given in options:
-        if given != option:
-            raise InvalidInputError(f"architecture: {name} takes no option {given!r}")
+    _only(name, options, option)
     widths = options.get(option)
     if (
         not isinstance(widths, list | tuple)
         or not fewest <= len(widths) <= _MOST_LAYERS
         or not all(type(width) is int and width >= 1 for width in widths)
     ):
-        raise InvalidInputError(
-            f"architecture: {name} needs {option!r}, a list of {fewest} to {_MOST_LAYERS} "
+        raise _refusal(
+            f"{name} needs {option!r}, a list of {fewest} to {_MOST_LAYERS} "
             "whole numbers of at least 1"
         )
 
 
 def _check_linear_head(options: Mapping[str, Any]) -> None:
-    for option in options:
-        if option not in ("bias", "feature_norm"):
-            raise InvalidInputError(f"architecture: linear_head takes no option {option!r}")
+    _only("linear_head", options, "bias", "feature_norm")
     bias, norm = options.get("bias", 0.0), options.get("feature_norm")
     if not _is_number(bias) or not 0 <= bias < 1:
-        raise InvalidInputError("architecture: bias must be a number from 0 to below 1")
+        raise _refusal("bias must be a number from 0 to below 1")
     if norm is not None and not (_is_number(norm) and norm > 0):
-        raise InvalidInputError("architecture: feature_norm must be a number above 0")
+        raise _refusal("feature_norm must be a number above 0")
 
 
 def _check_ridge_head(options: Mapping[str, Any]) -> None:
-    for option in options:
-        if option not in ("feature_range", "classifier", "target_range"):
-            raise InvalidInputError(f"architecture: ridge_head takes no option {option!r}")
+    _only("ridge_head", options, "feature_range", "classifier", "target_range")
     if options.get("classifier", "ridge") not in CLASSIFIERS:
-        raise InvalidInputError(f"architecture: classifier must be one of {', '.join(CLASSIFIERS)}")
+        raise _refusal(f"classifier must be one of {', '.join(CLASSIFIERS)}")
     for name in ("feature_range", "target_range"):
         bound = options.get(name, 1.0)
         if not (_is_number(bound) and _SMALLEST_RANGE <= bound <= 1 / _SMALLEST_RANGE):
-            raise InvalidInputError(
-                f"architecture: {name} must be a number from {_SMALLEST_RANGE:g} to "
-                f"{1 / _SMALLEST_RANGE:g}"
+            raise _refusal(
+                f"{name} must be a number from {_SMALLEST_RANGE:g} to {1 / _SMALLEST_RANGE:g}"
             )
 
 
@@ -232,12 +221,12 @@ def _is_number(value: object) -> bool:
 
 
 _OPTION_CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], None]]] = {
-    "logistic": lambda options: _check_no_options("logistic", options),
+    "logistic": lambda options: _only("logistic", options),
     "mlp": lambda options: _check_widths("mlp", "hidden", options, fewest=0),
     "cnn": lambda options: _check_widths("cnn", "channels", options, fewest=1),
     "linear_head": _check_linear_head,
     "ridge_head": _check_ridge_head,
-    "ensemble": lambda options: _check_no_options("ensemble", options),
+    "ensemble": lambda options: _only("ensemble", options),
 }
 
 PRESETS: Mapping[str, ArchitectureSpec] = {}

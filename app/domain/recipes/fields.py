@@ -6,14 +6,20 @@ import sys
 from app.domain.errors import InvalidInputError
 
 
-def is_number(number: object, *, above: float = -math.inf, least: float = -math.inf) -> bool:
-    """Return whether this is a finite number, above one bound and not below another."""
+def is_number(
+    number: object,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    below: float = math.inf,
+) -> bool:
+    """Return whether this is a finite number within the bounds."""
     return (
         isinstance(number, int | float)
         and not isinstance(number, bool)
         and abs(number) <= sys.float_info.max  # false for NaN; a whole number may have any length
         and number > above
-        and number >= least
+        and least <= number < below
     )
 
 
@@ -30,8 +36,5 @@ def require_choice(name: str, choice: object, choices: tuple[str, ...]) -> None:
 
 def require_whole(name: str, number: object, most: int) -> None:
     """Raise ``InvalidInputError`` unless this is a whole number from 1 to ``most``."""
-    require(
-        name,
-        type(number) is int and 1 <= number <= most,
-        f"a whole number from 1 to {most}",
-    )
+    fits = type(number) is int and 1 <= number <= most
+    require(name, fits, f"a whole number from 1 to {most}")

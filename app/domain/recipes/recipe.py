@@ -70,29 +70,17 @@ class TrainingRecipe:
         require_choice("schedule", self.schedule, SCHEDULES)
         require_choice("precision", self.precision, PRECISIONS)
         require("learning_rate", is_number(self.learning_rate, above=0), "above 0")
-        require(
-            "momentum", is_number(self.momentum) and 0 <= self.momentum < 1, "from 0 to below 1"
-        )
+        require("momentum", is_number(self.momentum, least=0, below=1), "from 0 to below 1")
         require("weight_decay", is_number(self.weight_decay, least=0), "0 or above")
         require_whole("epochs", self.epochs, MOST_EPOCHS)
         require_whole("batch_size", self.batch_size, _LARGEST_BATCH)
         require_whole("micro_batches", self.micro_batches, self.batch_size)
-        require(
-            "clip_norm",
-            self.clip_norm is None or is_number(self.clip_norm, above=0),
-            "above 0, or null",
-        )
-        require(
-            "warmup_fraction",
-            self.warmup_fraction is None
-            or (is_number(self.warmup_fraction, least=0) and self.warmup_fraction < 1),
-            "from 0 to below 1, or null",
-        )
-        require(
-            "held_out_fraction",
-            is_number(self.held_out_fraction) and 0 <= self.held_out_fraction <= 0.9,
-            "from 0 to 0.9",
-        )
+        norm, warmup, held_out = self.clip_norm, self.warmup_fraction, self.held_out_fraction
+        require("clip_norm", norm is None or is_number(norm, above=0), "above 0, or null")
+        fits = warmup is None or is_number(warmup, least=0, below=1)
+        require("warmup_fraction", fits, "from 0 to below 1, or null")
+        fits = is_number(held_out, least=0) and held_out <= 0.9
+        require("held_out_fraction", fits, "from 0 to 0.9")
         if self.patience is not None:
             require_whole("patience", self.patience, MOST_EPOCHS)
             require("patience", self.held_out_fraction > 0, "null without held-out records")

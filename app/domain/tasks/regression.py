@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from app.domain.errors import InvalidInputError
-from app.domain.tasks.spec import (
-    Bounds,
-    TaskSpec,
-    require_columns,
-    require_factor,
-    require_number,
-)
+from app.domain.tasks.spec import Bounds, TaskSpec, require_columns, require_factor, require_number
 
 MOST_TARGETS: Final = 10_000
 SQUARED, HUBER, QUANTILE = LOSSES = ("squared", "huber", "quantile")

@@ -176,8 +176,7 @@ def require_number(
     below: float = math.inf,
 ) -> float:
     """Return a finite number within the bounds, or raise ``InvalidInputError``."""
-    fits = is_number(value, above=above, least=least)
-    if not fits or not value < below:  # type: ignore[operator]
+    if not is_number(value, above=above, least=least, below=below):
         raise InvalidInputError(f"task: {name} is out of its range")
     return float(value)  # type: ignore[arg-type]
 

@@ -69,7 +69,7 @@ class DpSgd(Mechanism):
         )
         chosen.refuse_slow()
         guarantee = chosen.account()
-        if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
+        if not guarantee.meets(**policy.target):
             if shape.dp_training is None:
                 raise PlanError(
                     "this noise_multiplier misses the target: raise it, or leave it out"
@@ -112,7 +112,7 @@ class DpSgd(Mechanism):
     def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
         """Return the training with the largest group that its noise covers, accounted for once."""
         training = private_training(present.tracking)
-        group = largest_group(training, epsilon=policy.epsilon, delta=policy.delta)
+        group = largest_group(training, **policy.target)
         forgotten = present.forgotten + sum(records.values())
         if forgotten > group:
             raise PlanError(f"the group budget is {group} records, and {forgotten} are forgotten")
@@ -198,10 +198,9 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
         group = whole_steps(fixed, DEFAULT_GROUP, name="capacity")
         if not 1 <= group <= dp_sgd.LARGEST_GROUP:
             raise PlanError(f"capacity must be 1 to {dp_sgd.LARGEST_GROUP} for {dp_sgd.NAME}")
-        target: dict[str, Any] = {"epsilon": policy.epsilon, "delta": policy.delta}
-        trained = target | {"sampling_rate": rate, "steps": steps, "group_size": group}
-        refuse_slow_calibration(**trained)
-        multiplier = dp_sgd.calibrate(**trained, **_floats(shape))
+        sizes: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "group_size": group}
+        refuse_slow_calibration(**policy.target, **sizes)
+        multiplier = dp_sgd.calibrate(**policy.target, **sizes, **_floats(shape))
     return DpTrainingShape(
         noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0
     )

@@ -62,8 +62,7 @@ class GradientClipping(AnyStart):
         """Quote few steps, and leave the rest of the budget to fine-tuning."""
         most = max(1, int(budget_of(policy, shape) * _LARGEST_SHARE_OF_BUDGET))
         chosen = complete_gradient_clipping(
-            epsilon=policy.epsilon,
-            delta=policy.delta,
+            **policy.target,
             fixed=policy.parameters,
             default_steps=min(DEFAULT_STEPS, most),
             dimension=shape.dimension,

@@ -51,7 +51,7 @@ class ModelClipping(AnyStart):
             "initial_noise_std": fixed.get("initial_noise_std", 0.0),
             "dimension": shape.dimension,
         }
-        needed = model_clipping.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **sizes)
+        needed = model_clipping.steps_needed(**policy.target, **sizes)
         steps = whole_steps(given, needed)
         if steps < needed:
             raise PlanError(f"these clips and noise need {needed} steps, not {steps}")

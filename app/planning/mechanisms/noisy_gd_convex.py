@@ -81,9 +81,7 @@ class NoisyGdConvex(Tracked):
         noise_std = cls._noise_std(policy, fixed, shape, lineage)
         trained = lineage.trained(noise_std=noise_std)
         outlook = Outlook(trained, cls.terms, adaptive=policy.adaptive)
-        meets = partial(
-            outlook.meets, epsilon=policy.epsilon, delta=policy.delta, noise_std=noise_std
-        )
+        meets = partial(outlook.meets, **policy.target, noise_std=noise_std)
         least = whole_steps(fixed, 0, name="unlearning_steps")
         if policy.adaptive and not meets(steps=least):  # more steps would not help
             raise PlanError(
@@ -169,9 +167,7 @@ class NoisyGdConvex(Tracked):
                     cls.terms,
                     adaptive=policy.adaptive,
                 )
-                return outlook.meets(
-                    epsilon=policy.epsilon, delta=policy.delta, steps=steps, noise_std=noise_std
-                )
+                return outlook.meets(**policy.target, steps=steps, noise_std=noise_std)
             except ParameterError as error:
                 if error.name != "noise_std":
                     raise

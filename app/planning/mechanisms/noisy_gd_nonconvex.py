@@ -92,7 +92,7 @@ class NoisyGdNonconvex(Descending):
             raise PlanError(f"would take {gradients:.3g} gradients, more than {MOST_GRADIENTS:.3g}")
         refuse_above_budget(policy, shape, gradients)
         guarantee = self.account()
-        if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
+        if not guarantee.meets(**policy.target):
             raise PlanError("its training does not meet this target: train the model again")
         parameters = self.parameters()
         return Quote(
@@ -180,7 +180,7 @@ class NoisyGdNonconvex(Descending):
                 unlearning_steps=unlearning,
                 earlier_steps=earlier_steps,
             )
-            if planned.account().meets(epsilon=policy.epsilon, delta=policy.delta):
+            if planned.account().meets(**policy.target):
                 return planned
         raise PlanError("rounding leaves nothing of this target: raise epsilon or noise_std")
 

@@ -32,11 +32,10 @@ class OutputPerturbation(AnyStart):
         refuse_unknown(fixed, cls)
         for name, number in fixed.items():
             require_positive(name, number)
-        mu = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
+        mu = gaussian.mu_of(**policy.target)
         initial_clip = fixed.get("initial_clip", mu * INITIALISATION_STD / 2)
         noise_std = fixed.get("noise_std") or output_perturbation.calibrate(
-            epsilon=policy.epsilon,
-            delta=policy.delta,
+            **policy.target,
             initial_clip=initial_clip,
             dimension=shape.dimension,
         )

@@ -41,9 +41,8 @@ class ProjectedNoisySgd(Tracked):
         lineage.refuse_without_noise()
         noise_std = require_positive("noise_std", fixed.get("noise_std", lineage.step_noise()))
         outlook = Outlook(lineage.trained(noise_std=noise_std), cls.terms)
-        target = {"epsilon": policy.epsilon, "delta": policy.delta}
         steps = fewest_steps(
-            lambda count: outlook.meets(**target, steps=count, noise_std=noise_std),
+            lambda count: outlook.meets(**policy.target, steps=count, noise_std=noise_std),
             least=whole_steps(fixed, 0),
         )
         refuse_more(fixed, steps)

@@ -57,7 +57,7 @@ class TrackedRelease(Tracked):
         least = whole_steps(fixed, 0)
         history = lineage.trained()
         outlook = Outlook(history, cls.terms)
-        meets = partial(outlook.meets, epsilon=policy.epsilon, delta=policy.delta)
+        meets = partial(outlook.meets, **policy.target)
         if "capacity" not in fixed and not lineage.is_new and least == 0 and meets():
             return cls.offer(policy, shape, lineage, outlook, steps=0)
         if "noise_std" in fixed:
@@ -87,12 +87,8 @@ class TrackedRelease(Tracked):
         outlook = Outlook(history, cls.terms)
 
         def meets(total: float) -> bool:
-            return outlook.meets(
-                epsilon=policy.epsilon,
-                delta=policy.delta,
-                steps=steps,
-                release_noise_std=missing_noise(history, steps, total),
-            )
+            noise_std = missing_noise(history, steps, total)
+            return outlook.meets(**policy.target, steps=steps, release_noise_std=noise_std)
 
         return _smallest(meets)
 
@@ -110,7 +106,7 @@ class TrackedRelease(Tracked):
         def meets(total: float) -> bool:
             released = stepped.after_release(noise_std=missing_noise(history, steps, total))
             outlook = Outlook(released.after_request(later), cls.terms)
-            return outlook.meets(epsilon=policy.epsilon, delta=policy.delta)
+            return outlook.meets(**policy.target)
 
         return _smallest(meets)
 

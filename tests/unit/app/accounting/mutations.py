@@ -185,7 +185,7 @@ MUTATIONS = [
     Mutation(
         "histories.strong_convexity.gradient_shift", "histories.test_strong_convexity", smaller
     ),
-    Mutation("chains.present_records.minorant_mu", "chains.test_present_records", smaller),
+    Mutation("chains.minorant.minorant_mu", "chains.test_present_records", smaller),
     Mutation("chains.minorant.power", "chains.test_minorant", smaller),
     Mutation("chains.minorant.geometric_sum", "chains.test_minorant", smaller),
     Mutation("chains.minorant.geometric_sum", "chains.test_minorant", larger),

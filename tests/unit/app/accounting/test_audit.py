@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import beta, norm
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
-from app.accounting.chains import present_records, reflection
+from app.accounting.chains import minorant, reflection
 from app.accounting.chains.noisy_chain import NoisyChain
 from app.accounting.chains.noisy_step import NoisyStep
 from app.accounting.histories.history import History, Release, Steps
@@ -317,7 +317,7 @@ def test_the_running_minimum_would_be_wrong_for_present_records():
             for x, push in zip(worlds, (-0.05, 0.05), strict=True)
         ]
         chain.step(0.05, 0.1, noise_std)
-    claimed = present_records.minorant_mu(
+    claimed = minorant.minorant_mu(
         start_distance=0.0, contractions=[0.05] * 6, shifts=[0.1] * 6, noise_stds=noise_stds
     )
     bound = mu_lower_bound(worlds[1], worlds[0])

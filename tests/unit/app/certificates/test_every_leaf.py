@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.accounting.terms import Direction, Neighbours, Support
 from app.certificates.checks import guarantee
-from app.certificates.checks.tolerance import RELATIVE
+from app.certificates.checks.guarantee import RELATIVE
 from app.certificates.claims import claims_of
 from app.certificates.signing import StatementSigner
 from app.certificates.verification import check_statement, verify

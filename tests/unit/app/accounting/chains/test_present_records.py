@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting.chains import present_records
+from app.accounting.chains import minorant
 from app.domain.errors import ParameterError
 
 
@@ -48,14 +48,14 @@ def straight_line(*, contraction, shift, noise_std, steps):
 
 
 def test_reference_value_for_constant_parameters():
-    walked = present_records.minorant_mu(start_distance=0.0, **flat(100, 0.3))
+    walked = minorant.minorant_mu(start_distance=0.0, **flat(100, 0.3))
     assert walked == pytest.approx(2.069377704, abs=5e-10)
 
 
 @pytest.mark.parametrize("contraction", [1.0, 1 - 2.0**-53, 1 - 1e-9, 0.95, 0.1])
 @pytest.mark.parametrize("steps", [1, 2, 5000])
 def test_constant_parameters_give_one_straight_line(contraction, steps):
-    walked = present_records.minorant_mu(start_distance=0.0, **flat(steps, 0.3, contraction))
+    walked = minorant.minorant_mu(start_distance=0.0, **flat(steps, 0.3, contraction))
     closed = straight_line(contraction=contraction, shift=0.1, noise_std=0.3, steps=steps)
     assert closed <= walked <= closed * (1 + 1e-10)
 
@@ -63,7 +63,7 @@ def test_constant_parameters_give_one_straight_line(contraction, steps):
 def test_reference_value_for_falling_noise():
     schedule = flat(40, 0.3)
     schedule["noise_stds"] = [0.3] * 20 + [0.03] * 20
-    found = present_records.minorant_mu(start_distance=0.0, **schedule)
+    found = minorant.minorant_mu(start_distance=0.0, **schedule)
     assert found == pytest.approx(14.3763, abs=5e-5)
 
 
@@ -94,7 +94,7 @@ def test_the_straight_line_would_claim_too_little():
 )
 def test_any_schedule_matches_gift_wrapping(start_distance, steps):
     contractions, shifts, noise_stds = map(list, zip(*steps, strict=True))
-    found = present_records.minorant_mu(
+    found = minorant.minorant_mu(
         start_distance=start_distance,
         contractions=contractions,
         shifts=shifts,
@@ -113,7 +113,7 @@ def test_minorant_is_monotone(position, contraction, factor):
         schedule = {key: list(values) for key, values in base.items()}
         if name:
             schedule[name][position - 1] *= scale
-        return present_records.minorant_mu(start_distance=0.5, **schedule)
+        return minorant.minorant_mu(start_distance=0.5, **schedule)
 
     slack = 1 + 1e-11
     assert mu("shifts", factor) * slack >= mu()
@@ -121,14 +121,14 @@ def test_minorant_is_monotone(position, contraction, factor):
 
 
 def test_an_intermediate_step_without_noise_waits():
-    waiting = present_records.minorant_mu(
+    waiting = minorant.minorant_mu(
         start_distance=0.0, contractions=[1.0, 1.0], shifts=[0.1, 0.2], noise_stds=[0.0, 1.0]
     )
     assert waiting == pytest.approx(0.3, rel=1e-11)
 
 
 def test_a_step_that_forgets_everything_starts_again():
-    reset = present_records.minorant_mu(
+    reset = minorant.minorant_mu(
         start_distance=9.0, contractions=[1.0, 0.0], shifts=[5.0, 0.3], noise_stds=[0.1, 1.0]
     )
     assert reset == pytest.approx(0.3, rel=1e-11)
@@ -136,10 +136,10 @@ def test_a_step_that_forgets_everything_starts_again():
 
 def test_units_neither_overflow_nor_underflow():
     steps = 100_000
-    found = present_records.minorant_mu(start_distance=1.0, **flat(steps, 0.3, 0.5))
+    found = minorant.minorant_mu(start_distance=1.0, **flat(steps, 0.3, 0.5))
     limit = 0.1 / 0.3 * math.sqrt(1.5 / 0.5)
     assert found == pytest.approx(limit, rel=1e-8)
-    tiny = present_records.minorant_mu(
+    tiny = minorant.minorant_mu(
         start_distance=1.0, **{**flat(5000, 1.0, 0.5), "shifts": [0.0] * 5000}
     )
     assert 0 < tiny < 1e-200
@@ -151,7 +151,7 @@ def test_a_record_seen_once_a_cycle_is_worst_at_the_end():
     for position in range(cycle):
         schedule = flat(cycle * passes, 0.4, 0.97)
         schedule["shifts"] = [0.2 * (k % cycle == position) for k in range(cycle * passes)]
-        by_position.append(present_records.minorant_mu(start_distance=0.0, **schedule))
+        by_position.append(minorant.minorant_mu(start_distance=0.0, **schedule))
     assert max(by_position) == by_position[-1]
 
 
@@ -172,5 +172,5 @@ def test_a_record_seen_once_a_cycle_is_worst_at_the_end():
 def test_refuses_schedules_outside_their_range(name, values):
     schedule = {**flat(2, 0.3), name: values}
     with pytest.raises(ParameterError) as caught:
-        present_records.minorant_mu(start_distance=0.0, **schedule)
+        minorant.minorant_mu(start_distance=0.0, **schedule)
     assert caught.value.name == name

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting.chains.present_records import minorant_mu
+from app.accounting.chains.minorant import minorant_mu
 from app.accounting.histories.history import History, Release, Steps
 from app.accounting.histories.history_account import Outlook, drift
 from app.domain.errors import ParameterError

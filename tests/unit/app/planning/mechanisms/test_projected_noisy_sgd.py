@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from app.accounting.chains.minorant import minorant_mu
 from app.accounting.chains.noisy_chain import constant_mu
-from app.accounting.chains.present_records import minorant_mu
 from app.accounting.histories.history import History
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError

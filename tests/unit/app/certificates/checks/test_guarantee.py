@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.certificates.checks.tolerance import difference
+from app.certificates.checks.guarantee import difference
 
 COMPUTED = {"a": 1.5, "b": 3, "c": [True, "x", None], "d": {"e": 0.0}}
 
