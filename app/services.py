@@ -54,7 +54,7 @@ from app.publishing.publisher import Terms as PublishingTerms
 from app.publishing.targets import targets_of
 from app.settings import Settings
 from app.storage.blobs import Blobs
-from app.witnesses.asking import Asker
+from app.witnesses.collector import CosignatureCollector
 
 _log = logging.getLogger("expunge.service")
 
@@ -155,11 +155,11 @@ class Services:
         targets = targets_of(settings.publishers)
         return Publisher(self.database, targets, releases.of, served, terms)
 
-    def askers(self) -> list[Asker]:
+    def cosignature_collectors(self) -> list[CosignatureCollector]:
         """Return what asks the log's witnesses, one for each."""
         interval_s = self.settings.poll_interval_s
         return [
-            Asker(self.database, str(url), key, poll_interval_s=interval_s)
+            CosignatureCollector(self.database, str(url), key, poll_interval_s=interval_s)
             for url, key in zip(self.settings.witnesses, self.witnesses, strict=True)
         ]
 

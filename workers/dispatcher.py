@@ -193,12 +193,12 @@ def main() -> None:
     services = open_services(settings)
     dispatcher = Dispatcher(services, open_queue(redis_connection(settings)))
     deliverer = services.deliverer()
-    askers = services.askers()
+    collectors = services.cosignature_collectors()
     publisher = services.publisher()
     deliverer.start()
     publisher.start()
-    for asker in askers:
-        asker.start()
+    for collector in collectors:
+        collector.start()
     failing: set[str] = set()
     while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
         for step in dispatcher.steps:
@@ -213,6 +213,6 @@ def main() -> None:
                 failing.discard(name)
     deliverer.stop()
     publisher.stop()
-    for asker in askers:
-        asker.stop()
+    for collector in collectors:
+        collector.stop()
     services.database.dispose()

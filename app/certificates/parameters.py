@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from app.accounting import precision
-from app.certificates.schema import place
+from app.certificates.schema import path_of
 from app.domain.errors import VerificationError
 from app.domain.schedules import to_json
 from app.domain.states import Basis
@@ -52,4 +52,4 @@ def grid_of(mechanism: str, draws: list[Draws]) -> float | None:
 
 
 def _refusal(*where: int | str, why: str) -> VerificationError:
-    return VerificationError("statement", f"{place(('mechanism', 'parameters', *where))}: {why}")
+    return VerificationError("statement", f"{path_of(('mechanism', 'parameters', *where))}: {why}")

@@ -377,11 +377,11 @@ def read_statement(payload: bytes) -> tuple[Statement, dict[str, Any]]:
         return Statement.model_validate(document), document["predicate"]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise VerificationError("statement", f"{place(first['loc'])}: {first['msg']}") from error
+        raise VerificationError("statement", f"{path_of(first['loc'])}: {first['msg']}") from error
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise VerificationError("statement", "not a certificate") from error
 
 
-def place(location: Sequence[int | str]) -> str:
+def path_of(location: Sequence[int | str]) -> str:
     """Return the path of an error in a document, without pydantic's internal names."""
     return ".".join(str(part) for part in location) or "the document"

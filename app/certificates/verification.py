@@ -33,7 +33,7 @@ from app.certificates.checkpoint import Checkpoint
 from app.certificates.checks.consistency import check_consistency
 from app.certificates.checks.growth import check_growth
 from app.certificates.checks.guarantee import check_guarantee
-from app.certificates.checks.place import check_history, check_log
+from app.certificates.checks.log import check_history, check_log
 from app.certificates.checks.tensors import check_tensors
 from app.certificates.cosignature import WitnessKey, check_witnesses
 from app.certificates.parameters import read_parameters

@@ -140,7 +140,7 @@ class RowProblem:
     rows: int = 1
 
     def about(self, record: str) -> str:
-        """Return it in words, for whom the first faulty row has a name of its own."""
+        """Return the problem in words; ``record`` is the caller's name for its first row."""
         others = f" and {self.rows - 1} more" if self.rows > 1 else ""
         return f"{record}{others}, column {self.column!r}: {self.reason}"
 

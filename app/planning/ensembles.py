@@ -63,7 +63,7 @@ def _cost(shape: ModelShape, ensemble: EnsembleShape, persons: float) -> Ensembl
 def with_measured(
     costs: Iterable[EnsembleCost], model: Mapping[str, Any], models: Sequence[Mapping[str, Any]]
 ) -> list[EnsembleCost]:
-    """Return the costs with what was measured for their sizes.
+    """Return the costs, each with what a model of its size has measured.
 
     ``model`` is as the API shows it, and counts before other ``models`` of the service. Those count
     that have its dataset, task, recipe and member's network, and a certified version; a single

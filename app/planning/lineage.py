@@ -85,7 +85,7 @@ def lineage_of(
     learning_rate: float | None = None,
     radius: float | None = None,
 ) -> TrackedLineage:
-    """Return the lineage that goes on, or begins, at the mechanism's own rate or the recipe's."""
+    """Return the lineage that goes on, or a new one, at the recipe's rate if none is given."""
     _slope_of(head_of(shape))
     history = None if shape.tracking is None else shape.tracking.history
     if history is None:

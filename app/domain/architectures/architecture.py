@@ -167,7 +167,7 @@ class ArchitectureSpec:
 
 
 def is_allowed(factory: str, allowed: Sequence[str]) -> bool:
-    """Return whether a factory is ours, or a list has its path, or by ``module:*`` its module."""
+    """Return whether a factory is shipped, or allowed by its path or as ``module:*``."""
     return factory in (*SHIPPED, *allowed) or f"{factory.partition(':')[0]}:*" in allowed
 
 

@@ -43,8 +43,8 @@ def coupled_parameters(
 ) -> CoupledParameters | None:
     """Return parameters whose gradients reach twice as far as ``least_reach`` or more, or None.
 
-    That is how far all shifts together may move two worlds apart by the running minimum. The final
-    noise is that in one released coordinate.
+    Reach is how far all shifts together may move two worlds apart by the running minimum;
+    ``final_noise_std`` is of the noise in one released coordinate.
     """
 
     def excess(contraction: float, shift: float, noise_std: float) -> float:

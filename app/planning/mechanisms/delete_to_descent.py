@@ -14,8 +14,8 @@ from app.accounting.histories.history_account import Outlook
 from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Terms
 from app.domain.policy import Policy
-from app.planning.fixed import refuse_unless_named
 from app.planning.mechanisms.tracked_release import TrackedRelease
+from app.planning.policy_parameters import refuse_unless_named
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 

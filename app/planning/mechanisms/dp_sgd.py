@@ -16,10 +16,10 @@ from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
 from app.planning.dp_sgd_work import refuse_slow_accounting, refuse_slow_calibration
-from app.planning.fixed import only, refuse_unless_named, whole_steps
 from app.planning.mechanisms.mechanism import Claim, Draws, Mechanism, dimension_of
 from app.planning.mechanisms.ranges import Dimension, Steps, Whole
 from app.planning.mechanisms.retraining import Retraining
+from app.planning.policy_parameters import only, refuse_unless_named, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import DpTrainingShape, ModelShape
 from app.planning.tracking import Present, Tracking

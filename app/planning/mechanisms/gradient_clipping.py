@@ -18,7 +18,6 @@ from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.schedules import Schedule, at, until, varies
-from app.planning.fixed import numbers, refuse_missed, refuse_unknown, whole_steps
 from app.planning.mechanisms.any_start import (
     DEFAULT_INITIAL_CLIP,
     DEFAULT_LEARNING_RATE,
@@ -29,6 +28,7 @@ from app.planning.mechanisms.any_start import (
 from app.planning.mechanisms.coupled_clipping import coupled_parameters
 from app.planning.mechanisms.mechanism import Draws, dimension_of
 from app.planning.mechanisms.ranges import NoiseStds, Numbers, Positive, Steps
+from app.planning.policy_parameters import numbers, refuse_missed, refuse_unknown, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 

@@ -10,7 +10,6 @@ from app.accounting.guarantees import PointGuarantee
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.planning.fixed import numbers, refuse_unknown, whole_steps
 from app.planning.mechanisms.any_start import (
     DEFAULT_INITIAL_CLIP,
     DEFAULT_LEARNING_RATE,
@@ -20,6 +19,7 @@ from app.planning.mechanisms.any_start import (
 )
 from app.planning.mechanisms.mechanism import Claim, Draws, dimension_of
 from app.planning.mechanisms.ranges import NoiseStd, NoNoise, Positive
+from app.planning.policy_parameters import numbers, refuse_unknown, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 

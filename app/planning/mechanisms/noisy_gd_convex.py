@@ -25,10 +25,10 @@ from app.accounting.terms import Terms
 from app.domain.checks import require_count, require_positive
 from app.domain.errors import ParameterError, PlanError
 from app.domain.policy import Policy
-from app.planning.fixed import only, refuse_unless_named, whole_steps
 from app.planning.lineage import DEFAULT_RELEASE_NOISE, TrackedLineage
 from app.planning.mechanisms.mechanism import Claim
 from app.planning.mechanisms.tracked import Tracked, fewest_steps
+from app.planning.policy_parameters import only, refuse_unless_named, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 from app.planning.tracking import Present

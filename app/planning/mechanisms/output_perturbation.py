@@ -7,10 +7,10 @@ from app.accounting import gaussian, output_perturbation
 from app.accounting.guarantees import GaussianGuarantee
 from app.domain.checks import require_positive
 from app.domain.policy import Policy
-from app.planning.fixed import numbers, refuse_missed, refuse_unknown
 from app.planning.mechanisms.any_start import INITIALISATION_STD, AnyStart, budget_of
 from app.planning.mechanisms.mechanism import Draws, dimension_of
 from app.planning.mechanisms.ranges import NoiseStd, Positive
+from app.planning.policy_parameters import numbers, refuse_missed, refuse_unknown
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 

@@ -15,8 +15,8 @@ from app.accounting.histories.history_account import Outlook, terms_of
 from app.accounting.terms import Terms
 from app.domain.checks import require_positive
 from app.domain.policy import Policy
-from app.planning.fixed import only, refuse_unless_named, whole_steps
 from app.planning.mechanisms.tracked import Tracked, fewest_steps, refuse_more
+from app.planning.policy_parameters import only, refuse_unless_named, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 

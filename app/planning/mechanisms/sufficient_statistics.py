@@ -16,10 +16,10 @@ from app.accounting.terms import Terms
 from app.domain.errors import ParameterError, PlanError
 from app.domain.heads import ridge_head
 from app.domain.policy import Policy
-from app.planning.fixed import only
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Needs
 from app.planning.mechanisms.ranges import Positive
+from app.planning.policy_parameters import only
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 

@@ -19,7 +19,6 @@ from app.domain.checks import require_steps
 from app.domain.errors import ParameterError, PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
-from app.planning.fixed import refuse_above_budget, whole_steps
 from app.planning.lineage import TrackedLineage, head_of, lineage_of
 from app.planning.mechanisms.mechanism import (
     AccountOf,
@@ -30,6 +29,7 @@ from app.planning.mechanisms.mechanism import (
     dimension_of,
 )
 from app.planning.mechanisms.ranges import MAX_BATCHES
+from app.planning.policy_parameters import refuse_above_budget, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 from app.planning.tracking import Present, history_of_run, trained_history
@@ -198,7 +198,7 @@ class Tracked(Descending):
 
 
 def fewest_steps(meets: Callable[[int], bool], *, least: int = 0) -> int:
-    """Return the fewest steps, at least ``least``, that meet a target which more meet too."""
+    """Return the fewest steps, at least ``least``, that meet a target; more meet it, too."""
     low, high = least - 1, least
     while not meets(high):
         if high >= MOST_STEPS:

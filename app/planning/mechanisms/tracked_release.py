@@ -23,9 +23,9 @@ from app.accounting.terms import Terms
 from app.domain.checks import require_positive
 from app.domain.errors import ParameterError, PlanError
 from app.domain.policy import Policy
-from app.planning.fixed import only, whole_steps
 from app.planning.lineage import DEFAULT_RELEASE_NOISE, TrackedLineage
 from app.planning.mechanisms.tracked import Tracked, fewest_steps, refuse_more
+from app.planning.policy_parameters import only, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 
@@ -46,9 +46,9 @@ class TrackedRelease(Tracked):
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
         """Quote the fewest steps, often none, and the noise that a release then lacks.
 
-        Of steps and noise, the one that the operator fixed decides the other. ``capacity`` decides
-        the noise as well: so many more records are then covered by the release, wherever they were,
-        which may take noise where the request itself needs none.
+        Of steps and noise, the operator may fix one, which decides the other. ``capacity`` decides
+        the noise, too: the release then covers so many more records, wherever they were in the
+        training, and may have noise that the request itself does not need.
         """
         lineage = cls.lineage(shape)
         fixed = only(policy.parameters, "noise_std", "steps", "capacity")

@@ -14,7 +14,7 @@ from app.domain.errors import VerificationError
 from app.ledger.certificates import bundles, issued
 from app.log import checkpoints, cosignatures
 from app.services import Services, open_services
-from app.witnesses.asking import Asker, WitnessError
+from app.witnesses.collector import CosignatureCollector, WitnessError
 from tests.support.logbook import altered, bodies, forging, rewrite, sign, write
 from tests.support.trust import trust_in
 from tests.support.weights import WEIGHTS
@@ -31,8 +31,12 @@ def trusted(services: Services, tmp_path: Path) -> Path:
     return path
 
 
-def _asker(services: Services, url: str, signer: WitnessSigner, timeout_s: float = 10.0) -> Asker:
-    return Asker(services.database, url, signer.key, poll_interval_s=0.05, timeout_s=timeout_s)
+def _collector(
+    services: Services, url: str, signer: WitnessSigner, timeout_s: float = 10.0
+) -> CosignatureCollector:
+    return CosignatureCollector(
+        services.database, url, signer.key, poll_interval_s=0.05, timeout_s=timeout_s
+    )
 
 
 def _note(services: Services, signer: WitnessSigner) -> bytes:
@@ -46,11 +50,11 @@ def test_each_newer_checkpoint_is_cosigned(
 ) -> None:
     signer = witness_signer()
     with serving(signer, tmp_path / "seen", trusted) as url:
-        asker = _asker(services, url, signer)
+        collector = _collector(services, url, signer)
         for _ in range(3):
             write(services, 3, sign=True)
-            assert asker.tick()
-            assert not asker.tick()
+            assert collector.tick()
+            assert not collector.tick()
             check_witnesses(_note(services, signer), [signer.key], required=1)
 
 
@@ -60,11 +64,11 @@ def test_what_was_asked_elsewhere_is_taken_up(
     """The ledger lost the cosignature, or another process asked: the witness names the size."""
     signer = witness_signer()
     with serving(signer, tmp_path / "seen", trusted) as url:
-        _asker(services, url, signer).tick()
+        _collector(services, url, signer).tick()
         with forging(app_database) as connection:
             connection.exec_driver_sql("DELETE FROM log_cosignatures")
         write(services, 3, sign=True)
-        assert _asker(services, url, signer).tick()
+        assert _collector(services, url, signer).tick()
     check_witnesses(_note(services, signer), [signer.key], required=1)
 
 
@@ -75,17 +79,17 @@ def test_a_rewritten_log_gets_no_cosignature(
     signer = witness_signer()
     with serving(signer, tmp_path / "seen", trusted) as url:
         write(services, 3, sign=True)
-        _asker(services, url, signer).tick()
+        _collector(services, url, signer).tick()
         first, second, *others = bodies(services)
         rewrite(app_database, services, [first, altered(second), *others])
         with pytest.raises(WitnessError):
-            _asker(services, url, signer).tick()
+            _collector(services, url, signer).tick()
         write(services, 3, sign=True)
         with pytest.raises(WitnessError, match="answered 422"):
-            _asker(services, url, signer).tick()
+            _collector(services, url, signer).tick()
         rewrite(app_database, services, [first, second])
         with pytest.raises(WitnessError, match="a longer log"):
-            _asker(services, url, signer).tick()
+            _collector(services, url, signer).tick()
     with pytest.raises(VerificationError):
         check_witnesses(_note(services, signer), [signer.key], required=1)
 
@@ -95,16 +99,16 @@ def test_a_witness_that_is_away_or_silent_stops_nothing(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        askers = [
-            _asker(services, url, witness_signer(), timeout_s=0.2),
-            _asker(services, "http://127.0.0.1:1", witness_signer()),
+        collectors = [
+            _collector(services, url, witness_signer(), timeout_s=0.2),
+            _collector(services, "http://127.0.0.1:1", witness_signer()),
         ]
-        for asker in askers:
-            asker.start()
+        for collector in collectors:
+            collector.start()
         workshop.define()
         version = workshop.work()
-        for asker in askers:
-            asker.stop()
+        for collector in collectors:
+            collector.stop()
     with workshop.transaction() as session:
         certificate = issued.certificate(session, version.certificate_id)
         bundle = bundles.bundle_of(session, certificate, signer=services.signer)
@@ -148,15 +152,15 @@ def test_bundles_show_the_newest_checkpoint_that_most_witnesses_know(
         serving(first, tmp_path / "seen1", trusted) as url,
         serving(second, tmp_path / "seen2", trusted) as other,
     ):
-        _asker(services, url, first).tick()
-        _asker(services, other, second).tick()
+        _collector(services, url, first).tick()
+        _collector(services, other, second).tick()
         both = cosigned(bundle(), 2)
         sign_more = size_of(_grow(services))
         assert cosigned(bundle(), 2) == both < sign_more
-        _asker(services, url, first).tick()
+        _collector(services, url, first).tick()
         assert cosigned(bundle(), 2) == both
         assert cosigned(bundle(since=sign_more), 1) == sign_more
-        _asker(services, other, second).tick()
+        _collector(services, other, second).tick()
         assert cosigned(bundle(), 2) == sign_more
 
 
@@ -171,5 +175,5 @@ def test_the_settings_name_the_witnesses(
     key = str(witness_signer().key)
     monkeypatch.setenv("EXPUNGE_WITNESSES", json.dumps({"https://witness.example/": key}))
     settings = type(services.settings)()
-    (asker,) = open_services(settings).askers()
-    assert asker._url == "https://witness.example/add-checkpoint"
+    (collector,) = open_services(settings).cosignature_collectors()
+    assert collector._url == "https://witness.example/add-checkpoint"

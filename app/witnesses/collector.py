@@ -35,7 +35,7 @@ class _Answer:
     text: str
 
 
-class Asker:
+class CosignatureCollector:
     """Keeps the newest checkpoint cosigned by one witness, at a URL without ``/add-checkpoint``."""
 
     def __init__(
