@@ -17,10 +17,7 @@ APPEND_ONLY = (
 
 # What a row says from its beginning on.
 FIXED = {
-    "datasets": (
-        *("id", "name", "feature_shape", "feature_dtype", "feature_offset", "feature_scale"),
-        *("feature_vocabulary", "classes", "encoding", "columns", "public"),
-    ),
+    "datasets": ("id", "name", "schema", "encoding", "public"),
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
     "imports": ("id", "dataset_id", "url"),
     "forget_requests": (

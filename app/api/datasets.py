@@ -22,7 +22,7 @@ from app.datasets.tables import DatasetRow
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
-from app.domain.table_schema import MOST_COLUMNS, SCALARS, TableSchema
+from app.domain.table_schema import MOST_COLUMNS, SCALARS, RecordSchema, TableSchema
 from app.models import endings
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
@@ -186,7 +186,7 @@ async def push_records(
     )
 
 
-def _schema(body: DatasetBody, encoding: TableEncoding | None) -> FeatureSchema | TableSchema:
+def _schema(body: DatasetBody, encoding: TableEncoding | None) -> RecordSchema:
     if body.columns is None:
         if (body.record_id, body.subject_id) != (None, None):
             raise InvalidInputError("record_id and subject_id name columns: give columns, too")
@@ -229,6 +229,7 @@ def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
     return DatasetAnswer.of(
         row,
         features=None if isinstance(schema, TableSchema) else _features(schema),
+        classes=row.schema.get("classes"),
         **{name: table.get(name) for name in ("columns", "record_id", "subject_id")},
         records=remembered,
         forgotten_not_yet_erased=forgotten,

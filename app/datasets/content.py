@@ -9,7 +9,6 @@ Neither ids nor the order of the pushes enter.
 
 import hashlib
 import json
-from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -35,5 +34,5 @@ class ContentDigest:
 
     def hexdigest(self) -> str:
         """Return the digest of all records so far."""
-        schema = json.dumps(asdict(self._schema), sort_keys=True, separators=(",", ":"))
+        schema = json.dumps(self._schema.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(schema.encode() + b"\n" + b"".join(sorted(self._records))).hexdigest()

@@ -22,12 +22,7 @@ _SEQ_BYTES = 8
 
 def of_dataset(row: DatasetRow | Row[Any]) -> str:
     """Digest the part of a dataset that never changes."""
-    numbers = [row.feature_shape, row.feature_offset, row.feature_scale, row.classes]
-    if row.feature_vocabulary is not None:
-        numbers.append(row.feature_vocabulary)
-    return log.digest_of(
-        [row.name, row.feature_dtype, numbers, row.encoding, row.columns, row.public]
-    )
+    return log.digest_of([row.name, row.schema, row.encoding, row.public])
 
 
 def of_names(named: Iterable[tuple[KeyedRecord, bytes]]) -> str:

@@ -10,7 +10,7 @@ import json
 import resource
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from typing import IO, Any, Final
 
 import pyarrow as pa
@@ -18,8 +18,7 @@ import pyarrow as pa
 from app.datasets.uploads import checked_parts
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
-from app.domain.schema import FeatureSchema
-from app.domain.table_schema import TableSchema
+from app.domain.table_schema import RecordSchema, record_schema
 from app.processes.hardening import harden
 
 _LENGTH_BYTES: Final = 8
@@ -65,26 +64,18 @@ def confine(memory_bytes: int) -> None:
     pa.set_io_thread_count(1)
 
 
-def rules_of(
-    order: Mapping[str, Any],
-) -> tuple[FeatureSchema | TableSchema, TableEncoding | None]:
+def rules_of(order: Mapping[str, Any]) -> tuple[RecordSchema, TableEncoding | None]:
     """Return the schema and the encoding that an order holds."""
     encoding = None if order["encoding"] is None else TableEncoding.from_json(order["encoding"])
-    return _schema(order["schema"]), encoding
+    return record_schema(order["schema"]), encoding
 
 
-def as_order(schema: FeatureSchema | TableSchema, encoding: TableEncoding | None) -> dict[str, Any]:
+def as_order(schema: RecordSchema, encoding: TableEncoding | None) -> dict[str, Any]:
     """Return what ``rules_of`` reads."""
     return {
-        "schema": schema.to_json() if isinstance(schema, TableSchema) else asdict(schema),
+        "schema": schema.to_json(),
         "encoding": None if encoding is None else encoding.to_json(),
     }
-
-
-def _schema(found: dict[str, Any]) -> FeatureSchema | TableSchema:
-    if "columns" in found:
-        return TableSchema.from_json(found)
-    return FeatureSchema(**{**found, "shape": tuple(found["shape"])})
 
 
 def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) -> None:

@@ -19,8 +19,7 @@ from app.datasets.reader import as_order, receive, refuse, send
 from app.datasets.uploads import Upload, joined, part_schema
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
-from app.domain.schema import FeatureSchema
-from app.domain.table_schema import TableSchema
+from app.domain.table_schema import RecordSchema
 from app.processes import confined
 
 READERS: Final = 2
@@ -45,7 +44,7 @@ class Readers:
     def read(
         self,
         content: bytes,
-        schema: FeatureSchema | TableSchema,
+        schema: RecordSchema,
         encoding: TableEncoding | None = None,
     ) -> Upload:
         """Read and check a Parquet file, whose columns may be those that ``encoding`` encodes.

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -22,7 +21,7 @@ from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, GoneError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
-from app.domain.table_schema import TableSchema
+from app.domain.table_schema import RecordSchema, TableSchema, record_schema
 from app.failpoints import reach
 from app.storage.blobs import Blobs
 
@@ -46,22 +45,9 @@ class PushResult:
     forgotten_rows: Sequence[int] = ()
 
 
-def schema_of(dataset: DatasetRow) -> FeatureSchema | TableSchema:
+def schema_of(dataset: DatasetRow) -> RecordSchema:
     """Return the schema that a dataset's row describes."""
-    if dataset.columns is not None:
-        return TableSchema.from_json(dataset.columns)
-    shape, dtype, classes = dataset.feature_shape, dataset.feature_dtype, dataset.classes
-    offset, scale = dataset.feature_offset, dataset.feature_scale
-    if shape is None or dtype is None or classes is None or offset is None or scale is None:
-        raise TypeError("the dataset has neither columns nor features")
-    return FeatureSchema(
-        shape=tuple(shape),
-        dtype=dtype,
-        offset=offset,
-        scale=scale,
-        classes=classes,
-        vocabulary=dataset.feature_vocabulary,
-    )
+    return record_schema(dataset.schema)
 
 
 def feature_schema_of(dataset: DatasetRow) -> FeatureSchema:
@@ -97,7 +83,7 @@ def define_dataset(
     session: Session,
     *,
     name: str,
-    schema: FeatureSchema | TableSchema,
+    schema: RecordSchema,
     encoding: TableEncoding | None = None,
     public: bool = False,
 ) -> DatasetRow:
@@ -135,7 +121,7 @@ def define_dataset(
     row = DatasetRow(
         id=new_id("ds"),
         name=name,
-        **_described(schema),
+        schema=schema.to_json(),
         encoding=None if encoding is None else encoding.to_json(),
         public=public,
     )
@@ -364,29 +350,15 @@ class _OvertakenError(Exception):
     """A training has read later numbers than this push's own."""
 
 
-def _described(schema: FeatureSchema | TableSchema) -> dict[str, Any]:
-    """Return the values of a dataset's row that say its schema."""
-    if isinstance(schema, TableSchema):
-        return {"columns": schema.to_json()}
-    return {
-        "feature_shape": list(schema.shape),
-        "feature_dtype": schema.dtype,
-        "feature_offset": schema.offset,
-        "feature_scale": schema.scale,
-        "feature_vocabulary": schema.vocabulary,
-        "classes": schema.classes,
-    }
-
-
 def definition_of(
     dataset: DatasetRow,
-) -> tuple[str, FeatureSchema | TableSchema, TableEncoding | None]:
+) -> tuple[str, RecordSchema, TableEncoding | None]:
     """Return a dataset's id, and how files are read into it; ``GoneError`` if it was archived."""
     require_live("dataset", dataset)
     return dataset.id, schema_of(dataset), encoding_of(dataset)
 
 
-def _require_fit(encoding: TableEncoding, schema: FeatureSchema | TableSchema) -> None:
+def _require_fit(encoding: TableEncoding, schema: RecordSchema) -> None:
     if isinstance(schema, TableSchema):
         raise InvalidInputError("encoding: it makes features, and the dataset keeps columns")
     given = (encoding.shape, encoding.dtype, encoding.vocabulary, len(encoding.label.classes))

@@ -30,29 +30,16 @@ class DatasetRow(Ending, Base):
 
     __tablename__ = "datasets"
     __table_args__ = (
-        CheckConstraint("classes >= 2", name="classes"),
-        CheckConstraint(
-            "num_nonnulls(feature_shape, feature_dtype, feature_offset, feature_scale, classes)"
-            " = CASE WHEN columns IS NULL THEN 5 ELSE 0 END",
-            name="schema",
-        ),
-        CheckConstraint(
-            "columns IS NULL OR num_nonnulls(feature_vocabulary, encoding) = 0",
-            name="columns",
-        ),
+        CheckConstraint("CAST(schema ->> 'classes' AS integer) >= 2", name="classes"),
+        CheckConstraint("(schema ? 'columns') <> (schema ? 'classes')", name="schema"),
+        CheckConstraint("encoding IS NULL OR schema ? 'classes'", name="encoding"),
         CheckConstraint("forget_epoch >= 0", name="forget_epoch"),
         unique_name("datasets"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    columns: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
-    """What records consist of (``TableSchema``); None if they have features and a class."""
-    feature_shape: Mapped[list[int] | None]
-    feature_dtype: Mapped[str | None]
-    feature_offset: Mapped[float | None]
-    feature_scale: Mapped[float | None]
-    feature_vocabulary: Mapped[int | None]
-    classes: Mapped[int | None]
+    schema: Mapped[dict[str, Any]]
+    """What records consist of, as a ``RecordSchema`` writes it."""
     encoding: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """How plain tables are read (``TableEncoding``); None if records come encoded only."""
     public: Mapped[bool] = mapped_column(server_default=false())

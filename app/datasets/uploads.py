@@ -13,7 +13,7 @@ from app.domain.commitments import normal_id
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
-from app.domain.table_schema import TableSchema
+from app.domain.table_schema import RecordSchema, TableSchema
 from app.tables.arrays import array_fault, array_values, as_array
 from app.tables.encoding import ENCODED_BY, MAX_ID_LENGTH, records_of
 from app.tables.problems import Problems
@@ -49,7 +49,7 @@ class Upload:
         )
 
 
-def part_schema(schema: FeatureSchema | TableSchema) -> pa.Schema:
+def part_schema(schema: RecordSchema) -> pa.Schema:
     """Return the columns of a validated part."""
     if isinstance(schema, TableSchema):
         return arrow_schema(schema)
@@ -66,7 +66,7 @@ def part_schema(schema: FeatureSchema | TableSchema) -> pa.Schema:
 
 def checked_parts(
     content: bytes | bytearray,
-    schema: FeatureSchema | TableSchema,
+    schema: RecordSchema,
     encoding: TableEncoding | None = None,
     *,
     max_bytes: int,
@@ -134,7 +134,7 @@ class ReadingPlan:
 
 def reading_plan(
     file: pq.ParquetFile,
-    schema: FeatureSchema | TableSchema,
+    schema: RecordSchema,
     encoding: TableEncoding | None,
     problems: Problems,
 ) -> ReadingPlan:
@@ -197,7 +197,7 @@ def _announced(file: pq.ParquetFile) -> int:
     return sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
 
 
-def joined(parts: Iterable[pa.RecordBatch], schema: FeatureSchema | TableSchema) -> Upload:
+def joined(parts: Iterable[pa.RecordBatch], schema: RecordSchema) -> Upload:
     """Concatenate validated parts; at least one."""
     table = pa.Table.from_batches(parts)
     record_id, subject_id = "record_id", "subject_id"

@@ -6,7 +6,7 @@ the file. For the same reason it cannot name the certificate: the certificate na
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from app.domain.architectures.architecture import ArchitectureSpec
@@ -131,7 +131,7 @@ class ModelDescription:
             "version": self.version,
             "architecture": self.architecture.to_json(),
             "task": self.task.to_json(),
-            "schema": asdict(self.schema),
+            "schema": self.schema.to_json(),
             "output_names": list(self.output_names) if named else None,
             "encoding": None if self.encoding is None else self.encoding.to_json(),
             "backbone": None if self.backbone is None else self.backbone.to_json(),
@@ -159,7 +159,7 @@ class ModelDescription:
             version=document["version"],
             architecture=ArchitectureSpec.from_json(document["architecture"]),
             task=catalogue.from_json(document["task"]),
-            schema=FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
+            schema=FeatureSchema.from_json(schema),
             encoding=None if encoding is None else TableEncoding.from_json(encoding),
             backbone=None if backbone is None else BackboneDescription.from_json(backbone),
             base=BaseDigest.from_json(document["base"]) if "base" in document else None,

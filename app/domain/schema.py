@@ -1,7 +1,9 @@
 """The schema that all records of a dataset share."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from app.domain.checks import require_finite
 from app.domain.errors import InvalidInputError
@@ -59,6 +61,15 @@ class FeatureSchema:
             raise InvalidInputError(f"features.vocabulary must lie between 2 and {MOST_TOKENS:,}")
         if (self.offset, self.scale) != (0, 1):
             raise InvalidInputError("tokens have no features.offset and no features.scale")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "FeatureSchema":
+        """Return what ``to_json`` wrote."""
+        return cls(**{**document, "shape": tuple(document["shape"])})
 
     @property
     def tokens(self) -> bool:

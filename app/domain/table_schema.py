@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.domain.errors import InvalidInputError
+from app.domain.schema import FeatureSchema
 
 WIDTHS: Final = {
     "int8": 1,
@@ -153,3 +154,13 @@ def _typed(name: str, kind: str) -> tuple[str, ColumnType]:
         return name, ColumnType.parse(kind)
     except InvalidInputError as error:
         raise InvalidInputError(f"columns: the type of {name[:_LONGEST_NAME]!r} {error}") from error
+
+
+RecordSchema = FeatureSchema | TableSchema
+"""The schema of any dataset."""
+
+
+def record_schema(document: Mapping[str, Any]) -> RecordSchema:
+    """Return the schema whose ``to_json`` wrote this."""
+    kind = TableSchema if "columns" in document else FeatureSchema
+    return kind.from_json(document)

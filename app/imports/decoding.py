@@ -18,8 +18,7 @@ from app.datasets.reader import as_order, receive, refuse, send
 from app.datasets.uploads import part_schema
 from app.domain.encoding import TableEncoding
 from app.domain.errors import DecodingBrokeOffError, PayloadTooLargeError
-from app.domain.schema import FeatureSchema
-from app.domain.table_schema import TableSchema
+from app.domain.table_schema import RecordSchema
 from app.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES, OUT_OF_MEMORY
 from app.processes import confined
 
@@ -51,7 +50,7 @@ class Decoder:
 
     def __init__(
         self,
-        schema: FeatureSchema | TableSchema,
+        schema: RecordSchema,
         encoding: TableEncoding | None,
         *,
         memory_bytes: int = DECODER_BYTES,

@@ -33,28 +33,16 @@ def create() -> None:
         "datasets",
         sa.Column("id", sa.String, primary_key=True),
         sa.Column("name", sa.String, nullable=False),
-        sa.Column("columns", JSONB),
-        sa.Column("feature_shape", JSONB),
-        sa.Column("feature_dtype", sa.String),
-        sa.Column("feature_offset", sa.Double),
-        sa.Column("feature_scale", sa.Double),
-        sa.Column("feature_vocabulary", sa.Integer),
-        sa.Column("classes", sa.Integer),
+        sa.Column("schema", JSONB, nullable=False),
         sa.Column("encoding", JSONB),
         sa.Column("public", sa.Boolean, server_default=sa.false(), nullable=False),
         sa.Column("forget_epoch", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("archived_at", MOMENT),
         sa.Column("deleted_at", MOMENT),
-        sa.CheckConstraint("classes >= 2", name="classes"),
-        sa.CheckConstraint(
-            "num_nonnulls(feature_shape, feature_dtype, feature_offset, feature_scale, classes)"
-            " = CASE WHEN columns IS NULL THEN 5 ELSE 0 END",
-            name="schema",
-        ),
-        sa.CheckConstraint(
-            "columns IS NULL OR num_nonnulls(feature_vocabulary, encoding) = 0", name="columns"
-        ),
+        sa.CheckConstraint("CAST(schema ->> 'classes' AS integer) >= 2", name="classes"),
+        sa.CheckConstraint("(schema ? 'columns') <> (schema ? 'classes')", name="schema"),
+        sa.CheckConstraint("encoding IS NULL OR schema ? 'classes'", name="encoding"),
         sa.CheckConstraint("forget_epoch >= 0", name="forget_epoch"),
         unique_name("datasets"),
     )
@@ -109,8 +97,6 @@ def create() -> None:
         sa.Column("url", sa.String, nullable=False),
         sa.Column("state", sa.String, nullable=False),
         sa.Column("attempt", sa.Integer, server_default="0", nullable=False),
-        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
-        sa.Column("lease_expires_at", MOMENT),
         sa.Column("files", JSONB),
         sa.Column("files_done", sa.Integer, server_default="0", nullable=False),
         sa.Column("row_in_file", sa.BigInteger, server_default="0", nullable=False),
@@ -125,6 +111,8 @@ def create() -> None:
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("started_at", MOMENT),
         sa.Column("finished_at", MOMENT),
+        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("lease_expires_at", MOMENT),
         sa.CheckConstraint(
             "state IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="state"
         ),

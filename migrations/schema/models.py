@@ -42,8 +42,6 @@ def create() -> None:
         sa.Column("state", sa.String, nullable=False, index=True),
         sa.Column("plan", JSONB, nullable=False),
         sa.Column("attempt", sa.Integer, server_default="0", nullable=False),
-        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
-        sa.Column("lease_expires_at", MOMENT),
         sa.Column("enqueued_at", MOMENT),
         sa.Column("forget_epoch", sa.BigInteger),
         sa.Column("trained_through", sa.BigInteger),
@@ -58,6 +56,8 @@ def create() -> None:
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("started_at", MOMENT),
         sa.Column("finished_at", MOMENT),
+        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("lease_expires_at", MOMENT),
         sa.CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name="kind"),
         sa.CheckConstraint(
             "state IN ('queued', 'leased', 'running', 'published', 'failed', 'cancelled')",
@@ -78,9 +78,9 @@ def create() -> None:
         sa.Column("member", sa.Integer, primary_key=True),
         sa.Column("run_token", sa.BigInteger, nullable=False),
         sa.Column("state", sa.String, nullable=False),
+        sa.Column("blob_id", sa.String),
         sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("lease_expires_at", MOMENT),
-        sa.Column("blob_id", sa.String),
         sa.CheckConstraint("state IN ('waiting', 'leased', 'done')", name="state"),
         sa.CheckConstraint("member >= 0", name="member"),
     )

@@ -1,12 +1,9 @@
 """Uploads read in this very process: what the reading process does, where a test can see it."""
 
 from app.datasets.uploads import Upload, checked_parts, joined
-from app.domain.schema import FeatureSchema
-from app.domain.table_schema import TableSchema
+from app.domain.table_schema import RecordSchema
 
 
-def parse_upload(
-    content: bytes, schema: FeatureSchema | TableSchema, max_bytes: int = 1 << 30
-) -> Upload:
+def parse_upload(content: bytes, schema: RecordSchema, max_bytes: int = 1 << 30) -> Upload:
     """Read and check a Parquet file."""
     return joined(checked_parts(content, schema, max_bytes=max_bytes), schema)

@@ -54,7 +54,7 @@ def prepared(order: Mapping[str, Any], content: bytes) -> Prepared:
         InvalidInputError: the order is malformed, or there are no weights.
     """
     factory, schema = order["factory"], order["schema"]
-    records = FeatureSchema(**{**schema, "shape": tuple(schema["shape"])})
+    records = FeatureSchema.from_json(schema)
     whole, featuriser = build_features(
         ArchitectureSpec("custom", order["options"], factory),
         input_shape=records.shape,

@@ -109,7 +109,7 @@ class Order:
         return cls(
             ArchitectureSpec.from_json(document["architecture"]),
             spec,
-            FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
+            FeatureSchema.from_json(schema),
             None if document["data"] is None else Path(document["data"]),
             document["record_id"],
         )

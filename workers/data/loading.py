@@ -149,7 +149,7 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         policy = Policy.from_json(model.policy)
         recipe = TrainingRecipe.from_json(model.recipe)
         described = describe(session, model, dataset)
-        dataset_id, of_columns = dataset.id, dataset.columns is not None
+        dataset_id, of_columns = dataset.id, "columns" in dataset.schema
     task = task_of(
         described.task,
         allowed=services.settings.allowed_factories,

@@ -15,8 +15,7 @@ from app.domain.errors import (
     PayloadTooLargeError,
     SourceUnavailableError,
 )
-from app.domain.schema import FeatureSchema
-from app.domain.table_schema import TableSchema
+from app.domain.table_schema import RecordSchema
 from app.imports.decoding import Decoder
 from app.imports.service import Position, SourceFile
 from workers.imports.sources import SourceFileReader
@@ -47,7 +46,7 @@ class Batches:
         self,
         decoder: Decoder,
         open_file: Callable[[str], SourceFileReader],
-        schema: FeatureSchema | TableSchema,
+        schema: RecordSchema,
         *,
         batch_rows: int = BATCH_ROWS,
         batch_bytes: int = BATCH_BYTES,

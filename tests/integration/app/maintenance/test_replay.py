@@ -136,7 +136,10 @@ REFUSED = {
         "request :open",
     ),
     "count epochs backwards": ("UPDATE datasets SET forget_epoch = 0", "dataset"),
-    "change a dataset's schema": ("UPDATE datasets SET classes = classes + 1", "dataset"),
+    "change a dataset's schema": (
+        "UPDATE datasets SET schema = schema || '{\"classes\": 9}'",
+        "dataset",
+    ),
     "remove a dataset": ("DELETE FROM datasets", "dataset"),
     "change a version's digest": ("UPDATE versions SET sha256 = repeat('0', 64)", "version"),
     "serve other weights as a version": (
