@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import Double, cast, event, func, select, tuple_, update
+from sqlalchemy import Double, cast, event, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app import log
 from app.access.tables import ApiKeyRow
+from app.database.queries import newest_first
 from app.domain.errors import (
     ExpiredCredentialsError,
     InvalidCredentialsError,
@@ -141,11 +142,10 @@ def keys(
     session: Session, *, after: tuple[datetime, str] | None = None, limit: int
 ) -> Sequence[ApiKeyRow]:
     """Return a page of callers, newest first, older than the one at ``after``."""
-    query = select(ApiKeyRow)
-    if after is not None:
-        query = query.where(tuple_(ApiKeyRow.created_at, ApiKeyRow.id) < after)
-    order = (ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc())
-    return session.scalars(query.order_by(*order).limit(limit)).all()
+    query, created_at = select(ApiKeyRow), ApiKeyRow.created_at
+    return session.scalars(
+        newest_first(query, created_at, ApiKeyRow.id, after=after, limit=limit)
+    ).all()
 
 
 def revoke(session: Session, key_id: str) -> None:

@@ -6,13 +6,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import delete, exists, func, select, tuple_, update
+from sqlalchemy import delete, exists, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app import log
 from app.callbacks.posting import Outcome, Result
 from app.callbacks.schedule import delay_s
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow, CallbackSecretRow
+from app.database.queries import newest_first
 from app.domain.errors import GoneError, NotFoundError
 
 
@@ -232,10 +233,8 @@ def events(
         query = query.where(CallbackEventRow.state == state)
     if request_id is not None:
         query = query.where(CallbackEndpointRow.request_id == request_id)
-    if after is not None:
-        query = query.where(tuple_(CallbackEventRow.created_at, CallbackEventRow.id) < after)
-    order = (CallbackEventRow.created_at.desc(), CallbackEventRow.id.desc())
-    rows = session.execute(query.order_by(*order).limit(limit))
+    created_at, row_id = CallbackEventRow.created_at, CallbackEventRow.id
+    rows = session.execute(newest_first(query, created_at, row_id, after=after, limit=limit))
     return [(event, endpoint) for event, endpoint in rows]
 
 

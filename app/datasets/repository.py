@@ -1,6 +1,6 @@
 """All SQL about datasets, shards and records."""
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -9,9 +9,7 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     ColumnElement,
-    LargeBinary,
     Select,
-    any_,
     func,
     literal,
     or_,
@@ -22,6 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.database.direct import binary_rows, copy_parts
+from app.database.queries import is_one_of
 from app.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
 
@@ -105,25 +104,63 @@ class HeldRecord(NamedTuple):
     """A record's person and place; it has no shard once it is erased."""
 
     seq: int
+    record_key: bytes
     subject_key: bytes | None
     shard_id: str | None
     forgotten_epoch: int | None
+
+
+class KeyedRecord(NamedTuple):
+    """A record, whose it is, and when it was forgotten."""
+
+    seq: int
+    record_key: bytes
+    subject_key: bytes | None
+    forgotten_epoch: int | None
+    absences: list[int] | None
+
+
+Facts = TypeVar("Facts", HeldRecord, KeyedRecord)
+
+
+def _read(facts: type[Facts], *wanted: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    return select(*(getattr(RecordRow, name) for name in facts._fields)).where(*wanted)
 
 
 def held_records(
     session: Session, dataset_id: str, keys: Collection[bytes]
 ) -> dict[bytes, HeldRecord]:
     """Return, by their keys, those records that the dataset holds or has held."""
-    columns = [getattr(RecordRow, name) for name in HeldRecord._fields]
     return {
-        key: HeldRecord(*record)
-        for batch in batches(list(keys))
-        for key, *record in session.execute(
-            select(RecordRow.record_key, *columns).where(
-                RecordRow.dataset_id == dataset_id, _is_any(RecordRow.record_key, batch)
-            )
-        )
+        record.record_key: record
+        for record in _with_keys(session, HeldRecord, dataset_id, RecordRow.record_key, keys)
     }
+
+
+def keyed_records(
+    session: Session,
+    dataset_id: str,
+    *,
+    record_keys: Collection[bytes] = (),
+    subject_keys: Collection[bytes] = (),
+) -> list[KeyedRecord]:
+    """Return the records with one of the record keys, then those of one of the subjects."""
+    return [
+        *_with_keys(session, KeyedRecord, dataset_id, RecordRow.record_key, record_keys),
+        *_with_keys(session, KeyedRecord, dataset_id, RecordRow.subject_key, subject_keys),
+    ]
+
+
+def _with_keys(
+    session: Session,
+    facts: type[Facts],
+    dataset_id: str,
+    column: InstrumentedAttribute[Any],
+    keys: Collection[bytes],
+) -> Iterator[Facts]:
+    for batch in batches(list(keys)):
+        query = _read(facts, RecordRow.dataset_id == dataset_id, is_one_of(column, batch))
+        yield from map(facts._make, session.execute(query))
 
 
 def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
@@ -173,60 +210,6 @@ def add_records(
     )
 
 
-def records_by_key(
-    session: Session,
-    dataset_id: str,
-    *,
-    record_keys: Collection[bytes] = (),
-    subject_keys: Collection[bytes] = (),
-) -> list[RecordRow]:
-    """Return the records with one of the record keys or of one of the subjects."""
-    rows: list[RecordRow] = []
-    for column, keys in (
-        (RecordRow.record_key, record_keys),
-        (RecordRow.subject_key, subject_keys),
-    ):
-        for batch in batches(list(keys)):
-            query = select(RecordRow).where(RecordRow.dataset_id == dataset_id, column.in_(batch))
-            rows.extend(session.scalars(query.order_by(RecordRow.seq)))
-    return rows
-
-
-class KeyedRecord(NamedTuple):
-    """A record's identity, and when it was forgotten."""
-
-    seq: int
-    record_key: bytes
-    subject_key: bytes | None
-    forgotten_epoch: int | None
-    absences: list[int] | None
-
-
-def keyed_records(
-    session: Session,
-    dataset_id: str,
-    *,
-    record_keys: Collection[bytes] = (),
-    subject_keys: Collection[bytes] = (),
-) -> list[KeyedRecord]:
-    """Return what ``records_by_key`` does, as the database has it now and without its objects."""
-    columns = [getattr(RecordRow, name) for name in KeyedRecord._fields]
-    return [
-        KeyedRecord(*row)
-        for column, keys in (
-            (RecordRow.record_key, record_keys),
-            (RecordRow.subject_key, subject_keys),
-        )
-        for batch in batches(list(keys))
-        for row in session.execute(
-            select(*columns).where(
-                RecordRow.dataset_id == dataset_id,
-                _is_any(column, batch),
-            )
-        )
-    ]
-
-
 def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:
     """Lock the records with these sequence numbers, in order, and return their current rows."""
     rows: list[RecordRow] = []
@@ -257,57 +240,41 @@ def read_through(session: Session, dataset_id: str, read: Collection[str]) -> in
     return highest_seq(session, dataset_id) if first is None else first - 1
 
 
-class DatedRecord(NamedTuple):
-    """A record, whose it is, and when it was forgotten."""
-
-    seq: int
-    record_key: bytes
-    subject_key: bytes | None
-    forgotten_epoch: int | None
-    absences: list[int] | None
-
-
-def records_through(session: Session, dataset_id: str, seq: int) -> list[DatedRecord]:
+def records_through(session: Session, dataset_id: str, seq: int) -> list[KeyedRecord]:
     """Return every record up to one, forgotten and erased ones included."""
-    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
-    query = select(*columns).where(RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
-    return [DatedRecord(*row) for row in session.execute(query)]
+    query = _read(KeyedRecord, RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
+    return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
-def records_numbered(session: Session, seqs: Collection[int]) -> list[DatedRecord]:
+def records_numbered(session: Session, seqs: Collection[int]) -> list[KeyedRecord]:
     """Return the records with these few sequence numbers, in order."""
-    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
-    mine = RecordRow.seq == any_(literal(list(seqs), ARRAY(BigInteger)))
-    return [
-        DatedRecord(*row)
-        for row in session.execute(select(*columns).where(mine).order_by(RecordRow.seq))
-    ]
+    query = _read(KeyedRecord, is_one_of(RecordRow.seq, seqs)).order_by(RecordRow.seq)
+    return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
-def changed_since(session: Session, dataset_id: str, epoch: int) -> list[DatedRecord]:
+def changed_since(session: Session, dataset_id: str, epoch: int) -> list[KeyedRecord]:
     """Return every record that was forgotten or restored after an epoch."""
-    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
-    query = select(*columns).where(
+    query = _read(
+        KeyedRecord,
         RecordRow.dataset_id == dataset_id,
         or_(RecordRow.forgotten_epoch.is_not(None), RecordRow.absences.is_not(None)),
         epoch < CHANGED_EPOCH,
     )
-    return [DatedRecord(*row) for row in session.execute(query)]
+    return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
 def remembered_through(
     session: Session, dataset_id: str, seq: int
-) -> Generator[DatedRecord, None, None]:
+) -> Generator[KeyedRecord, None, None]:
     """Yield, in no order, every record up to one that is not forgotten now."""
-    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
-    query = select(*columns).where(
+    query = _read(
+        KeyedRecord,
         RecordRow.dataset_id == dataset_id,
         RecordRow.seq <= seq,
         RecordRow.forgotten_epoch.is_(None),
     )
     with session.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows:
-        for row in rows:
-            yield DatedRecord(*row)
+        yield from map(KeyedRecord._make, rows)
 
 
 def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:
@@ -355,15 +322,16 @@ def erase_all(session: Session, dataset_id: str, *, epoch: int) -> tuple[int, li
     return len(erased), [seq for seq, forgotten in erased if forgotten == epoch]
 
 
-def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> None:
-    """Mark active records as forgotten at ``epoch``."""
-    for batch in batches(list(seqs)):
-        session.execute(
-            update(RecordRow)
-            .where(RecordRow.seq.in_(batch), RecordRow.forgotten_epoch.is_(None))
-            .values(forgotten_epoch=epoch)
-            .execution_options(synchronize_session="fetch")
-        )
+def mark_forgotten(session: Session, epochs: Mapping[int, int]) -> None:
+    """Mark records, by their numbers, as forgotten at these epochs, unless they are."""
+    columns = (literal(list(each), ARRAY(BigInteger)) for each in (epochs, epochs.values()))
+    marks = func.unnest(*columns).table_valued("seq", "epoch", name="marks").render_derived()
+    session.execute(
+        update(RecordRow)
+        .where(RecordRow.seq == marks.c.seq, RecordRow.forgotten_epoch.is_(None))
+        .values(forgotten_epoch=marks.c.epoch)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def mark_erased(session: Session, seqs: Collection[int]) -> None:
@@ -381,10 +349,6 @@ def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield ``values`` in chunks short enough for one statement."""
     for start in range(0, len(values), _PARAMETERS_AT_ONCE):
         yield values[start : start + _PARAMETERS_AT_ONCE]
-
-
-def _is_any(column: InstrumentedAttribute[Any], keys: Sequence[bytes]) -> ColumnElement[bool]:
-    return column == any_(literal(keys, ARRAY(LargeBinary)))
 
 
 def _named(name: str) -> Select[DatasetRow]:

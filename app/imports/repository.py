@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, func, or_, select, tuple_
+from sqlalchemy import Connection, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.database.leases import prolong
+from app.database.queries import newest_first
 from app.datasets import repository as datasets
 from app.domain.errors import NotFoundError
 from app.domain.states import ACTIVE_IMPORT_STATES, ImportState
@@ -34,10 +35,8 @@ def page(
     """Return a dataset's imports, newest first."""
     dataset_id = datasets.dataset_named(session, dataset).id
     query = select(ImportRow).where(ImportRow.dataset_id == dataset_id)
-    if after is not None:
-        query = query.where(tuple_(ImportRow.created_at, ImportRow.id) < tuple_(*after))
-    newest = query.order_by(ImportRow.created_at.desc(), ImportRow.id.desc())
-    return session.scalars(newest.limit(limit)).all()
+    newest = newest_first(query, ImportRow.created_at, ImportRow.id, after=after, limit=limit)
+    return session.scalars(newest).all()
 
 
 def queued(session: Session) -> Sequence[ImportRow]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, func, insert, literal, update
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from app.callbacks.events import Callbacks
@@ -20,7 +20,6 @@ from app.datasets import digests
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
-from app.datasets.tables import RecordRow
 from app.domain.errors import ExpungeError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S
@@ -224,7 +223,7 @@ class _Batch:
         ]
         if commitments:
             session.execute(insert(ForgottenRecordRow), commitments)
-        _mark_forgotten(session, epochs)
+        datasets.mark_forgotten(session, epochs)
         for model in self._models:
             if self._decide(model, epochs):
                 topic = outbox.Topic.SCHEDULE_MODEL
@@ -297,17 +296,6 @@ class _Batch:
             ids = [new.row.id for new in unlearned]
             covering = self._at_once.again(self._session, standing, ids, now=self._now)
         return ([] if covering is None else unlearned), covering
-
-
-def _mark_forgotten(session: Session, epochs: Mapping[int, int]) -> None:
-    columns = (literal(list(each), ARRAY(BigInteger)) for each in (epochs, epochs.values()))
-    marks = func.unnest(*columns).table_valued("seq", "epoch", name="marks").render_derived()
-    session.execute(
-        update(RecordRow)
-        .where(RecordRow.seq == marks.c.seq, RecordRow.forgotten_epoch.is_(None))
-        .values(forgotten_epoch=marks.c.epoch)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _as_forgotten(new: _New, epochs: Mapping[int, int]) -> Iterator[KeyedRecord]:

@@ -6,23 +6,20 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
-    ColumnElement,
-    LargeBinary,
     Row,
     String,
-    any_,
     exists,
     func,
     literal,
     or_,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import array
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
+from app.database.queries import is_one_of, newest_first
 from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.errors import NotFoundError
 from app.domain.states import (
@@ -61,7 +58,7 @@ def earlier_requests(
     """
     if not names:
         return []
-    keys = literal([key for _, _, key in names], ARRAY(LargeBinary))
+    keys = [key for _, _, key in names]
     table = ForgetRequestRow
     query = select(
         table.id,
@@ -71,7 +68,7 @@ def earlier_requests(
         table.request_digest,
     ).where(
         is_one_of(table.api_key_id, {name[0] for name in names}),
-        or_(table.external_key == any_(keys), table.idempotency_key == any_(keys)),
+        or_(is_one_of(table.external_key, keys), is_one_of(table.idempotency_key, keys)),
     )
     return session.execute(query).all()
 
@@ -99,10 +96,8 @@ def requests(
                 ModelRow.name == model,
             )
         )
-    if after is not None:
-        query = query.where(tuple_(ForgetRequestRow.received_at, ForgetRequestRow.id) < after)
-    order = (ForgetRequestRow.received_at.desc(), ForgetRequestRow.id.desc())
-    return session.scalars(query.order_by(*order).limit(limit)).all()
+    received_at, row_id = ForgetRequestRow.received_at, ForgetRequestRow.id
+    return session.scalars(newest_first(query, received_at, row_id, after=after, limit=limit)).all()
 
 
 def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[ForgetRequestRow]:
@@ -350,8 +345,3 @@ def is_waiting(session: Session, *, longer_than_s: float) -> bool:
     since = func.clock_timestamp() - timedelta(seconds=longer_than_s)
     query = select(RunRow.id).where(RunRow.state == RunState.QUEUED, RunRow.enqueued_at < since)
     return session.scalar(query.limit(1)) is not None
-
-
-def is_one_of(column: InstrumentedAttribute[str], ids: Collection[str]) -> ColumnElement[bool]:
-    """Return whether a column has one of some ids, which are one parameter however many."""
-    return column == any_(literal(list(ids), ARRAY(String)))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from redis import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import Executable, select
+from sqlalchemy import Executable, or_, select
 from sqlalchemy.orm import Session
 
 from app.database import Database
@@ -96,13 +96,12 @@ class _Check:
 
     def _records_of(self, session: Session, owners_id: str) -> list[RecordRow]:
         pseudonyms, dataset_id = self._stores.pseudonyms, self._dataset_id
-        found = datasets.records_by_key(
-            session,
-            dataset_id,
-            record_keys=[pseudonyms.record(dataset_id, owners_id)],
-            subject_keys=[pseudonyms.subject(dataset_id, owners_id)],
+        is_named = or_(
+            RecordRow.record_key == pseudonyms.record(dataset_id, owners_id),
+            RecordRow.subject_key == pseudonyms.subject(dataset_id, owners_id),
         )
-        return list({row.seq: row for row in found}.values())
+        query = select(RecordRow).where(RecordRow.dataset_id == dataset_id, is_named)
+        return list(session.scalars(query.order_by(RecordRow.seq)))
 
     def _ledger(self) -> Iterator[Finding]:
         for record in self._records:

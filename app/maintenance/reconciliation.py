@@ -174,8 +174,8 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
         dataset = datasets.lock_dataset(session, dataset_id)
         dataset.forget_epoch += 1
         session.flush()
-        datasets.mark_forgotten(session, [r.seq for r in remembered], epoch=dataset.forget_epoch)
         epoch = dataset.forget_epoch
+        datasets.mark_forgotten(session, dict.fromkeys((r.seq for r in remembered), epoch))
         log.append(
             session,
             "records.lost",

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import ARRAY, String, any_, func, literal, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.database import Database
+from app.database.queries import is_one_of
 from app.domain.errors import CorruptObjectError, GoneError
 from app.domain.states import BlobState
 from app.maintenance.findings import Finding, Verdict
@@ -86,7 +87,7 @@ class _Ledger:
         shredded = session.scalars(
             select(BlobRow).where(
                 BlobRow.state == BlobState.SHREDDED,
-                BlobRow.id == any_(literal(sorted(names), ARRAY(String))),
+                is_one_of(BlobRow.id, names),
             )
         )
         overdue = session.scalars(

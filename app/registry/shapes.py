@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
-from app.datasets.repository import DatedRecord
+from app.datasets.repository import KeyedRecord
 from app.domain.errors import ConflictError, ParameterError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.plan import TrainingKind
@@ -120,7 +120,7 @@ class TrainingSet:
         found = datasets.records_numbered(self._session, seqs)
         return [record.seq for record in found if self._lasts(record)]
 
-    def _lasts(self, record: DatedRecord) -> bool:
+    def _lasts(self, record: KeyedRecord) -> bool:
         life = self.membership.life_of(record)
         held_out = self.membership.is_held_out(record.record_key)
         return life is not None and life.forgotten is None and not held_out

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Callable
 
-from sqlalchemy import ARRAY, ColumnElement, String, any_, func, literal, select, true, update
+from sqlalchemy import ColumnElement, func, select, true, update
 
 from app.database import Database
+from app.database.queries import is_one_of
 from app.domain.errors import KeyStoreError, ObjectStoreError
 from app.domain.states import BlobState
 from app.failpoints import reach
@@ -103,7 +104,7 @@ class Sweeper:
         late = (
             update(BlobRow)
             .where(
-                BlobRow.id == any_(literal(names, ARRAY(String))),
+                is_one_of(BlobRow.id, names),
                 BlobRow.object_deleted_at.is_not(None),
             )
             .values(object_deleted_at=None)

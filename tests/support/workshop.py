@@ -319,8 +319,7 @@ class Workshop:
     def record(self, session: Session, record_id: str, named: str = DATASET) -> RecordRow:
         dataset = datasets.dataset_named(session, named)
         key = self.services.forget_requests.pseudonyms.record(dataset.id, record_id)
-        (row,) = datasets.records_by_key(session, dataset.id, record_keys=[key])
-        return row
+        return session.scalars(select(RecordRow).where(RecordRow.record_key == key)).one()
 
     def seqs(self, *ids: str) -> set[int]:
         with self.transaction() as session:

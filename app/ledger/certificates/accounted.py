@@ -16,8 +16,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.database.queries import is_one_of
 from app.datasets.tables import RecordRow
-from app.ledger.repository import is_one_of
 from app.ledger.tables import AccountedRequestRow, ForgetRequestRow, ForgottenRecordRow
 from app.registry.tables import VersionRow
 

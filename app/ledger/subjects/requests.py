@@ -189,6 +189,6 @@ class SubjectRequests:
         self, session: Session, dataset: DatasetRow, subject_ids: Sequence[str]
     ) -> list[str]:
         keys = {self.pseudonyms.subject(dataset.id, i): i for i in subject_ids}
-        found = datasets.records_by_key(session, dataset.id, subject_keys=list(keys))
+        found = datasets.keyed_records(session, dataset.id, subject_keys=list(keys))
         held = {record.subject_key for record in found}
         return [subject_id for key, subject_id in keys.items() if key in held]

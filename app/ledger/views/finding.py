@@ -3,12 +3,10 @@
 None of these is stored. They are compared as keyed hashes, in every dataset at once.
 """
 
-from collections.abc import Collection
-from typing import Any
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
 
-from sqlalchemy import ARRAY, ColumnElement, any_, literal, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
-
+from app.database.queries import is_one_of, newest_first
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import RecordRow
@@ -20,16 +18,10 @@ from app.ledger.views.request_views import RequestView
 MOST = 50
 
 
-def find(
-    session: Session, pseudonyms: Pseudonyms, name: str, *, limit: int = MOST
-) -> list[RequestView]:
-    """Return the requests with this id or ticket, or about this subject or record, newest first.
+def find(session: Session, pseudonyms: Pseudonyms, name: str) -> list[RequestView]:
+    """Return the newest requests with this id or ticket, or about this subject or record.
 
-    Args:
-        session: the ledger.
-        pseudonyms: hash the name under the service's key.
-        name: as the sender writes it.
-        limit: the most requests that are returned.
+    ``name`` is as the sender writes it; ``pseudonyms`` hash it under the service's key.
     """
     known = datasets.datasets(session)
     tickets = [name, *(external_id_in(name, each.name) for each in known)]
@@ -37,21 +29,14 @@ def find(
     people = [pseudonyms.subject(each.id, name) for each in known]
     records = [pseudonyms.record(each.id, name) for each in known]
     # Each statement by itself, with an index of its own: joined, they may go through all requests.
-    theirs = or_(_is_any(RecordRow.subject_key, people), _is_any(RecordRow.record_key, records))
+    theirs = or_(is_one_of(RecordRow.subject_key, people), is_one_of(RecordRow.record_key, records))
     found = session.scalars(select(RecordRow.seq).where(theirs)).all()
     named = select(ForgottenRecordRow.request_id).where(
-        _is_any(ForgottenRecordRow.record_seq, found)
+        is_one_of(ForgottenRecordRow.record_seq, found)
     )
-    mine = select(ForgetRequestRow.id).where(_is_any(ForgetRequestRow.external_key, external))
+    request = ForgetRequestRow
+    mine = select(request.id).where(is_one_of(request.external_key, external))
     ids = {name, *session.scalars(named), *session.scalars(mine)}
-    newest = (
-        select(ForgetRequestRow.id)
-        .where(_is_any(ForgetRequestRow.id, ids))
-        .order_by(ForgetRequestRow.received_at.desc(), ForgetRequestRow.id.desc())
-        .limit(limit)
-    )
+    asked = select(request.id).where(is_one_of(request.id, ids))
+    newest = newest_first(asked, request.received_at, request.id, limit=MOST)
     return list(request_views.read(session, session.scalars(newest).all()).values())
-
-
-def _is_any(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:
-    return column == any_(literal(list(values), ARRAY(column.type)))

@@ -5,9 +5,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.orm import Session, aliased
 
+from app.database.queries import newest_first
 from app.domain.errors import NotFoundError
 from app.domain.states import ACTIVE_RUN_STATES, RETRYABLE_RUN_STATES, RunState
 from app.ledger.tables import RunRow
@@ -80,23 +81,23 @@ def page(
         wanted.append(RunRow.state == state)
     if model is not None:
         wanted.append(ModelRow.name == model)
-    if after is not None:
-        wanted.append(tuple_(RunRow.created_at, RunRow.id) < after)
-    return _read(session, *wanted, limit=limit)
+    return _read(session, *wanted, after=after, limit=limit)
 
 
 def _read(
-    session: Session, *wanted: ColumnElement[bool], limit: int | None = None
+    session: Session,
+    *wanted: ColumnElement[bool],
+    after: tuple[datetime, str] | None = None,
+    limit: int | None = None,
 ) -> Sequence[RunView]:
     retryable = and_(RunRow.state.in_(RETRYABLE_RUN_STATES), _is_current())
     query: Select[Any] = (
         select(*_OF_ROW, ModelRow.name, retryable)
         .join(ModelRow, ModelRow.id == RunRow.model_id)
         .where(*wanted)
-        .order_by(RunRow.created_at.desc(), RunRow.id.desc())
-        .limit(limit)
     )
-    return [RunView(*row) for row in session.execute(query)]
+    page = newest_first(query, RunRow.created_at, RunRow.id, after=after, limit=limit)
+    return [RunView(*row) for row in session.execute(page)]
 
 
 def _is_current() -> ColumnElement[bool]:

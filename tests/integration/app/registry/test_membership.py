@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.datasets.lives import Life
-from app.datasets.repository import DatedRecord
+from app.datasets.repository import KeyedRecord
 from app.registry.membership import Membership
 from tests.support.workshop import Workshop
 
@@ -34,7 +34,7 @@ def test_about_the_stated_share_is_held_out() -> None:
 def test_a_record_is_part_of_what_was_trained_after_its_upload_and_before_it_was_forgotten(
     seq: int, epoch: int | None
 ) -> None:
-    record = DatedRecord(seq, b"key", None, epoch, None)
+    record = KeyedRecord(seq, b"key", None, epoch, None)
     life = Life(began=0, forgotten=epoch)
     included = seq <= 100 and (epoch is None or epoch > 5)
 
@@ -57,7 +57,7 @@ def test_a_record_is_part_of_what_was_trained_after_its_upload_and_before_it_was
 def test_a_restored_record_is_part_of_a_model_in_the_life_that_it_had_at_its_training(
     absences: list[int], epoch: int | None, life: Life | None, imported: Life
 ) -> None:
-    record = DatedRecord(1, b"key", None, epoch, absences)
+    record = KeyedRecord(1, b"key", None, epoch, absences)
 
     assert _membership().life_of(record) == life
     assert _membership(imported=True).life_of(record) == imported

@@ -1,0 +1,29 @@
+"""Parts that many queries have."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import ARRAY, ColumnElement, Select, any_, literal, tuple_
+from sqlalchemy.orm import InstrumentedAttribute
+
+Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
+
+
+def is_one_of(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:
+    """Return whether a column has one of some values, which are one parameter however many."""
+    return column == any_(literal(list(values), ARRAY(column.type)))
+
+
+def newest_first(
+    query: Query,
+    created_at: InstrumentedAttribute[datetime],
+    row_id: InstrumentedAttribute[str],
+    *,
+    after: tuple[datetime, str] | None = None,
+    limit: int | None,
+) -> Query:
+    """Return a page of a query's rows, newest first, older than the cursor ``after``."""
+    if after is not None:
+        query = query.where(tuple_(created_at, row_id) < after)
+    return query.order_by(created_at.desc(), row_id.desc()).limit(limit)
