@@ -242,7 +242,7 @@ def _account(session: Session, run: RunRow, model: ModelRow, version: VersionRow
     """Return what a version's certificate accounts for: all up to the epoch that it covers."""
     begun = 0 if run.kind == RunKind.TRAIN else certifying.begun_at(model)
     account = Account(session, Lineage.of(model, version), begun_at_epoch=begun)
-    covered = accounted.covered_through(session, model.id, version.since_version)
+    covered = accounted.covered_through(session, account.lineage.key)
     account.sweep(after_epoch=covered, through_epoch=version.covers_epoch)
     return account
 

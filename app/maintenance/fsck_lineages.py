@@ -82,7 +82,7 @@ class _Check:
     def __init__(self, session: Session, lineage: Lineage, fault: Fault) -> None:
         self._session = session
         self._lineage = lineage
-        self._key = (lineage.model_id, lineage.since_version)
+        self._key = lineage.key
         self._report = fault
         self._totals = Totals()
         self._frontiers = {tree: Frontier() for tree in lineage.trees}
@@ -120,12 +120,12 @@ class _Check:
         """Yield each request in order, with its covered and excluded records."""
         self._seen: set[int] = set()
         self._ended: dict[int, Life] = {}
-        found = accounted.named_of_lineage(self._session, *self._key)
+        found = accounted.named_of_lineage(self._session, self._key)
         named = {
             request_id: list(filter(self._lineage.concerns, group))
             for request_id, group in groupby(found, key=attrgetter("request_id"))
         }
-        for row in accounted.all_of(self._session, *self._key):
+        for row in accounted.all_of(self._session, self._key):
             yield row, *self._lineage.split(named.get(row.request_id, []))
 
     def _begin(self, epoch: int) -> None:
@@ -198,10 +198,10 @@ class _Check:
 
     def _check_missing(self) -> None:
         """Report requests that the lineage's versions cover and its trees do not have."""
-        through = accounted.covered_through(self._session, *self._key)
+        through = accounted.covered_through(self._session, self._key)
         found = accounted.named_between(
             self._session,
-            *self._key,
+            self._key,
             dataset_id=self._lineage.dataset_id,
             after=0,
             through=through,

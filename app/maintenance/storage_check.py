@@ -18,7 +18,7 @@ from app.domain.states import BlobState
 from app.maintenance.findings import Finding, Verdict
 from app.schema import all_tables
 from app.storage.encryption import stored_size
-from app.storage.keystore import KeyStore
+from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow
 
@@ -32,7 +32,7 @@ class Stores:
 
     database: Database
     objects: ObjectStore
-    keys: KeyStore
+    keys: FileKeyStore
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from app.domain.ids import new_id
 from app.domain.states import BlobState
 from app.failpoints import reach
 from app.storage.encryption import HEADER_BYTES, Identity, content_size, encrypt
-from app.storage.keystore import KeyStore
+from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
 from app.storage.sweeper import Sweeper
@@ -66,7 +66,7 @@ class Blobs:
         self,
         database: Database,
         objects: ObjectStore,
-        keys: KeyStore,
+        keys: FileKeyStore,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -1,5 +1,11 @@
-"""A key store of files of mode 0600 on one file system, shared by the processes of one machine.
+"""The store of the objects' keys: separate from the database, its log and its backups.
 
+Each object has a data key, wrapped by the key-encryption key (KEK) of the current period. When a
+period ends, the remaining data keys are wrapped under a new KEK and the old KEK is destroyed, so
+that older copies of wrapped keys become useless. A key management service may wrap the KEKs. Where
+it is needed and fails, methods raise ``KeyServiceError``; destroying a key never needs it.
+
+The store consists of files of mode 0600 on one file system, shared by the processes of one machine.
 Layout: ``periods/N`` holds the KEK of period N, 32 random bytes, which a key management service may
 wrap. ``wrapped/BLOB`` holds the period (4 bytes), a nonce (12) and the data key under AES-256-GCM
 with that period's KEK, with period and blob as associated data (48). The newest period is the
@@ -72,7 +78,12 @@ class FileKeyStore:
         return key
 
     def get(self, blob_id: str) -> bytes:
-        """Return a blob's data key; ``GoneError`` if it was destroyed."""
+        """Return a blob's data key.
+
+        Raises:
+            GoneError: it was destroyed, or never existed.
+            KeyStoreError: it exists and cannot be unwrapped.
+        """
         reason = ""
         for _ in range(_READ_ATTEMPTS):
             try:
@@ -102,7 +113,11 @@ class FileKeyStore:
             yield path.stem
 
     def rotate(self) -> int:
-        """Begin a new period now; return how many data keys were rewrapped."""
+        """Begin a new period now; return how many data keys were rewrapped.
+
+        On return, every KEK but the new one is destroyed. The next rotation first finishes an
+        interrupted one.
+        """
         newest = self._period_numbers()[-1]
         if self._older_than(newest):
             self._finish_rotation()  # else each failing attempt would leave another period

@@ -13,7 +13,7 @@ from app.storage.encryption import (
     Identity,
     stored_size,
 )
-from app.storage.keystore import KeyStore
+from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectReader, ObjectStore
 
 
@@ -27,7 +27,7 @@ class BlobRange:
     def __init__(
         self,
         objects: ObjectStore,
-        keys: KeyStore,
+        keys: FileKeyStore,
         identity: Identity,
         size: int,
         part: range,

@@ -10,7 +10,7 @@ from app.database.queries import is_one_of
 from app.domain.errors import KeyStoreError, ObjectStoreError
 from app.domain.states import BlobState
 from app.failpoints import reach
-from app.storage.keystore import KeyStore
+from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow
 
@@ -30,7 +30,7 @@ class Sweeper:
         self,
         database: Database,
         objects: ObjectStore,
-        keys: KeyStore,
+        keys: FileKeyStore,
         *,
         clock: Callable[[], float],
     ) -> None:

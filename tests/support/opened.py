@@ -6,11 +6,11 @@ from sqlalchemy import select
 
 from app.database import Database
 from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, TAG_BYTES, Decryption, Identity
-from app.storage.keystore import KeyStore
+from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
 
 
-def opened_objects(directory: Path, keys: KeyStore, database: Database) -> dict[str, bytes]:
+def opened_objects(directory: Path, keys: FileKeyStore, database: Database) -> dict[str, bytes]:
     """Return the content of every object in ``directory`` that a key is left for, by its name."""
     with database.transaction() as session:
         kinds = {row.id: row.kind for row in session.scalars(select(BlobRow))}

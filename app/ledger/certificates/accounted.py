@@ -7,6 +7,7 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     ColumnElement,
+    and_,
     exists,
     func,
     insert,
@@ -20,6 +21,9 @@ from app.database.queries import is_one_of
 from app.datasets.tables import RecordRow
 from app.ledger.tables import AccountedRequestRow, ForgetRequestRow, ForgottenRecordRow
 from app.registry.tables import VersionRow
+
+LineageKey = tuple[str, int]
+"""A lineage's model, and the number of its first version."""
 
 
 class NamedRecord(NamedTuple):
@@ -35,32 +39,20 @@ class NamedRecord(NamedTuple):
     commitment: bytes
 
 
-def named_by(
-    session: Session, model_id: str, since_version: int, request_ids: Collection[str]
-) -> list[NamedRecord]:
+def named_by(session: Session, key: LineageKey, request_ids: Collection[str]) -> list[NamedRecord]:
     """Return what requests name that the certificates of a lineage do not account for yet.
 
     It is ordered by request, in the order of their arrival.
     """
     if not request_ids:
         return []
-    return _named(
-        session,
-        is_one_of(ForgetRequestRow.id, request_ids),
-        _is_missing(model_id, since_version),
-    )
+    return _named(session, is_one_of(ForgetRequestRow.id, request_ids), _is_missing(key))
 
 
 def named_between(
-    session: Session,
-    model_id: str,
-    since_version: int,
-    *,
-    dataset_id: str,
-    after: int,
-    through: int,
+    session: Session, key: LineageKey, *, dataset_id: str, after: int, through: int
 ) -> list[NamedRecord]:
-    """Do as ``named_by`` does for the requests after an epoch and up to another name.
+    """Do as ``named_by`` does for the requests after an epoch and up to another one.
 
     Cancelled ones are included.
     """
@@ -70,7 +62,7 @@ def named_between(
         request.dataset_id == dataset_id,
         request.forget_epoch > after,
         request.forget_epoch <= through,
-        _is_missing(model_id, since_version),
+        _is_missing(key),
     )
 
 
@@ -79,32 +71,28 @@ def named_of(session: Session, request_id: str) -> list[NamedRecord]:
     return _named(session, ForgetRequestRow.id == request_id)
 
 
-def named_of_lineage(session: Session, model_id: str, since_version: int) -> list[NamedRecord]:
+def named_of_lineage(session: Session, key: LineageKey) -> list[NamedRecord]:
     """Return all that the certificates of a lineage account for."""
-    return _named(session, _is_there(model_id, since_version, ForgetRequestRow.id))
+    return _named(session, _is_there(key, ForgetRequestRow.id))
 
 
-def _is_there(
-    model_id: str, since_version: int, request_id: InstrumentedAttribute[str]
-) -> ColumnElement[bool]:
-    accounted = AccountedRequestRow
-    return exists().where(
-        accounted.model_id == model_id,
-        accounted.since_version == since_version,
-        accounted.request_id == request_id,
-    )
+def _of(key: LineageKey) -> ColumnElement[bool]:
+    model_id, since_version = key
+    row = AccountedRequestRow
+    return and_(row.model_id == model_id, row.since_version == since_version)
 
 
-def _is_missing(model_id: str, since_version: int) -> ColumnElement[bool]:
+def _is_there(key: LineageKey, request_id: InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    return exists().where(_of(key), AccountedRequestRow.request_id == request_id)
+
+
+def _is_missing(key: LineageKey) -> ColumnElement[bool]:
     """Return whether a request is not accounted for, looked up for each request by itself.
 
     As an anti-join, PostgreSQL might read all that is accounted for.
     """
-    accounted = AccountedRequestRow
-    number = select(accounted.number).where(
-        accounted.model_id == model_id,
-        accounted.since_version == since_version,
-        accounted.request_id == ForgetRequestRow.id,
+    number = select(AccountedRequestRow.number).where(
+        _of(key), AccountedRequestRow.request_id == ForgetRequestRow.id
     )
     return number.correlate(ForgetRequestRow).scalar_subquery().is_(None)
 
@@ -125,9 +113,7 @@ def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedReco
     return [NamedRecord._make(row) for row in session.execute(query)]
 
 
-def records_among(
-    session: Session, model_id: str, since_version: int, began: Mapping[int, int]
-) -> set[int]:
+def records_among(session: Session, key: LineageKey, began: Mapping[int, int]) -> set[int]:
     """Return which records an accounted request of a lineage names, in a life that ``began``."""
     if not began:
         return set()
@@ -141,7 +127,7 @@ def records_among(
         .where(
             ForgottenRecordRow.record_seq == asked.c.seq,
             ForgetRequestRow.forget_epoch >= asked.c.began,
-            _is_there(model_id, since_version, ForgottenRecordRow.request_id),
+            _is_there(key, ForgottenRecordRow.request_id),
         )
         .limit(1)
         .lateral()
@@ -149,42 +135,32 @@ def records_among(
     return set(session.scalars(select(asked.c.seq).join(earlier, true())))
 
 
-def last_of(session: Session, model_id: str, since_version: int) -> AccountedRequestRow | None:
+def last_of(session: Session, key: LineageKey) -> AccountedRequestRow | None:
     """Return the last request of a lineage, with the totals up to it."""
-    accounted = AccountedRequestRow
-    query = select(accounted).where(
-        accounted.model_id == model_id, accounted.since_version == since_version
-    )
-    return session.scalar(query.order_by(accounted.number.desc()).limit(1))
+    query = select(AccountedRequestRow).where(_of(key))
+    return session.scalar(query.order_by(AccountedRequestRow.number.desc()).limit(1))
 
 
-def all_of(session: Session, model_id: str, since_version: int) -> Sequence[AccountedRequestRow]:
+def all_of(session: Session, key: LineageKey) -> Sequence[AccountedRequestRow]:
     """Return all requests of a lineage, in the order in which they were accounted for."""
-    accounted = AccountedRequestRow
-    query = select(accounted).where(
-        accounted.model_id == model_id, accounted.since_version == since_version
-    )
-    return session.scalars(query.order_by(accounted.number)).all()
+    query = select(AccountedRequestRow).where(_of(key))
+    return session.scalars(query.order_by(AccountedRequestRow.number)).all()
 
 
 def place_of(
-    session: Session, model_id: str, since_version: int, request_id: str
+    session: Session, key: LineageKey, request_id: str
 ) -> tuple[AccountedRequestRow | None, AccountedRequestRow | None]:
     """Return a request of a lineage and the one before it; None for one that is not there."""
-    accounted = AccountedRequestRow
-    query = select(accounted).where(
-        accounted.model_id == model_id,
-        accounted.since_version == since_version,
-        accounted.request_id == request_id,
-    )
-    row = session.scalar(query)
+    mine = AccountedRequestRow.request_id == request_id
+    row = session.scalar(select(AccountedRequestRow).where(_of(key), mine))
     if row is None or row.number == 1:
         return row, None
-    return row, session.get_one(accounted, (model_id, since_version, row.number - 1))
+    return row, session.get_one(AccountedRequestRow, (*key, row.number - 1))
 
 
-def covered_through(session: Session, model_id: str, since_version: int) -> int:
+def covered_through(session: Session, key: LineageKey) -> int:
     """Return the epoch that the versions of a lineage cover so far, 0 without one."""
+    model_id, since_version = key
     query = select(func.max(VersionRow.covers_epoch)).where(
         VersionRow.model_id == model_id, VersionRow.since_version == since_version
     )
@@ -198,12 +174,11 @@ def count_records(session: Session, request_ids: Collection[str]) -> int:
     return session.scalar(select(func.count(named.record_seq.distinct())).where(mine)) or 0
 
 
-def add(
-    session: Session, model_id: str, since_version: int, rows: Sequence[Mapping[str, Any]]
-) -> None:
+def add(session: Session, key: LineageKey, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert requests of a lineage, each with the totals up to it."""
     if not rows:
         return
+    model_id, since_version = key
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     types = AccountedRequestRow.__table__.columns
     arrays = [literal(values, ARRAY(types[name].type)) for name, values in columns.items()]

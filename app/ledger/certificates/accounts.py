@@ -27,16 +27,16 @@ from app.domain.errors import TargetNotMetError
 from app.domain.trees import merkle
 from app.domain.trees.merkle import Frontier, NodeRun
 from app.ledger.certificates import accounted
-from app.ledger.certificates.accounted import NamedRecord
+from app.ledger.certificates.accounted import LineageKey, NamedRecord
 from app.log import nodes
 from app.registry.membership import Membership, membership_at
 from app.registry.tables import ModelRow, VersionRow
 
 
-def tree_names(model_id: str, since_version: int) -> tuple[str, str]:
+def tree_names(key: LineageKey) -> tuple[str, str]:
     """Return the names of a lineage's trees: of its covered records, and of the excluded ones."""
-    lineage = f"{model_id}/{since_version}"
-    return f"{lineage}/covered", f"{lineage}/excluded"
+    model_id, since_version = key
+    return f"{model_id}/{since_version}/covered", f"{model_id}/{since_version}/excluded"
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,14 @@ class Lineage:
         return cls(model.id, model.dataset_id, version.since_version, membership)
 
     @property
+    def key(self) -> LineageKey:
+        """Its model, and the number of its first version."""
+        return self.model_id, self.since_version
+
+    @property
     def trees(self) -> tuple[str, str]:
         """The names of its trees; see ``tree_names``."""
-        return tree_names(self.model_id, self.since_version)
+        return tree_names(self.key)
 
     def split(
         self, found: Iterable[NamedRecord]
@@ -103,7 +108,7 @@ class Lineage:
     def seen(self, session: Session, found: Iterable[NamedRecord]) -> set[int]:
         """Return which of the records the trees have already."""
         began = {named.seq: self._began(named) for named in found}
-        return accounted.records_among(session, self.model_id, self.since_version, began)
+        return accounted.records_among(session, self.key, began)
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,9 @@ class Places:
     excluded: range = range(0)
 
 
-def places_of(session: Session, model_id: str, since_version: int, request_id: str) -> Places:
+def places_of(session: Session, key: LineageKey, request_id: str) -> Places:
     """Return where a request's commitments are in a lineage's trees, nowhere if it is not there."""
-    row, before = accounted.place_of(session, model_id, since_version, request_id)
+    row, before = accounted.place_of(session, key, request_id)
     if row is None:
         return Places()
     return Places(
@@ -154,7 +159,7 @@ class Account:
         """
         self.lineage = lineage
         self._session = session
-        row = accounted.last_of(session, lineage.model_id, lineage.since_version)
+        row = accounted.last_of(session, lineage.key)
         self.totals = Totals() if row is None else Totals(**{f: getattr(row, f) for f in FIELDS})
         if self.totals.begun_at_epoch != begun_at_epoch:
             before = _before(session, lineage, begun_at_epoch) if begun_at_epoch else 0
@@ -177,8 +182,7 @@ class Account:
         lineage = self.lineage
         found = accounted.named_between(
             self._session,
-            lineage.model_id,
-            lineage.since_version,
+            lineage.key,
             dataset_id=lineage.dataset_id,
             after=after_epoch,
             through=through_epoch,
@@ -187,10 +191,7 @@ class Account:
 
     def add(self, request_ids: Collection[str]) -> None:
         """Add requests, those apart that are there already."""
-        lineage = self.lineage
-        self._add(
-            accounted.named_by(self._session, lineage.model_id, lineage.since_version, request_ids)
-        )
+        self._add(accounted.named_by(self._session, self.lineage.key, request_ids))
 
     def coverage(self, *, through_epoch: int) -> Forgotten:
         """Return what a certificate states of weights that are without all up to an epoch.
@@ -219,18 +220,15 @@ class Account:
         Raises:
             TargetNotMetError: one names a record that the weights may have learned from.
         """
-        lineage = self.lineage
-        places = [
-            places_of(self._session, lineage.model_id, lineage.since_version, request_id)
-            for request_id in request_ids
-        ]
+        key = self.lineage.key
+        places = [places_of(self._session, key, request_id) for request_id in request_ids]
         first = min(place.excluded.start for place in places)
         end = max(place.excluded.stop for place in places)
         leaves = sum(len(place.excluded) for place in places)
         if any(place.covered for place in places) or leaves != end - first:
             raise TargetNotMetError("not all of these records are known to have been left out")
         return Excluded(
-            since_version=lineage.since_version,
+            since_version=self.lineage.since_version,
             requests=len(places),
             records=accounted.count_records(self._session, request_ids),
             excluded=_head(self._excluded),
@@ -241,8 +239,7 @@ class Account:
     def store(self) -> None:
         """Write what was added."""
         nodes.add(self._session, self._grown)
-        lineage = self.lineage
-        accounted.add(self._session, lineage.model_id, lineage.since_version, self._rows)
+        accounted.add(self._session, self.lineage.key, self._rows)
         self._grown, self._rows = [], []
 
     def _add(self, found: Sequence[NamedRecord]) -> None:
@@ -319,7 +316,7 @@ def _hashed(commitments: Iterable[bytes]) -> list[bytes]:
 
 def _before(session: Session, lineage: Lineage, epoch: int) -> int:
     """Count the covered records that were forgotten by an epoch, anew from all requests."""
-    found = accounted.named_of_lineage(session, lineage.model_id, lineage.since_version)
+    found = accounted.named_of_lineage(session, lineage.key)
     covered, _ = lineage.split(filter(lineage.concerns, found))
     lives = {named.seq: life for named, life in covered}
     return sum(life.forgotten_by(epoch) for life in lives.values())

@@ -33,7 +33,6 @@ from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.trees import multiproof
 from app.domain.trees.merkle import consistency_ranges, inclusion_ranges, leaf_hash
 from app.failpoints import reach
-from app.ledger import repository
 from app.ledger.certificates import accounted
 from app.ledger.certificates.accounts import Lineage, places_of, tree_names
 from app.log import checkpoints, cosignatures, merkle, nodes, signing_keys
@@ -165,36 +164,20 @@ def _request_proof(
     stated = _stated(certificate)
     if not stated:
         return None
-    names = (certificate.model_id, stated["since_version"])
-    places = places_of(session, *names, request_id)
-    covered, excluded = tree_names(*names)
-    own = {
-        leaf_hash(commitment): commitment
-        for commitment in repository.commitments_of(session, request_id)
-    }
-    of_members = _of_members(session, certificate, request_id)
-    return RequestProof(
-        covered=_leaf_proof(
-            session, covered, stated.get("covered"), places.covered, own, of_members
-        ),
-        excluded=_leaf_proof(session, excluded, stated["excluded"], places.excluded, own),
-    )
-
-
-def _of_members(
-    session: Session, certificate: CertificateRow, request_id: str
-) -> Mapping[bytes, tuple[bytes, int]] | None:
-    """Return a request's commitments and their members, by leaf; None for other models."""
+    key = (certificate.model_id, stated["since_version"])
+    places, (covered, excluded) = places_of(session, key, request_id), tree_names(key)
     version = session.get_one(VersionRow, certificate.version_id)
     lineage = Lineage.of(session.get_one(ModelRow, certificate.model_id), version)
-    if lineage.membership.members is None:
-        return None
-    found: dict[bytes, tuple[bytes, int]] = {}
-    for named in accounted.named_of(session, request_id):
-        member = lineage.member_of(named)
-        leaf = leaf_hash(member_commitment(named.commitment, member))
-        found[leaf] = (named.commitment, member)
-    return found
+    named = accounted.named_of(session, request_id)
+    left_out = {leaf_hash(each.commitment): (each.commitment, None) for each in named}
+    learned: Mapping[bytes, tuple[bytes, int | None]] = left_out
+    if lineage.membership.members is not None:
+        members = [(each.commitment, lineage.member_of(each)) for each in named]
+        learned = {leaf_hash(member_commitment(*each)): each for each in members}
+    return RequestProof(
+        covered=_leaf_proof(session, covered, stated.get("covered"), places.covered, learned),
+        excluded=_leaf_proof(session, excluded, stated["excluded"], places.excluded, left_out),
+    )
 
 
 def _growth(
@@ -209,7 +192,7 @@ def _growth(
     new = _stated(certificate)
     if not old or not new or old["since_version"] != new["since_version"]:
         return None
-    covered, excluded = tree_names(certificate.model_id, new["since_version"])
+    covered, excluded = tree_names((certificate.model_id, new["since_version"]))
     return Growth(
         covered=_tree_growth(session, covered, old.get("covered"), new.get("covered")),
         excluded=_tree_growth(session, excluded, old["excluded"], new["excluded"]),
@@ -236,21 +219,20 @@ def _leaf_proof(
     tree: str,
     stated: Mapping[str, Any] | None,
     places: range,
-    own: Mapping[bytes, bytes],
-    of_members: Mapping[bytes, tuple[bytes, int]] | None = None,
+    own: Mapping[bytes, tuple[bytes, int | None]],
 ) -> LeafProof | None:
-    """Prove a request's leaves in a tree as a certificate states it, if they are in it."""
+    """Prove a request's leaves in a tree as a certificate states it, if they are in it.
+
+    ``own`` are its commitments by leaf, each with the member of an ensemble that is part of it.
+    """
     if stated is None or not places or places.stop > stated["size"]:
         return None
     hashes = nodes.read(session, [(tree, 0, place) for place in places])
     ranges = multiproof.sibling_ranges(places, stated["size"])
-    siblings = tuple(nodes.range_roots(session, tree, ranges))
-    leaves = {place: hashes[tree, 0, place] for place in places}
-    if of_members is None:
-        return LeafProof({place: own[leaf] for place, leaf in leaves.items()}, siblings)
-    found = {place: of_members[leaf] for place, leaf in leaves.items()}
+    leaves = {place: own[hashes[tree, 0, place]] for place in places}
+    members = {place: member for place, (_, member) in leaves.items() if member is not None}
     return LeafProof(
-        leaves={place: commitment for place, (commitment, _) in found.items()},
-        siblings=siblings,
-        members={place: member for place, (_, member) in found.items()},
+        leaves={place: commitment for place, (commitment, _) in leaves.items()},
+        siblings=tuple(nodes.range_roots(session, tree, ranges)),
+        members=members or None,
     )
