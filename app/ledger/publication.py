@@ -85,12 +85,7 @@ def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]
     run = repository.run(session, run_id)
     if run.state == RunState.PUBLISHED:
         return None
-    model = session.get_one(ModelRow, run.model_id)
-    basis = _basis(session, run, model, result)
-    version = _new_version(session, run, model, basis, result)
-    account = _account(session, run, model, version)
-    last = issued.last_certificate(session, model.id)
-    return _statement(session, run, model, version, account, result, basis=basis, last=last)
+    return _drafted(session, run, session.get_one(ModelRow, run.model_id), result).statement
 
 
 def publish(
@@ -124,19 +119,20 @@ def publish(
         return published
     run = holder(session, run_id, fencing_token)
     model = session.get_one(ModelRow, run.model_id, with_for_update=True)
-    basis = _basis(session, run, model, result)
-    trains = run.kind == RunKind.TRAIN
     previous = registry.head_version(session, model)
-    version = _new_version(session, run, model, basis, result)
+    drafted = _drafted(session, run, model, result)
+    version = drafted.version
     _refuse_unchanged(previous, version, result.phase)
-    account = _account(session, run, model, version)
-    last = issued.last_certificate(session, model.id)
-    statement = _statement(session, run, model, version, account, result, basis=basis, last=last)
-    if statement != checked:
+    if drafted.statement != checked:
         raise DraftOutdatedError("another certificate of the model was issued meanwhile")
-    account.store()
+    drafted.account.store()
     certificate = certifying.issue(
-        session, signer, model=model, version_id=version.id, statement=statement, previous=last
+        session,
+        signer,
+        model=model,
+        version_id=version.id,
+        statement=drafted.statement,
+        previous=drafted.last,
     )
     version.certificate_id = certificate.id
     log.examine_at_commit(
@@ -182,7 +178,7 @@ def publish(
         tracking=log.digest_of(model.tracking),
         **membership_facts(model),
     )
-    if trains:
+    if run.kind == RunKind.TRAIN:
         exclude_before(session, signer, run, model=model, head=version)
     else:
         meet(session, repository.obligations_of_run(session, run.id), certificate.id)
@@ -315,17 +311,25 @@ def _members(
     return stated
 
 
-def _statement(
-    session: Session,
-    run: RunRow,
-    model: ModelRow,
-    version: VersionRow,
-    account: Account,
-    result: RunResult,
-    *,
-    basis: Basis,
-    last: CertificateRow | None,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Draft:
+    """A version before it is stored, and the statement about it before it is signed.
+
+    ``last`` is the model's newest certificate so far.
+    """
+
+    version: VersionRow
+    account: Account
+    last: CertificateRow | None
+    statement: dict[str, Any]
+
+
+def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> _Draft:
+    basis = _basis(session, run, model, result)
+    version = _new_version(session, run, model, basis, result)
+    account = _account(session, run, model, version)
+    last = issued.last_certificate(session, model.id)
+    certifying.require_same_base(session, model.id, result.base)
     subject = Subject(
         model=model.name,
         version=version.number,
@@ -335,10 +339,10 @@ def _statement(
         backbone=digest_of(session, ArchitectureSpec.from_json(model.architecture)),
         base=result.base,
     )
-    certifying.require_same_base(session, model.id, result.base)
     if result.phase is None:
-        return as_trained_statement(subject=subject, evaluation=result.evaluation)
-    return unlearning_statement(
+        statement = as_trained_statement(subject=subject, evaluation=result.evaluation)
+        return _Draft(version, account, last, statement)
+    statement = unlearning_statement(
         basis=basis,
         subject=subject,
         coverage=account.coverage(through_epoch=version.covers_epoch),
@@ -346,6 +350,7 @@ def _statement(
         evaluation=result.evaluation,
         members=[Member.from_json(each) for each in version.members or ()],
     )
+    return _Draft(version, account, last, statement)
 
 
 def _retirement_reason(run: RunRow, successor: VersionRow) -> str:
