@@ -7,11 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client.core import Metric
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeHistogramMetricFamily,
-    GaugeMetricFamily,
-)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeHistogramMetricFamily
 from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
@@ -21,6 +17,7 @@ from app.ledger.deadlines import IS_OPEN
 from app.ledger.outbox import Topic
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
 from app.log import checkpoints, merkle
+from app.monitoring.gauges import gauge, number
 from app.registry.tables import ModelRow
 from app.storage.tables import BlobRow
 
@@ -60,10 +57,8 @@ def overdue_requests(session: Session) -> int:
 
 
 def _requests(session: Session) -> Iterator[Metric]:
-    family = _gauge("expunge_forget_requests", "Forget requests.", "state")
-    for state, count in requests_by_state(session).items():
-        family.add_metric((state,), count)
-    yield family
+    found = requests_by_state(session).items()
+    yield gauge("expunge_forget_requests", "Forget requests.", "state", rows=found)
 
 
 def _ages(session: Session) -> Iterator[Metric]:
@@ -72,9 +67,7 @@ def _ages(session: Session) -> Iterator[Metric]:
         "Age of the requests that are neither completed nor cancelled, since their receipt.",
         labels=("state",),
     )
-    oldest = _gauge(
-        "expunge_oldest_forget_request_age_seconds", "Age of the oldest open request.", "state"
-    )
+    oldest: list[tuple[str, float]] = []
     state = ForgetRequestRow.state
     age_s = _seconds(func.clock_timestamp() - ForgetRequestRow.received_at)
     younger = [func.count().filter(age_s <= bound) for bound in AGE_BOUNDS_S]
@@ -85,9 +78,10 @@ def _ages(session: Session) -> Iterator[Metric]:
         bounds = [str(bound) for bound in AGE_BOUNDS_S]
         buckets = [*zip(bounds, up_to, strict=True), ("+Inf", count)]
         ages.add_metric((name,), buckets, gsum_value=total_s)
-        oldest.add_metric((name,), oldest_s)
+        oldest.append((name, oldest_s))
     yield ages
-    yield oldest
+    meaning = "Age of the oldest open request."
+    yield gauge("expunge_oldest_forget_request_age_seconds", meaning, "state", rows=oldest)
 
 
 def _deadlines(session: Session) -> Iterator[Metric]:
@@ -95,27 +89,24 @@ def _deadlines(session: Session) -> Iterator[Metric]:
     warned = func.count().filter(left_s > 0, ForgetRequestRow.due_soon_noted_at.is_not(None))
     query = select(func.min(left_s), warned).where(IS_OPEN)
     earliest_s, due_soon = session.execute(query).one()
-    earliest = _gauge(
+    yield number(
         "expunge_earliest_deadline_days",
         "Days until the earliest deadline of an open request, negative after it.",
+        None if earliest_s is None else earliest_s / _DAY_S,
     )
-    if earliest_s is not None:
-        earliest.add_metric((), earliest_s / _DAY_S)
-    yield earliest
-    yield GaugeMetricFamily(
+    yield number(
         "expunge_forget_requests_due_soon",
         "Open requests whose deadline warning was sent and that are not overdue.",
-        value=due_soon,
+        due_soon,
     )
-    yield GaugeMetricFamily(
+    yield number(
         "expunge_forget_requests_overdue",
         "Open requests past their deadline.",
-        value=overdue_requests(session),
+        overdue_requests(session),
     )
 
 
 def _obligations(session: Session) -> Iterator[Metric]:
-    family = _gauge("expunge_obligations", "Obligations by model and state.", "model", "state")
     counted = (
         select(ObligationRow.model_id, ObligationRow.state, func.count().label("count"))
         .group_by(ObligationRow.model_id, ObligationRow.state)
@@ -124,114 +115,91 @@ def _obligations(session: Session) -> Iterator[Metric]:
     query = select(ModelRow.name, counted.c.state, counted.c.count).join(
         counted, counted.c.model_id == ModelRow.id
     )
-    for model, state, count in session.execute(query):
-        family.add_metric((model, state), count)
-    yield family
+    meaning = "Obligations by model and state."
+    yield gauge("expunge_obligations", meaning, "model", "state", rows=session.execute(query))
 
 
 def _capacities(session: Session) -> Iterator[Metric]:
-    family = _gauge(
+    yield gauge(
         "expunge_model_capacity_records",
         "How many more records the present version covers without a run.",
         "model",
+        rows=((name, capacity.left) for name, capacity in capacities(session)),
     )
-    for name, capacity in capacities(session):
-        family.add_metric((name,), capacity.left)
-    yield family
 
 
 def _runs(session: Session) -> Iterator[Metric]:
-    runs = _gauge("expunge_runs", "Runs.", "kind", "state")
-    attempts = _gauge("expunge_run_attempts", "Attempts at runs, in total.", "kind", "state")
     query = select(RunRow.kind, RunRow.state, func.count(), func.sum(RunRow.attempt))
-    for kind, state, count, total in session.execute(query.group_by(RunRow.kind, RunRow.state)):
-        runs.add_metric((kind, state), count)
-        attempts.add_metric((kind, state), total)
-    yield runs
-    yield attempts
+    found = session.execute(query.group_by(RunRow.kind, RunRow.state)).all()
+    labels, attempts = ("kind", "state"), "Attempts at runs, in total."
+    yield gauge("expunge_runs", "Runs.", *labels, rows=[row[:3] for row in found])
+    rows = [(*row[:2], row[3]) for row in found]
+    yield gauge("expunge_run_attempts", attempts, *labels, rows=rows)
 
 
 def _active_runs(session: Session) -> Iterator[Metric]:
-    attempt = _gauge(
+    row = RunRow
+    query = select(
+        ModelRow.name, row.kind, row.state, row.attempt, row.phase, row.step, row.total_steps
+    ).join(ModelRow, ModelRow.id == row.model_id)
+    active = session.execute(query.where(row.state.in_(ACTIVE_RUN_STATES))).all()
+    yield gauge(
         "expunge_active_run_attempt",
         "The current attempt at a queued or active run.",
-        "model",
-        "kind",
-        "state",
+        *("model", "kind", "state"),
+        rows=((run.name, run.kind, run.state, run.attempt) for run in active),
     )
-    labels = ("model", "kind", "phase")
+    labels, in_phase = ("model", "kind", "phase"), [run for run in active if run.phase is not None]
     steps = CounterMetricFamily(
         "expunge_run_steps",
         "Steps taken in a run's current phase; its rate is the steps per second.",
         labels=labels,
     )
-    planned = _gauge("expunge_run_planned_steps", "Most steps of a run's current phase.", *labels)
-    row = RunRow
-    query = select(
-        ModelRow.name, row.kind, row.state, row.attempt, row.phase, row.step, row.total_steps
-    ).join(ModelRow, ModelRow.id == row.model_id)
-    for run in session.execute(query.where(row.state.in_(ACTIVE_RUN_STATES))):
-        attempt.add_metric((run.name, run.kind, run.state), run.attempt)
-        if run.phase is None:
-            continue
+    for run in in_phase:
         if run.step is not None:
             steps.add_metric((run.name, run.kind, run.phase), run.step)
-        if run.total_steps is not None:
-            planned.add_metric((run.name, run.kind, run.phase), run.total_steps)
-    yield attempt
     yield steps
-    yield planned
+    yield gauge(
+        "expunge_run_planned_steps",
+        "Most steps of a run's current phase.",
+        *labels,
+        rows=((run.name, run.kind, run.phase, run.total_steps) for run in in_phase),
+    )
 
 
 def _outbox(session: Session) -> Iterator[Metric]:
-    depth = _gauge("expunge_outbox_depth", "Outbox rows that wait for the dispatcher.", "topic")
-    oldest = _gauge(
-        "expunge_outbox_oldest_age_seconds", "How long the oldest outbox row is due.", "topic"
-    )
     late_s = _seconds(func.clock_timestamp() - func.min(OutboxRow.available_at))
     query = select(OutboxRow.topic, func.count(), func.greatest(late_s, 0.0))
-    found = {topic: numbers for topic, *numbers in session.execute(query.group_by(OutboxRow.topic))}
-    for topic in sorted({*Topic, *found}):
-        count, oldest_s = found.get(topic, (0, 0.0))
-        depth.add_metric((topic,), count)
-        oldest.add_metric((topic,), oldest_s)
-    yield depth
-    yield oldest
+    found = {row[0]: row for row in session.execute(query.group_by(OutboxRow.topic))}
+    rows = [found.get(topic, (topic, 0, 0.0)) for topic in sorted({*Topic, *found})]
+    depth, oldest = (
+        "Outbox rows that wait for the dispatcher.",
+        "How long the oldest outbox row is due.",
+    )
+    yield gauge("expunge_outbox_depth", depth, "topic", rows=[row[:2] for row in rows])
+    ages = [(topic, oldest_s) for topic, _, oldest_s in rows]
+    yield gauge("expunge_outbox_oldest_age_seconds", oldest, "topic", rows=ages)
 
 
 def _log(session: Session) -> Iterator[Metric]:
     entries = merkle.size(session)
     signed, age_s = checkpoints.newest(session)
-    yield GaugeMetricFamily("expunge_log_entries", "Entries of the log.", value=entries)
-    yield GaugeMetricFamily(
-        "expunge_log_unsigned_entries",
-        "Entries that no signed checkpoint covers.",
-        value=entries - signed,
-    )
-    age = _gauge("expunge_log_checkpoint_age_seconds", "Since the newest checkpoint was signed.")
-    if age_s is not None:
-        age.add_metric((), age_s)
-    yield age
+    unsigned = "Entries that no signed checkpoint covers."
+    yield number("expunge_log_entries", "Entries of the log.", entries)
+    yield number("expunge_log_unsigned_entries", unsigned, entries - signed)
+    age = "Since the newest checkpoint was signed."
+    yield number("expunge_log_checkpoint_age_seconds", age, age_s)
 
 
 def _shredding(session: Session) -> Iterator[Metric]:
     doomed = BlobRow.state == BlobState.DOOMED
     left = (BlobRow.state == BlobState.SHREDDED) & BlobRow.object_deleted_at.is_(None)
-    yield GaugeMetricFamily(
-        "expunge_blobs_to_shred",
-        "Blobs given up whose keys still exist.",
-        value=session.scalar(select(func.count()).where(doomed)) or 0,
-    )
-    yield GaugeMetricFamily(
-        "expunge_objects_to_delete",
-        "Stored objects whose keys are destroyed.",
-        value=session.scalar(select(func.count()).where(left)) or 0,
-    )
+    for name, meaning, which in (
+        ("expunge_blobs_to_shred", "Blobs given up whose keys still exist.", doomed),
+        ("expunge_objects_to_delete", "Stored objects whose keys are destroyed.", left),
+    ):
+        yield number(name, meaning, session.scalar(select(func.count()).where(which)) or 0)
 
 
 def _seconds(interval: ColumnElement[Any]) -> ColumnElement[float]:
     return cast(func.extract("epoch", interval), Float)
-
-
-def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, documentation, labels=labels)

@@ -4,32 +4,31 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from prometheus_client.core import Metric
-from prometheus_client.metrics_core import GaugeMetricFamily
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.monitoring.gauges import gauge
 from app.publishing import repository
 
 
 def publishing_metrics(session: Session) -> Iterator[Metric]:
     """Yield how long targets have not held what they should, and which versions stay there."""
     now = session.scalars(select(func.clock_timestamp())).one()
-    unsettled = GaugeMetricFamily(
+    yield gauge(
         "expunge_publishing_unsettled_seconds",
         "How long a target has not held what it should.",
-        labels=("model", "target"),
+        *("model", "target"),
+        rows=((*where, _seconds(since, now)) for *where, since in repository.unsettled(session)),
     )
-    for model, target, since in repository.unsettled(session):
-        unsettled.add_metric((model, target), _seconds(since, now))
-    yield unsettled
-    left = GaugeMetricFamily(
+    yield gauge(
         "expunge_publishing_not_withdrawn_seconds",
         "How long a version should have been gone from a target.",
-        labels=("model", "target", "version"),
+        *("model", "target", "version"),
+        rows=(
+            (model, target, str(number), _seconds(since, now))
+            for model, target, number, since in repository.not_withdrawn(session)
+        ),
     )
-    for model, target, number, since in repository.not_withdrawn(session):
-        left.add_metric((model, target, str(number)), _seconds(since, now))
-    yield left
 
 
 def _seconds(since: datetime, now: datetime) -> float:
