@@ -26,9 +26,6 @@ class BackboneDefinition:
         input_shape: shape of one record's features, as in a dataset's schema.
         layers: whose outputs are the features of a frozen one; none: the network's own output is.
         features: how many there are; None: what can be computed without the network, or unknown.
-
-    Raises:
-        InvalidInputError: the shape, the classes or the architecture is invalid.
     """
 
     name: str
@@ -85,13 +82,7 @@ def define_backbone(session: Session, definition: BackboneDefinition) -> Backbon
 
 
 def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> BackboneRow:
-    """Store a backbone's weights, once: certificates name them by their digest.
-
-    Raises:
-        NotFoundError: the backbone does not exist.
-        ConflictError: it already has weights.
-        GoneError: it was archived.
-    """
+    """Store a backbone's weights, once: certificates name them by their digest."""
     row = repository.backbone_named(session, name)
     require_live("backbone", row)
     _require_no_weights(row)

@@ -21,15 +21,7 @@ from app.domain.tasks.spec import TaskSpec
 def require_usable(
     session: Session, architecture: ArchitectureSpec, records: FeatureSchema
 ) -> None:
-    """Check that a model's backbone exists and fits; do nothing if it has none.
-
-    Raises:
-        NotFoundError: the backbone does not exist.
-        ConflictError: it has no weights yet.
-        GoneError: it was archived.
-        InvalidInputError: its input shape differs, its network is not the one to train, or what
-            reads the records cannot read tokens.
-    """
+    """Check that a model's backbone exists and fits; do nothing if it has none."""
     use, network = architecture.backbone, architecture.member
     if use is None:
         _refuse_tokens(network, records)
@@ -98,11 +90,7 @@ def backbone_of(session: Session, architecture: ArchitectureSpec) -> BackboneRow
 
 
 def digest_of(session: Session, architecture: ArchitectureSpec) -> BackboneDigest | None:
-    """Return the backbone as a defined model's certificates name it, or None.
-
-    Raises:
-        ConflictError: the backbone has no weights.
-    """
+    """Return the backbone as a defined model's certificates name it, or None."""
     row = backbone_of(session, architecture)
     if row is None or architecture.backbone is None:
         return None

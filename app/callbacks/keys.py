@@ -29,11 +29,7 @@ class CallbackKeys:
 
     @classmethod
     def from_file(cls, path: Path, *, create: bool = False) -> "CallbackKeys":
-        """Read the key from a file of mode 0600; with ``create``, make it if it is missing.
-
-        Raises:
-            ConfigurationError: the file is missing, or others may read it.
-        """
+        """Read the key from a file of mode 0600; with ``create``, make it if it is missing."""
         if create:
             return cls(create_key_file(path, lambda: os.urandom(KEY_BYTES)))
         return cls(read_key_file(path))

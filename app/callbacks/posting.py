@@ -44,9 +44,6 @@ class Poster:
 
     The time is for one attempt, from name resolution to the answer's headers. ``ca_file`` holds
     additional trusted certificate authorities.
-
-    Raises:
-        ConfigurationError: ``ca_file`` cannot be read.
     """
 
     def __init__(

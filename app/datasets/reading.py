@@ -47,12 +47,7 @@ class Readers:
         schema: RecordSchema,
         encoding: TableEncoding | None = None,
     ) -> Upload:
-        """Read and check a Parquet file, whose columns may be those that ``encoding`` encodes.
-
-        Raises:
-            InvalidRecordsError: with the row and column of each of the first errors.
-            PayloadTooLargeError: it is too large when unpacked, or takes too much memory.
-        """
+        """Read and check a Parquet file, whose columns may be those that ``encoding`` encodes."""
         with self._turns:
             reader = self._taken()
             does_well = False

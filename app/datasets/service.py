@@ -51,11 +51,7 @@ def schema_of(dataset: DatasetRow) -> RecordSchema:
 
 
 def feature_schema_of(dataset: DatasetRow) -> FeatureSchema:
-    """Return the schema of a dataset's features.
-
-    Raises:
-        InvalidInputError: it consists of columns.
-    """
+    """Return the schema of a dataset's features."""
     schema = schema_of(dataset)
     if isinstance(schema, TableSchema):
         raise InvalidInputError(
@@ -96,12 +92,6 @@ def define_dataset(
         encoding: how plain tables get this schema.
         public: whether its records can never be forgotten on request. A dataset never becomes
             public, and a public one never ceases to be.
-
-    Raises:
-        ConflictError: the name is taken by a dataset with another schema, or that is public if
-            this is not, or the other way round.
-        GoneError: the name is that of a dataset that was archived.
-        InvalidInputError: the encoding gives another schema.
     """
     if encoding is not None:
         _require_fit(encoding, schema)
@@ -188,14 +178,7 @@ class Records:
         self._learned_through = learned_through
 
     def push(self, name: str, content: bytes) -> PushResult:
-        """Check a Parquet upload and add its new records as one shard, atomically.
-
-        Raises:
-            NotFoundError: the dataset does not exist.
-            GoneError: it was archived.
-            InvalidRecordsError: a row is invalid.
-            PayloadTooLargeError: the unpacked file exceeds the limit.
-        """
+        """Check a Parquet upload and add its new records as one shard, atomically."""
         with self._database.transaction() as session:
             dataset = repository.dataset_named(session, name)
             dataset_id, schema, encoding = definition_of(dataset)
@@ -230,10 +213,6 @@ class Records:
             looks_new: whether to try first whether all are new, which is faster if they are.
             also: called in the transaction that adds them, or in another one if none is new. Its
                 exceptions undo all.
-
-        Raises:
-            GoneError: the dataset was archived.
-            ConflictError: others kept adding the same records meanwhile.
         """
         if looks_new:
             result = PushResult(added=len(pushed.record_keys), already_present=0)

@@ -82,10 +82,6 @@ def checked_parts(
     the encoding's columns, and files that say in their metadata that it encoded them. The limits
     are checked against the file's metadata before unpacking, and against the unpacked data, because
     metadata may lie.
-
-    Raises:
-        InvalidRecordsError: with the row and column of each of the first errors.
-        PayloadTooLargeError: unpacked, it has more than ``max_bytes`` or ``MAX_ROWS``.
     """
     file = opened(pa.BufferReader(content))
     problems = Problems()
@@ -145,9 +141,6 @@ def reading_plan(
         schema: the dataset's.
         encoding: how the dataset reads plain tables, if it does.
         problems: receives what ``check`` finds.
-
-    Raises:
-        InvalidRecordsError: its columns are not those of a dataset of features.
     """
     if isinstance(schema, TableSchema):
         return _typed_plan(file, schema, problems)
@@ -232,11 +225,7 @@ def opened(source: pa.NativeFile) -> pq.ParquetFile:
 def read_parts(
     file: pq.ParquetFile, plan: ReadingPlan, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, or of some of its row groups, in parts.
-
-    Raises:
-        InvalidRecordsError: it is damaged.
-    """
+    """Yield the rows of a file, or of some of its row groups, in parts."""
     try:
         yield from file.iter_batches(
             batch_size=plan.rows_at_once,

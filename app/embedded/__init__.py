@@ -1,4 +1,8 @@
-"""Real PostgreSQL and Redis for one machine, from wheels, in a data directory."""
+"""Real PostgreSQL and Redis for one machine, from wheels, in a data directory.
+
+Everything raises ``ConfigurationError`` where a server, an account or a folder cannot be used, with
+the path of the log if a server does not start, and ``OSError`` within the lock, which makes it one.
+"""
 
 from pathlib import Path
 
@@ -14,8 +18,6 @@ class EmbeddedServers:
     a crash. Several processes may use one directory: a file lock serialises them. Started by root,
     the servers get their own account. Only that account, root and the starting account can reach
     the sockets.
-
-    Methods raise ConfigurationError with the path of the log if a server does not start.
     """
 
     def __init__(self, data_dir: Path) -> None:

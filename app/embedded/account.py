@@ -34,11 +34,7 @@ def find_account() -> Account | None:
 
 
 def ensure_account() -> Account:
-    """Return the servers' account, created if we are root and it is missing.
-
-    Raises:
-        ConfigurationError: it cannot be created.
-    """
+    """Return the servers' account, created if we are root and it is missing."""
     account = find_account()
     problem = ""
     if account is None:

@@ -46,11 +46,7 @@ class Home:
             raise ConfigurationError(f"cannot read {self.data_dir}: {error}") from error
 
     def refuse_foreign_sockets(self) -> None:
-        """Check that no other user has created a directory where clients look for ours.
-
-        Raises:
-            ConfigurationError: another user has; connecting would expose our data.
-        """
+        """Check that no other user has created a directory where clients look for ours."""
         try:
             found = self.sockets.lstat()
         except FileNotFoundError:
@@ -67,11 +63,7 @@ class Home:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Create what is missing and hold the lock against other processes.
-
-        Raises:
-            ConfigurationError: a file or directory cannot be used, here or in the body.
-        """
+        """Create what is missing and hold the lock against other processes."""
         try:
             self._make_data_dir()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -109,11 +101,7 @@ class Home:
 
 
 def give(directory: Path, account: Account) -> None:
-    """Make a directory that we own, or that ``account`` owns already, private to ``account``.
-
-    Raises:
-        OSError: it is a link, not a directory, or belongs to another user.
-    """
+    """Make a directory that we own, or that ``account`` owns already, private to ``account``."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         owner = os.fstat(handle).st_uid

@@ -99,12 +99,7 @@ class Postgres:
         return pq.PGconn.ping(target.encode()) == pq.Ping.OK
 
     def start(self) -> None:
-        """Start it unless it is running, wait for crash recovery, create database and role.
-
-        Raises:
-            ConfigurationError: it does not start.
-            OSError: its files cannot be used.
-        """
+        """Start it unless it is running, wait for crash recovery, create database and role."""
         began = time.monotonic()
         while not self.running():
             waited = time.monotonic() - began

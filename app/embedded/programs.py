@@ -48,9 +48,6 @@ def run_program(
         cwd: its working directory.
         log: the file to mention if it fails.
         timeout_s: after this time it is killed.
-
-    Raises:
-        ConfigurationError: it cannot be run, fails or takes too long.
     """
     account = ensure_account()
     name = Path(command[0]).name

@@ -64,12 +64,7 @@ class Redis:
             return False
 
     def start(self) -> None:
-        """Start it unless it answers; replace it if it runs but does not respond.
-
-        Raises:
-            ConfigurationError: it does not start.
-            OSError: its files cannot be used.
-        """
+        """Start it unless it answers; replace it if it runs but does not respond."""
         self.make_password()
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.running():

@@ -78,25 +78,13 @@ class Decoder:
             self._process.communicate()
 
     def rows_of(self, file: RandomAccess) -> int:
-        """Return how many rows a file has whose columns fit; no row is read.
-
-        Raises:
-            InvalidRecordsError: they do not fit, or it is not a Parquet file.
-            PayloadTooLargeError: it announces too much, or takes too much memory.
-            DecodingBrokeOffError: the process ended; another one may succeed.
-        """
+        """Return how many rows a file has whose columns fit; no row is read."""
         for _ in self._carry_out(file, None):
             pass
         return self._rows
 
     def parts(self, file: RandomAccess, start: int) -> Iterator[pa.RecordBatch]:
-        """Yield a file's records from a row on, in the columns of ``part_schema``.
-
-        Raises:
-            InvalidRecordsError: a row cannot be read; those of the parts before can.
-            PayloadTooLargeError: reading it takes too much memory.
-            DecodingBrokeOffError: the process ended; another one may succeed.
-        """
+        """Yield a file's records from a row on, in the columns of ``part_schema``."""
         yield from self._carry_out(file, start)
 
     def _carry_out(self, file: RandomAccess, start: int | None) -> Iterator[pa.RecordBatch]:

@@ -48,14 +48,7 @@ class Position:
 
 
 def request(session: Session, *, dataset: str, url: str, prefixes: Sequence[str]) -> ImportRow:
-    """Record that files are to be read into a dataset; a worker does it.
-
-    Raises:
-        NotFoundError: the dataset does not exist.
-        GoneError: it was archived.
-        PlaceNotAllowedError: the files are not under one of the prefixes.
-        InvalidInputError: the URL names no place.
-    """
+    """Record that files are to be read into a dataset; a worker does it."""
     place = Place.parse(url)
     require_importable(place, prefixes)
     owner = datasets.lock_dataset_named(session, dataset)
@@ -189,12 +182,7 @@ def requeue_silent(session: Session, *, max_attempts: int) -> bool:
 
 
 def cancel(session: Session, dataset: str, import_id: str) -> ImportRow:
-    """End an import that waits or is going; what it has added stays.
-
-    Raises:
-        NotFoundError: the dataset has no such import.
-        ConflictError: it has ended.
-    """
+    """End an import that waits or is going; what it has added stays."""
     row = repository.import_of(session, dataset, import_id, lock=True)
     if row.state not in ACTIVE_IMPORT_STATES:
         raise ConflictError(f"the import is {row.state}; it can no longer be cancelled")
@@ -205,14 +193,7 @@ def cancel(session: Session, dataset: str, import_id: str) -> ImportRow:
 
 
 def retry(session: Session, dataset: str, import_id: str, *, prefixes: Sequence[str]) -> ImportRow:
-    """Let an import go on that failed or was cancelled, where it was.
-
-    Raises:
-        NotFoundError: the dataset has no such import.
-        GoneError: the dataset was archived.
-        ConflictError: the import has not failed or been cancelled.
-        PlaceNotAllowedError: its files are under none of the prefixes any more.
-    """
+    """Let an import go on that failed or was cancelled, where it was."""
     owner = datasets.lock_dataset_named(session, dataset)
     require_live("dataset", owner)
     row = repository.import_of(session, dataset, import_id, lock=True)

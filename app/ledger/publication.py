@@ -108,7 +108,6 @@ def publish(
     new in it, the signature and its place in the log.
 
     Raises:
-        LeaseLostError: another worker holds the run; nothing is published.
         DraftOutdatedError: the statement to sign is not the checked one: draft it again.
         RunFailedError: the network's base is not the model's.
         TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same

@@ -81,10 +81,6 @@ class ForgetRequests:
         Its records stay out of all training unless ``restore`` brings back those that no other
         request names. For every existing model they then count as new records: models that were
         trained on them before unlearn them with their next run.
-
-        Raises:
-            NotFoundError: the request does not exist.
-            ConflictError: it is not in the state accepted any more.
         """
         dataset_id = repository.request(session, request_id).dataset_id
         # Neither a run that begins nor a new request may see this half finished.
@@ -109,12 +105,7 @@ class ForgetRequests:
         return request
 
     def retry(self, session: Session, request_id: str) -> ForgetRequestRow:
-        """Give a failed request's obligations another run.
-
-        Raises:
-            NotFoundError: the request does not exist.
-            ConflictError: it has not failed.
-        """
+        """Give a failed request's obligations another run."""
         # Models before requests: the order in which runs take their locks.
         models = repository.lock_models_of_request(session, request_id)
         request = repository.request(session, request_id, lock=True)

@@ -35,11 +35,7 @@ _RETRY_DELAY_S = 1.0
 
 
 def create_run(session: Session, model: ModelRow, kind: RunKind, forecast: Forecast) -> RunRow:
-    """Create a queued run of a model, which is locked or new, and hand it to the dispatcher.
-
-    Raises:
-        ConflictError: the model is not what the forecast was made for any more.
-    """
+    """Create a queued run of a model, which is locked or new, and hand it to the dispatcher."""
     forecast.require_fit(model)
     row = RunRow(
         id=new_id("run"),
@@ -167,10 +163,6 @@ def cancel_run(session: Session, run_id: str) -> RunRow:
     policy, the model's next request, or the deadline's next warning, whichever comes first. What
     waited for a training is unlearned from the version before, if there is one; without one, the
     model has no weights until the run is tried again.
-
-    Raises:
-        NotFoundError: the run does not exist.
-        ConflictError: it has ended.
     """
     row = repository.run(session, run_id, lock=True)
     if row.state not in ACTIVE_RUN_STATES:
@@ -220,13 +212,6 @@ def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -
 
     A model that was withdrawn is trained from nothing instead, whatever became of its last run.
     Nothing is locked while ``make`` makes the plan.
-
-    Raises:
-        NotFoundError: the run does not exist.
-        ConflictError: it has not failed or been cancelled, or its model has had a later run, or
-            waits for its weights.
-        GoneError: the model was archived.
-        PlanError, ParameterError, CalibrationError: the policy cannot be met any more.
     """
     with database.transaction() as session:
         row = repository.run(session, run_id)

@@ -69,7 +69,6 @@ def begin(
     Raises:
         LeaseLostError: another worker holds the run, or it is over, as it is where every record
             was forgotten: the model is withdrawn then.
-        PlanError: no plan satisfies the policy any more.
     """
     with database.transaction() as session:
         run, model = _fix(session, run_id, fencing_token, shards)

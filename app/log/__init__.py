@@ -1,4 +1,8 @@
-"""The transparency log: an append-only Merkle log of every decision of the service."""
+"""The transparency log: an append-only Merkle log of every decision of the service.
+
+Everything raises ``CorruptLogError`` where a node is missing, ``NotReadyError`` while there is
+nothing to show, and ``InvalidInputError`` for sizes and indices that the log does not have.
+"""
 
 from app.log.writing import (
     append,

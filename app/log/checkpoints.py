@@ -22,11 +22,7 @@ _SIGNING = select(
 
 
 def origin(session: Session) -> str:
-    """Return the log's name, which is derived from its first entry and never changes.
-
-    Raises:
-        NotReadyError: the log is empty.
-    """
+    """Return the log's name, which is derived from its first entry and never changes."""
     first = session.scalar(select(LogEntryRow.body).where(LogEntryRow.index == 0))
     if first is None:
         raise NotReadyError(_EMPTY)

@@ -71,9 +71,6 @@ def best_checkpoint(
 
     It covers at least ``least_size`` entries and is signed by the key in use. Returned are how many
     it covers, and its note as ``note_of`` returns it.
-
-    Raises:
-        NotReadyError: none has been signed yet.
     """
     best = checkpoints.latest(session)
     if not witnesses:

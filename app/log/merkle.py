@@ -42,11 +42,7 @@ def size(session: Session) -> int:
 
 
 def frontier(session: Session) -> tuple[datetime, Frontier]:
-    """Lock the log until the transaction ends; return the time and the tree's frontier.
-
-    Raises:
-        CorruptLogError: a node is missing.
-    """
+    """Lock the log until the transaction ends; return the time and the tree's frontier."""
     session.flush()
     session.execute(select(func.pg_advisory_xact_lock(_LOCK_NUMBER)))
     edge = session.execute(_EDGE).all()
@@ -72,24 +68,14 @@ def extend(
 
 
 def root(session: Session, size: int) -> bytes:
-    """Return the root of the tree over the first ``size`` entries.
-
-    Raises:
-        InvalidInputError: the log has fewer entries.
-        CorruptLogError: a node is missing.
-    """
+    """Return the root of the tree over the first ``size`` entries."""
     _require_size("size", size, session)
     (digest,) = nodes.range_roots(session, nodes.LOG, [(0, size)])
     return digest
 
 
 def inclusion_proof(session: Session, *, index: int, size: int) -> list[bytes]:
-    """Prove that entry ``index`` is among the first ``size`` (RFC 6962, section 2.1.1).
-
-    Raises:
-        InvalidInputError: the log has fewer entries, or the index lies outside the tree.
-        CorruptLogError: a node is missing.
-    """
+    """Prove that entry ``index`` is among the first ``size`` (RFC 6962, section 2.1.1)."""
     _require_size("size", size, session)
     if not 0 <= index < size:
         raise InvalidInputError(f"index: must be from 0 to {size - 1}, below the tree's size")
@@ -100,10 +86,6 @@ def consistency_proof(session: Session, *, old_size: int, new_size: int) -> list
     """Prove that the first ``new_size`` entries begin with the first ``old_size``.
 
     RFC 6962, section 2.1.2; the proof from an empty tree is empty.
-
-    Raises:
-        InvalidInputError: the sizes are not 0 <= old <= new <= the log's.
-        CorruptLogError: a node is missing.
     """
     _require_size("to", new_size, session)
     if not 0 <= old_size <= new_size:

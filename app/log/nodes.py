@@ -64,11 +64,7 @@ def add(session: Session, grown: Iterable[tuple[str, NodeRun]]) -> None:
 
 
 def read(session: Session, wanted: Collection[Place]) -> dict[Place, bytes]:
-    """Return the roots of complete subtrees.
-
-    Raises:
-        CorruptLogError: one is missing.
-    """
+    """Return the roots of complete subtrees."""
     if not wanted:
         return {}
     nodes = [place for place in wanted if place[0] != LOG or place[1] > 0]
@@ -93,11 +89,7 @@ def missing() -> CorruptLogError:
 
 
 def frontiers(session: Session, sizes: Mapping[str, int]) -> dict[str, Frontier]:
-    """Return the frontiers of trees of the given sizes.
-
-    Raises:
-        CorruptLogError: a node is missing.
-    """
+    """Return the frontiers of trees of the given sizes."""
     places = {tree: merkle.complete_subtrees(0, size) for tree, size in sizes.items()}
     hashes = read(session, [(tree, *place) for tree, each in places.items() for place in each])
     return {
@@ -107,11 +99,7 @@ def frontiers(session: Session, sizes: Mapping[str, int]) -> dict[str, Frontier]
 
 
 def range_roots(session: Session, tree: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the roots over ranges of a tree's leaves, as proofs have them.
-
-    Raises:
-        CorruptLogError: a node is missing.
-    """
+    """Return the roots over ranges of a tree's leaves, as proofs have them."""
     wanted = [place for start, end in ranges for place in merkle.complete_subtrees(start, end)]
     found = read(session, [(tree, *place) for place in wanted])
     hashes = {(level, at): digest for (_, level, at), digest in found.items()}

@@ -128,11 +128,7 @@ def _end(
 
 
 def trusted(session: Session) -> TrustedKeys:
-    """Return what verifiers should trust.
-
-    Raises:
-        NotReadyError: the log is empty, so it has no name yet.
-    """
+    """Return what verifiers should trust."""
     keys = [
         TrustedKey(
             ed25519_of(row.pem),

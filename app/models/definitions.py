@@ -71,21 +71,13 @@ def define_model(
 ) -> ModelRow:
     """Create a model and, unless its weights are imported, start its training.
 
+    The name of a model whose first training failed is free: that model is deleted.
+
     Args:
         database: where the model is created and the creation logged.
         definition: the model's definition.
         max_parameters: the largest allowed number of weights, if limited.
         make: plans the first run; called while nothing is locked.
-
-    Raises:
-        NotFoundError: the dataset or the backbone does not exist.
-        ConflictError: the name is taken, the dataset is empty, or the backbone has no weights. The
-            name of a model whose first training failed is free: that model is deleted.
-        GoneError: the dataset or the backbone was archived.
-        PlanError, ParameterError: the policy cannot be met.
-        InvalidInputError: the recipe does not suit the architecture, the architecture is too large,
-            the backbone does not fit, or the policy contradicts the weights' source or the
-            mechanism.
     """
     with database.transaction() as session:
         model = _definable(session, definition, max_parameters)
@@ -243,12 +235,6 @@ def import_weights(
         name: the model.
         content: a safetensors file.
         make: plans the run; called while nothing is locked.
-
-    Raises:
-        NotFoundError: the model does not exist.
-        ConflictError: the model trains here, has a version, or is being certified.
-        GoneError: it was archived.
-        PlanError, ParameterError: the policy cannot be met.
     """
     with database.transaction() as session:
         model = registry.model_named(session, name)

@@ -32,13 +32,7 @@ DELETED = "the model was deleted before it released anything"
 
 
 def archive_model(session: Session, blobs: Blobs, name: str) -> ModelRow:
-    """Take a model out of service for good; what it owes ends, since nothing is left to forget.
-
-    Raises:
-        NotFoundError: the model does not exist.
-        GoneError: it was archived before.
-        ConflictError: it has begun another run at this moment.
-    """
+    """Take a model out of service for good; what it owes ends, since nothing is left to forget."""
     model = _without_run(session, name, reason=ARCHIVED)
     require_live("model", model)
     withdraw(session, blobs, model, reason=ARCHIVED)
@@ -48,13 +42,7 @@ def archive_model(session: Session, blobs: Blobs, name: str) -> ModelRow:
 
 
 def delete_model(session: Session, blobs: Blobs, name: str) -> None:
-    """Remove a model that has released nothing, and free its name.
-
-    Raises:
-        NotFoundError: the model does not exist.
-        ConflictError: it has released a version, or a certificate of it was issued; or it has begun
-            another run at this moment.
-    """
+    """Remove a model that has released nothing, and free its name."""
     model = registry.model_named(session, name)
     _require_unreleased(session, model)
     model = _without_run(session, name, reason=DELETED)
@@ -91,13 +79,7 @@ def _only_failed(session: Session, model: ModelRow) -> bool:
 
 
 def archive_dataset(session: Session, blobs: Blobs, name: str) -> DatasetRow:
-    """Shred the records of a dataset that no model learns from any more.
-
-    Raises:
-        NotFoundError: the dataset does not exist.
-        GoneError: it was archived before.
-        ConflictError: it has models that were not archived; the message names them.
-    """
+    """Shred the records of a dataset that no model learns from any more."""
     dataset = datasets.lock_dataset_named(session, name)
     require_live("dataset", dataset)
     _require_unused(session, f"dataset {name!r}", dataset_id=dataset.id)
@@ -109,12 +91,7 @@ def archive_dataset(session: Session, blobs: Blobs, name: str) -> DatasetRow:
 
 
 def delete_dataset(session: Session, name: str) -> None:
-    """Remove a dataset that never held a record, and free its name.
-
-    Raises:
-        NotFoundError: the dataset does not exist.
-        ConflictError: it holds or held records, or has models.
-    """
+    """Remove a dataset that never held a record, and free its name."""
     dataset = datasets.lock_dataset_named(session, name)
     _require_unused(session, f"dataset {name!r}", dataset_id=dataset.id)
     if datasets.highest_seq(session, dataset.id):
@@ -124,13 +101,7 @@ def delete_dataset(session: Session, name: str) -> None:
 
 
 def archive_backbone(session: Session, blobs: Blobs, name: str) -> BackboneRow:
-    """Shred the weights of a backbone on which no model stands any more.
-
-    Raises:
-        NotFoundError: the backbone does not exist.
-        GoneError: it was archived before.
-        ConflictError: models that were not archived stand on it; the message names them.
-    """
+    """Shred the weights of a backbone on which no model stands any more."""
     backbone = backbones.backbone_named(session, name, lock=True)
     require_live("backbone", backbone)
     _end_backbone(session, blobs, backbone)
@@ -140,12 +111,7 @@ def archive_backbone(session: Session, blobs: Blobs, name: str) -> BackboneRow:
 
 
 def delete_backbone(session: Session, blobs: Blobs, name: str) -> None:
-    """Remove a backbone on which no model ever released a version, and free its name.
-
-    Raises:
-        NotFoundError: the backbone does not exist.
-        ConflictError: a model stands on it, or an archived one stood on it.
-    """
+    """Remove a backbone on which no model ever released a version, and free its name."""
     backbone = backbones.backbone_named(session, name, lock=True)
     used = registry.models_on(session, backbone=name, archived=True)
     if used:

@@ -40,16 +40,6 @@ def change_policy(
         changes: fields of ``Policy`` as plain JSON values; the others stay.
         require: called with the locked model; raises to reject the change.
         make: makes a plan for such a policy; called while nothing is locked.
-
-    Raises:
-        NotFoundError: the model does not exist.
-        InvalidInputError: a field is fixed by the model's definition, the mechanism would have to
-            track an initial training that was released without noise, or it cannot use the recipe.
-        ParameterError: a field is out of its range.
-        ConflictError: a run is active, which follows the policy it began with, or another call
-            changed the model meanwhile.
-        GoneError: the model was archived.
-        PlanError: the model cannot be unlearned under such a policy.
     """
     with database.transaction() as session:
         model = registry.model_named(session, name)

@@ -21,12 +21,7 @@ _SEALED_THROUGHOUT = (dp_sgd.NAME, "retraining")
 def recipe_of(
     document: object, architecture: ArchitectureSpec, policy: Policy, task: TaskSpec
 ) -> TrainingRecipe:
-    """Return the recipe of a definition; the architecture's defaults complete it.
-
-    Raises:
-        InvalidInputError: a field is unknown, out of its range, or not for the architecture or the
-            policy's mechanism; or the task, or a merge, is not for the architecture.
-    """
+    """Return the recipe of a definition; the architecture's defaults complete it."""
     recipe = _recipe_of(document, architecture, policy, task)
     require_mergeable(architecture, recipe, policy)
     return recipe

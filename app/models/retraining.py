@@ -43,13 +43,6 @@ def retrain(database: Database, name: str, *, make: PlanMaker = make_plan) -> Ru
         database: where the run is created.
         name: the model.
         make: plans the run; called while nothing is locked.
-
-    Raises:
-        NotFoundError: the model does not exist.
-        GoneError: it was archived.
-        ConflictError: its weights are brought, it has a run that has not ended, or its dataset is
-            empty.
-        PlanError, ParameterError, InvalidInputError: no training satisfies the policy.
     """
     with database.transaction() as session:
         model = registry.model_named(session, name)

@@ -28,16 +28,13 @@ DEFAULT_EXPONENT = 0.35
 
 @dataclass(frozen=True)
 class WhiteningDefinition:
-    """What a caller asks for.
+    """What a caller asks for; ``InvalidInputError`` if the exponent is out of its range.
 
     Attributes:
         name: of the new backbone.
         base: the backbone whose features are whitened.
         dataset: a public one.
         exponent: of the covariance's eigenvalues: 0 only centres and turns, 0.5 whitens fully.
-
-    Raises:
-        InvalidInputError: the exponent is out of its range.
     """
 
     name: str
@@ -51,14 +48,7 @@ class WhiteningDefinition:
 
 
 def define(session: Session, asked: WhiteningDefinition) -> BackboneRow:
-    """Define a whitened backbone; a worker computes its weights.
-
-    Raises:
-        NotFoundError: the base or the dataset does not exist.
-        GoneError: one of them was archived.
-        ConflictError: the name is taken, the base has no weights, or the dataset is not public.
-        InvalidInputError: the base is whitened itself, or reads other features.
-    """
+    """Define a whitened backbone; a worker computes its weights."""
     dataset = datasets.lock_dataset_named(session, asked.dataset)
     base = repository.backbone_named(session, asked.base, lock=True)
     _require_fit(base, dataset)

@@ -37,11 +37,7 @@ class Partitions:
         self._lock = Lock()
 
     def of_lineage(self, session: Session, model: ModelRow, *, batch_size: int) -> Partition:
-        """Return the partition of a model's lineage; the first time, all its records are read.
-
-        Raises:
-            ConflictError: the model's training data were not read yet.
-        """
+        """Return the partition of a model's lineage; the first time, all its records are read."""
         membership = membership_of(model)
         known = None if membership is None else self._known.get((model.id, membership, batch_size))
         return known or self._remember(TrainingSet(session, model), model.id, batch_size)

@@ -51,9 +51,6 @@ class TrainingSet:
     Records forgotten later than the epoch ``as_of`` count as not forgotten. ``membership`` is of
     a training that is going; by default that of the model's lineage. Records numbered in
     ``forgetting`` count as forgotten last of all, as if a request had named them.
-
-    Raises:
-        ConflictError: the model's training data were not read yet.
     """
 
     def __init__(

@@ -44,11 +44,7 @@ class StatisticsFile:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "StatisticsFile":
-        """Read what ``to_bytes`` wrote.
-
-        Raises:
-            CorruptObjectError: it is something else.
-        """
+        """Read what ``to_bytes`` wrote; ``CorruptObjectError`` if it is something else."""
         try:
             arrays = safetensors.numpy.load(content)
             return cls(arrays.pop(_SEQS), arrays.pop(_DIGESTS), arrays)

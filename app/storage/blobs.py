@@ -112,9 +112,6 @@ class Blobs:
         """Write the content of a reserved blob under a new key; safe to repeat.
 
         ``session`` is the transaction that reserved it; None for a run's blob.
-
-        Raises:
-            GoneError: the blob was given up.
         """
         blob = _described(blob_id, content)
 
@@ -147,9 +144,6 @@ class Blobs:
             session: the transaction that reserved it.
             blob_id: the blob.
             content: makes the content, on the thread.
-
-        Raises:
-            GoneError: the blob was given up.
         """
 
         def write() -> StoredBlob:
@@ -197,10 +191,6 @@ class Blobs:
         """Read bytes ``start`` up to, not including, ``stop``, in chunks of bounded size.
 
         Each chunk is verified before it is returned, so iterating may raise the same errors.
-
-        Raises:
-            GoneError: the blob was shredded.
-            CorruptObjectError: the object is not what was stored.
         """
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(start, stop))

@@ -52,7 +52,6 @@ class FileKeyStore:
 
         Raises:
             ConfigurationError: it is missing, or accessible to others.
-            KeyStoreError, KeyServiceError: the first KEK cannot be wrapped and unwrapped.
         """
         self._root = root
         self._wrapping = InDirectory() if wrapping is None else wrapping
@@ -78,12 +77,7 @@ class FileKeyStore:
         return key
 
     def get(self, blob_id: str) -> bytes:
-        """Return a blob's data key.
-
-        Raises:
-            GoneError: it was destroyed, or never existed.
-            KeyStoreError: it exists and cannot be unwrapped.
-        """
+        """Return a blob's data key."""
         reason = ""
         for _ in range(_READ_ATTEMPTS):
             try:
@@ -125,12 +119,7 @@ class FileKeyStore:
         return self._finish_rotation()
 
     def require_usable(self) -> None:
-        """Check that the current period's KEK can be read and that keys can be added.
-
-        Raises:
-            KeyStoreError: they cannot, or the store is missing.
-            KeyServiceError: the service that wraps it does not answer, or refuses.
-        """
+        """Check that the current period's KEK can be read and that keys can be added."""
         try:
             with self._locked(fcntl.LOCK_SH):
                 numbers = self._period_numbers()

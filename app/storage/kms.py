@@ -38,12 +38,7 @@ class KmsKey:
             return bytes(answer["CiphertextBlob"])
 
     def decrypt(self, ciphertext: bytes, context: Context) -> bytes:
-        """Return the content.
-
-        Raises:
-            KeyStoreError: KMS did not make it with this key and context.
-            KeyServiceError: KMS does not answer, or refuses.
-        """
+        """Return the content."""
         with errors_in_words(_refused, _away):
             answer = self._client.decrypt(
                 KeyId=self._key, CiphertextBlob=ciphertext, EncryptionContext=dict(context)

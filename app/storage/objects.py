@@ -15,13 +15,7 @@ class ObjectReader(Protocol):
     object_size: int
 
     def read(self, size: int) -> bytes:
-        """Return exactly the next ``size`` bytes of the part.
-
-        Raises:
-            GoneError: the object was deleted meanwhile.
-            CorruptObjectError: it ends too early.
-            ObjectStoreError: the store does not answer.
-        """
+        """Return exactly the next ``size`` bytes of the part."""
 
     def close(self) -> None:
         """Release the reader's resources; safe to repeat."""
@@ -37,12 +31,7 @@ class ObjectStore(Protocol):
         """Store an object durably and atomically."""
 
     def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
-        """Read bytes ``start`` up to, not including, ``stop``; at least one byte.
-
-        Raises:
-            GoneError: the object does not exist.
-            CorruptObjectError: it ends before ``start``.
-        """
+        """Read bytes ``start`` up to, not including, ``stop``; at least one byte."""
 
     def delete(self, name: str) -> None:
         """Delete an object; a missing one is not an error."""

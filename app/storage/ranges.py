@@ -32,13 +32,7 @@ class BlobRange:
         size: int,
         part: range,
     ) -> None:
-        """Open bytes ``part.start`` up to ``part.stop`` of content of ``size`` bytes.
-
-        Raises:
-            GoneError: the blob was shredded.
-            CorruptObjectError: the object has the wrong header or length.
-            ObjectStoreError, KeyStoreError, KeyServiceError: a store failed.
-        """
+        """Open bytes ``part.start`` up to ``part.stop`` of content of ``size`` bytes."""
         self._keys = keys
         self._blob_id = identity.blob_id
         self._position, self._stop = part.start, part.stop

@@ -110,11 +110,7 @@ class S3ObjectStore:
                     yield found["Key"].removeprefix(self._prefix)
 
     def drop_old_versions(self) -> None:
-        """Delete for good what a bucket with versions keeps of replaced and deleted objects.
-
-        Raises:
-            ObjectStoreError: it may not be listed or deleted, so that it may still be there.
-        """
+        """Delete for good what a bucket with versions keeps of replaced and deleted objects."""
         with _errors_in_words():
             old: list[tuple[str, str]] = []
             markers: list[tuple[str, str]] = []

@@ -50,11 +50,7 @@ class Login:
         self._role = {"role_id": role_id, "secret_id": secret_id}
 
     def token(self, client: Any) -> str:  # noqa: ANN401 - hvac has no types
-        """Return a fresh token.
-
-        Raises:
-            KeyServiceError: the token's file cannot be read.
-        """
+        """Return a fresh token; ``KeyServiceError`` if the token's file cannot be read."""
         if self._token_file is None:
             answer = client.auth.approle.login(**self._role, use_token=False)
             return str(answer["auth"]["client_token"])
@@ -111,12 +107,7 @@ class VaultKey:
         return str(answer).encode()
 
     def decrypt(self, ciphertext: bytes, context: Context) -> bytes:
-        """Return the content.
-
-        Raises:
-            KeyStoreError: Vault did not make it with this key and context.
-            KeyServiceError: Vault does not answer, or refuses.
-        """
+        """Return the content."""
         answer = self._call(
             lambda: self._client.secrets.transit.decrypt_data(
                 ciphertext=ciphertext.decode("ascii", "replace"),

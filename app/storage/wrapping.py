@@ -28,12 +28,7 @@ class Wrapping(Protocol):
         """Return what may be stored; ``KeyServiceError`` if the service fails or refuses."""
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """Return the key.
-
-        Raises:
-            KeyStoreError: it was not wrapped here, or for another context.
-            KeyServiceError: the service does not answer, or refuses.
-        """
+        """Return the key."""
 
 
 class KeyService(Protocol):
@@ -45,12 +40,7 @@ class KeyService(Protocol):
         """Return the ciphertext; ``KeyServiceError`` if the service fails or refuses."""
 
     def decrypt(self, ciphertext: bytes, context: Context) -> bytes:
-        """Return the content.
-
-        Raises:
-            KeyStoreError: the service did not make it with this key and context.
-            KeyServiceError: the service does not answer, or refuses.
-        """
+        """Return the content."""
 
 
 class InDirectory:

@@ -35,11 +35,7 @@ def members_to_train(
 
 
 def members_of_run(session: Session, run: RunRow) -> dict[int, frozenset[int]]:
-    """Return the same of a run that goes on, for another worker.
-
-    Raises:
-        LeaseLostError: the run is over.
-    """
+    """Return the same of a run that goes on, for another worker."""
     model = session.get_one(ModelRow, run.model_id)
     membership = membership_of_run(model, run)
     if membership is None or run.forget_epoch is None:

@@ -36,11 +36,7 @@ class HeldMember:
 
 
 def begin(session: Session, run_id: str, fencing_token: int, members: Collection[int]) -> None:
-    """Note which members an attempt has to train, and ask other workers for help with several.
-
-    Raises:
-        LeaseLostError: another worker holds the run.
-    """
+    """Note which members an attempt has to train, and ask other workers for help with several."""
     holder(session, run_id, fencing_token)
     session.execute(delete(MemberTrainingRow).where(MemberTrainingRow.run_id == run_id))
     session.add_all(
@@ -105,9 +101,6 @@ def finish(session: Session, held: HeldMember, blob_id: str | None) -> None:
     """Note that a member was trained; its tensors are in the blob, or with the run's own worker.
 
     Safe to repeat.
-
-    Raises:
-        LeaseLostError: another worker trains it, or the attempt is over.
     """
     holder(session, held.run_id, held.run_token)
     done = (

@@ -86,11 +86,6 @@ class SubjectRequests:
         """Have a person forgotten by every dataset that knows them; replays the earlier answer.
 
         A person whom no dataset knows is forgotten already: the request is completed at once.
-
-        Raises:
-            NotFoundError: a dataset that is named does not exist.
-            PublicDatasetError: one that is named is public.
-            InvalidInputError: the id was used before with another body, or a bad address.
         """
         digest = self._digest(asked)
         now = self.clock()
@@ -146,12 +141,7 @@ class SubjectRequests:
     def cancel(
         self, session: Session, subject_request_id: str, *, api_key_id: str
     ) -> SubjectRequestRow:
-        """Cancel a pending request: later trainings use its records again.
-
-        Raises:
-            NotFoundError: the caller has no such request.
-            ConflictError: it is not pending any more.
-        """
+        """Cancel a pending request: later trainings use its records again."""
         row = find(session, subject_request_id, api_key_id=api_key_id)
         requests = repository.requests_of_subject(session, row.id)
         if not requests:
