@@ -36,12 +36,9 @@ _SMALLEST_NORM: Final = 1e-30
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A published model's file, as it was read once.
+    """A published model's file, as it was read once, and what it says of its use.
 
-    Attributes:
-        content: of the file.
-        description: how it is used.
-        predicate: of its certificate, which holds; None if it was not checked.
+    ``predicate`` is that of its certificate, which holds; None if it was not checked.
     """
 
     content: bytes = field(repr=False)
@@ -87,11 +84,7 @@ def read_published(
 ) -> PublishedFile:
     """Read a published model's file once, and check that very content.
 
-    Args:
-        weights: as for ``verify``.
-        certificate: as for ``verify``.
-        trusted: as for ``verify``.
-        check: whether the certificate is checked.
+    The first three are as for ``verify``; ``check`` says whether the certificate is checked.
 
     Raises:
         VerificationError: the certificate does not hold, or the file is not in safetensors format.

@@ -26,12 +26,7 @@ def unique_name(table: str) -> Index:
 
 
 def require_live(kind: str, row: Ending) -> None:
-    """Raise ``GoneError`` if a model, dataset or backbone was archived, or deleted meanwhile.
-
-    Args:
-        kind: which of the three, for the message.
-        row: of its table.
-    """
+    """Raise ``GoneError`` if a model, dataset or backbone was archived, or deleted meanwhile."""
     if row.archived_at is not None:
         raise GoneError(f"{kind} {row.name!r} {archived_on(row.archived_at)}")
     if row.deleted_at is not None:

@@ -21,15 +21,9 @@ _KIND = "features"
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """Where a shard's features are.
+    """Where a shard's features are: made from which of its content, by which weights, read how.
 
-    Attributes:
-        shard_id: the shard.
-        shard_blob_id: its records at the time of the lookup.
-        backbone_id: which backbone's features.
-        weights_sha256: made with which of its weights.
-        reading_sha256: of records read in which way.
-        features_blob_id: the features; None if not computed yet.
+    ``features_blob_id`` is None if they are not computed yet.
     """
 
     shard_id: str

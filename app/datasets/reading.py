@@ -81,11 +81,7 @@ def readers_of(max_bytes: int) -> Readers:
 
 
 class _Reader:
-    """One reader process.
-
-    Attributes:
-        is_done: whether its output is complete.
-    """
+    """One reader process; ``is_done`` says whether its output is complete."""
 
     def __init__(self, max_bytes: int) -> None:
         self.is_done = True

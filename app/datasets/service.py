@@ -85,13 +85,8 @@ def define_dataset(
 ) -> DatasetRow:
     """Create an empty dataset; repeating the same definition returns the existing one.
 
-    Args:
-        session: the caller's transaction.
-        name: the dataset's.
-        schema: of its features and classes, or of its columns.
-        encoding: how plain tables get this schema.
-        public: whether its records can never be forgotten on request. A dataset never becomes
-            public, and a public one never ceases to be.
+    ``encoding`` says how plain tables get the schema. A dataset never becomes public, and a public
+    one never ceases to be.
     """
     if encoding is not None:
         _require_fit(encoding, schema)
@@ -161,16 +156,7 @@ class Records:
         readers: Readers,
         learned_through: Callable[[Session, str], int],
     ) -> None:
-        """Set the collaborators.
-
-        Args:
-            database: the ledger.
-            blobs: stores the shards.
-            pseudonyms: derives keys of records and subjects.
-            readers: decode uploads.
-            learned_through: returns the highest sequence number of a dataset that any model has
-                read.
-        """
+        """``learned_through`` tells up to which number of a dataset's records a model has read."""
         self._database = database
         self._blobs = blobs
         self._pseudonyms = pseudonyms

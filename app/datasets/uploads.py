@@ -136,11 +136,7 @@ def reading_plan(
 ) -> ReadingPlan:
     """Return how a file becomes records of a dataset.
 
-    Args:
-        file: the file, opened.
-        schema: the dataset's.
-        encoding: how the dataset reads plain tables, if it does.
-        problems: receives what ``check`` finds.
+    ``problems`` receives what its ``check`` finds.
     """
     if isinstance(schema, TableSchema):
         return _typed_plan(file, schema, problems)

@@ -57,10 +57,7 @@ class Decoder:
     ) -> None:
         """Start it.
 
-        Args:
-            schema: the dataset's.
-            encoding: how the dataset reads plain tables, if it does.
-            memory_bytes: the most memory that it may take.
+        ``encoding`` says how the dataset reads plain tables, if it does.
         """
         self._rules = as_order(schema, encoding)
         self._columns = part_schema(schema)

@@ -45,10 +45,7 @@ def unconcerned(
 ) -> Sequence[ObligationRow]:
     """Return the unmet obligations whose requests name no record that a lineage learned from.
 
-    Args:
-        session: of the transaction; the model is locked.
-        model_id: which model.
-        membership: of the lineage; None has learned from no record.
+    The model is locked; a lineage whose membership is None has learned from no record.
     """
     unmet = repository.obligations_of_model(session, model_id, _UNMET)
     if not unmet or membership is None:
@@ -69,10 +66,7 @@ def unconcerned(
 def drop_attempt(session: Session, model: ModelRow, reason: str) -> None:
     """End what was owed only because of a training whose weights are gone.
 
-    Args:
-        session: of the transaction.
-        model: which model; it is locked.
-        reason: why its weights are gone.
+    The model is locked.
     """
     ended = unconcerned(session, model.id, membership_of(model))
     obligations.end_unmet(session, ended, ObligationState.CANCELLED, reason)

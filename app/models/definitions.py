@@ -73,11 +73,8 @@ def define_model(
 
     The name of a model whose first training failed is free: that model is deleted.
 
-    Args:
-        database: where the model is created and the creation logged.
-        definition: the model's definition.
-        max_parameters: the largest allowed number of weights, if limited.
-        make: plans the first run; called while nothing is locked.
+    ``max_parameters`` is the largest allowed number of weights, if limited. Nothing is locked while
+    ``make`` plans the first run.
     """
     with database.transaction() as session:
         model = _definable(session, definition, max_parameters)
@@ -229,12 +226,7 @@ def import_weights(
     They may have been trained on any record the dataset holds or held, so all of these count as
     part of the model, including held-out and forgotten ones.
 
-    Args:
-        database: where the import is recorded and logged.
-        blobs: where the weights are stored.
-        name: the model.
-        content: a safetensors file.
-        make: plans the run; called while nothing is locked.
+    ``content`` is a safetensors file. Nothing is locked while ``make`` plans the run.
     """
     with database.transaction() as session:
         model = registry.model_named(session, name)

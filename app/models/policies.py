@@ -34,12 +34,8 @@ def change_policy(
 ) -> ModelRow:
     """Change some fields of a model's policy; issued certificates stay as they are.
 
-    Args:
-        database: where the policy is changed and the change logged.
-        name: the model.
-        changes: fields of ``Policy`` as plain JSON values; the others stay.
-        require: called with the locked model; raises to reject the change.
-        make: makes a plan for such a policy; called while nothing is locked.
+    ``changes`` are fields of ``Policy`` as plain JSON values; the others stay. ``require`` gets the
+    locked model, and raises to reject the change. Nothing is locked while ``make`` plans.
     """
     with database.transaction() as session:
         model = registry.model_named(session, name)

@@ -39,10 +39,7 @@ _AFTER_A_REFUSAL = timedelta(hours=1)
 def retrain(database: Database, name: str, *, make: PlanMaker = make_plan) -> RunRow:
     """Start a new training of a model, the beginning of a new history.
 
-    Args:
-        database: where the run is created.
-        name: the model.
-        make: plans the run; called while nothing is locked.
+    Nothing is locked while ``make`` plans the run.
     """
     with database.transaction() as session:
         model = registry.model_named(session, name)
@@ -76,12 +73,7 @@ def _require_trainable(session: Session, model: ModelRow) -> None:
 
 
 class AutomaticRetraining:
-    """Retrains models whose policies ask for it.
-
-    Args:
-        database: the ledger.
-        clock: the present moment.
-    """
+    """Retrains models whose policies ask for it."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
         self._database = database

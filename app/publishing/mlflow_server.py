@@ -49,12 +49,7 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class ArtifactFolder:
-    """The artifacts of one run.
-
-    Attributes:
-        run_id: of the run.
-        uri: as MLflow spells it.
-    """
+    """The artifacts of one run; ``uri`` is as MLflow spells it."""
 
     run_id: str
     uri: str

@@ -36,13 +36,8 @@ def model_card(
 ) -> str:
     """Return the card of a model's version.
 
-    Args:
-        model: which.
-        version: of that model.
-        schema: of what the model's network reads, before a backbone.
-        predicate: of the version's certificate.
-        weights: the name of the weights' file beside the card; that of the download by default.
-        certificate: likewise of the certificate's.
+    ``schema`` is of what the network reads, before a backbone; ``predicate`` is the certificate's.
+    ``weights`` and ``certificate`` name the files beside the card; by default as downloads do.
     """
     name, number = model.name, version.number
     members = [Member.from_json(each) for each in predicate.get("members") or ()]

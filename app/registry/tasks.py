@@ -14,9 +14,7 @@ from app.registry.tables import ModelRow
 def task_for(document: object, dataset: DatasetRow) -> TaskSpec:
     """Return the task of a definition's JSON, completed by what the dataset says.
 
-    Args:
-        document: the JSON; None for classification by the labels of a dataset of features.
-        dataset: which the model will read.
+    None asks for classification by the labels of a dataset of features.
 
     Raises:
         InvalidInputError: it is malformed, or not for this dataset; the message says what to do.

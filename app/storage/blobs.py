@@ -140,10 +140,7 @@ class Blobs:
     ) -> Iterator[None]:
         """Write a reserved blob on a thread while the block works in the same transaction.
 
-        Args:
-            session: the transaction that reserved it.
-            blob_id: the blob.
-            content: makes the content, on the thread.
+        The transaction is the one that reserved it; ``content`` makes the content, on the thread.
         """
 
         def write() -> StoredBlob:

@@ -31,11 +31,7 @@ def exclude(
 ) -> Excluded:
     """Account for requests whose records never influenced a version; return what says so.
 
-    Args:
-        session: of the transaction, which stores a certificate with this exclusion.
-        model: which model; it is locked.
-        version: whose certificate it is.
-        request_ids: at least one request: all new ones, or one of any age.
+    The model is locked. The requests are all new, or it is one of any age.
 
     Raises:
         TargetNotMetError: one names a record that the weights may have learned from.
