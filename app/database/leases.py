@@ -10,7 +10,7 @@ from app.domain.errors import LeaseLostError
 
 
 class Leased:
-    """The columns of work that one worker holds at a time; each has a higher token."""
+    """The columns of work that one worker holds at a time; each new holder has a higher token."""
 
     fencing_token: Mapped[int] = mapped_column(BigInteger, server_default="0")
     lease_expires_at: Mapped[datetime | None]

@@ -1,4 +1,4 @@
-"""Checking that what is stored as cosignatures are cosignatures of the log's checkpoints."""
+"""Checks the stored cosignatures of the log's checkpoints."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
