@@ -7,6 +7,7 @@ between, another process delivers again; receivers recognise duplicates by their
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,11 +23,11 @@ from app.certificates.processor_signing import ProcessorSigner
 from app.database import Database
 from app.domain.errors import CallbackError
 from app.logs import describe
+from app.processes.repeated import Repeated
 
 _log = logging.getLogger("expunge.callbacks")
 _CAPACITY = 16
 _PER_CALLER = 8
-_OUTAGE_DELAY_S = 1.0
 _TIDY_INTERVAL_S = 1.0
 _REMOVED_AT_ONCE = 1000
 _STOP_S = 5.0
@@ -68,19 +69,16 @@ class Deliverer:
         self._terms = terms
         self._going: dict[threading.Thread, str] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._next_tidy = time.monotonic() + _TIDY_INTERVAL_S
+        self._rounds = Repeated("callbacks", self._round, pause_s=terms.poll_interval_s, told=_told)
 
     def start(self) -> None:
         """Deliver in the background until ``stop``."""
-        self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
-        self._thread.start()
+        self._rounds.start()
 
     def stop(self) -> None:
         """Stop claiming; posts in progress get a few seconds to finish."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_S)
+        self._rounds.stop(_STOP_S)
         with self._lock:
             going = list(self._going)
         for thread in going:
@@ -120,28 +118,17 @@ class Deliverer:
                 session, retention_s=self._terms.delivered_retention_s, limit=_REMOVED_AT_ONCE
             )
 
-    def _run(self) -> None:
-        failing = False
-        rounds_to_tidy = 0
-        every = max(1, round(_TIDY_INTERVAL_S / self._terms.poll_interval_s))
-        while not self._stop.wait(_OUTAGE_DELAY_S if failing else self._terms.poll_interval_s):
-            try:
-                self.tick()
-                rounds_to_tidy = (rounds_to_tidy + 1) % every
-                if rounds_to_tidy == 0:
-                    self.close_served()
-                    self.remove_delivered()
-            except Exception as error:  # noqa: BLE001 - the database may come back
-                if not failing:
-                    _log.warning("callbacks are delayed: %s", describe(error))
-                failing = True
-            else:
-                failing = False
+    def _round(self) -> None:
+        self.tick()
+        if time.monotonic() >= self._next_tidy:
+            self._next_tidy = time.monotonic() + _TIDY_INTERVAL_S
+            self.close_served()
+            self.remove_delivered()
 
     def _claim(self) -> Delivery | None:
         with self._lock:
             going = Counter(self._going.values())
-        if self._stop.is_set() or going.total() >= _CAPACITY:
+        if self._rounds.stopping.is_set() or going.total() >= _CAPACITY:
             return None
         busy = [caller for caller, count in going.items() if count >= _PER_CALLER]
         with self._database.transaction() as session:
@@ -179,3 +166,7 @@ class Deliverer:
             now=now,
         )
         return standard_message(delivery, base_url=self._terms.base_url, secrets=secrets, now=now)
+
+
+def _told(error: Exception) -> None:
+    _log.warning("callbacks are delayed: %s", describe(error))

@@ -156,7 +156,7 @@ def _take_in_rewritten_shards(
             shard.blob_id = successor
             found.orphans.discard(successor)
             found.shards_succeeded += 1
-        _drop_features(session, blobs, shard.id, lost)
+        features.give_up(session, blobs, shard_id=shard.id)  # workers compute them again
     return tainted
 
 
@@ -189,16 +189,6 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
     log.append(session, "records.erased", dataset=dataset_id, records=erased)
     found.records_forgotten += len(remembered)
     return models
-
-
-def _drop_features(session: Session, blobs: Blobs, shard_id: str, lost: Collection[str]) -> None:
-    """Give up the features computed from the old shard; workers compute them again."""
-    query = select(FeatureShardRow).where(FeatureShardRow.shard_id == shard_id)
-    for row in session.scalars(query).all():
-        if row.blob_id not in lost:
-            blobs.doom(session, row.blob_id)
-        session.delete(row)
-    session.flush()
 
 
 def _begin_anew(

@@ -9,6 +9,7 @@ process that stands still keeps the lock, so none can finish late and bring back
 import logging
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from app.domain.release import Release
 from app.failpoints import reach
 from app.log import actor
 from app.logs import describe
+from app.processes.repeated import Repeated
 from app.publishing import repository
 from app.publishing.lock import alone
 from app.publishing.target import Subject, Target
@@ -72,19 +74,18 @@ class Publisher:
         self._terms = terms
         self._going: dict[str, tuple[str, threading.Thread]] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._next_sweep = time.monotonic() + _SWEEP_INTERVAL_S
+        self._rounds = Repeated(
+            "publishing", self._round, pause_s=terms.poll_interval_s, told=_told
+        )
 
     def start(self) -> None:
         """Publish in the background until ``stop``."""
-        self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
-        self._thread.start()
+        self._rounds.start()
 
     def stop(self) -> None:
         """Begin nothing more; what is going gets a few seconds, and is else repeated."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_S)
+        self._rounds.stop(_STOP_S)
         with self._lock:
             going = [thread for _, thread in self._going.values()]
         for thread in going:
@@ -99,7 +100,7 @@ class Publisher:
             with self._lock:
                 busy = Counter(each for each, _ in self._going.values())
                 full = len(self._going) >= _CAPACITY or busy[target] >= _PER_TARGET
-                if full or placement_id in self._going or self._stop.is_set():
+                if full or placement_id in self._going or self._rounds.stopping.is_set():
                     continue
                 thread = threading.Thread(
                     target=self._settle_and_leave, args=(placement_id,), name="place", daemon=True
@@ -188,28 +189,21 @@ class Publisher:
         except _ChangedError:
             pass
         except Exception as error:  # noqa: BLE001 - it is still due
-            _log.warning("publishing is delayed: %s", describe(error))
-            self._stop.wait(_OUTAGE_DELAY_S)
+            _told(error)
+            self._rounds.stopping.wait(_OUTAGE_DELAY_S)
         finally:
             with self._lock:
                 self._going.pop(placement_id, None)
 
-    def _run(self) -> None:
-        failing = False
-        rounds_to_sweep = 0
-        every = max(1, round(_SWEEP_INTERVAL_S / self._terms.poll_interval_s))
-        while not self._stop.wait(_OUTAGE_DELAY_S if failing else self._terms.poll_interval_s):
-            try:
-                self.tick()
-                rounds_to_sweep = (rounds_to_sweep + 1) % every
-                if rounds_to_sweep == 0:
-                    self.sweep()
-            except Exception as error:  # noqa: BLE001 - the database may come back
-                if not failing:
-                    _log.warning("publishing is delayed: %s", describe(error))
-                failing = True
-            else:
-                failing = False
+    def _round(self) -> None:
+        self.tick()
+        if time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + _SWEEP_INTERVAL_S
+            self.sweep()
+
+
+def _told(error: Exception) -> None:
+    _log.warning("publishing is delayed: %s", describe(error))
 
 
 def _in_words(error: Exception) -> str:

@@ -5,7 +5,6 @@ witnesses, nor the other witnesses. Several processes may ask at once; a cosigna
 """
 
 import logging
-import threading
 from dataclasses import dataclass
 
 import httpx
@@ -15,6 +14,7 @@ from app.database import Database
 from app.log import cosignatures, merkle
 from app.log.cosignatures import Uncosigned
 from app.logs import describe
+from app.processes.repeated import Repeated
 from app.witnesses.submission import PATH, SIZE_MEDIA_TYPE, Submission
 
 _log = logging.getLogger("expunge.witnesses")
@@ -50,19 +50,22 @@ class CosignatureCollector:
         self._database = database
         self._url = url.rstrip("/") + PATH
         self._witness = witness
-        self._poll_interval_s = poll_interval_s
         self._timeout_s = timeout_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+        self._rounds = Repeated(
+            "witness",
+            self.tick,
+            pause_s=poll_interval_s,
+            longest_s=_LONGEST_DELAY_S,
+            told=self._tell,
+        )
 
     def start(self) -> None:
         """Ask in the background until ``stop``."""
-        self._thread.start()
+        self._rounds.start()
 
     def stop(self) -> None:
         """Stop asking."""
-        self._stop.set()
-        self._thread.join(_STOP_S)
+        self._rounds.stop(_STOP_S)
 
     def tick(self) -> bool:
         """Have the newest checkpoint cosigned, or raise ``WitnessError``; return False if it is."""
@@ -102,20 +105,9 @@ class CosignatureCollector:
                 answer.status_code, media_type, content.decode("utf-8", errors="replace")
             )
 
-    def _run(self) -> None:
-        delay_s = self._poll_interval_s
-        failing = False
-        while not self._stop.wait(delay_s):
-            try:
-                self.tick()
-            except Exception as error:  # noqa: BLE001 - every failure is retried
-                if not failing:
-                    why = str(error) if isinstance(error, WitnessError) else describe(error)
-                    _log.warning("witness %s has not cosigned: %s", self._witness.name, why)
-                failing = True
-                delay_s = min(max(1.0, 2 * delay_s), _LONGEST_DELAY_S)
-            else:
-                failing, delay_s = False, self._poll_interval_s
+    def _tell(self, error: Exception) -> None:
+        why = str(error) if isinstance(error, WitnessError) else describe(error)
+        _log.warning("witness %s has not cosigned: %s", self._witness.name, why)
 
 
 def _size_in(text: str) -> int:
