@@ -194,13 +194,7 @@ def register(
     parts = typed_parts(source, schema)
     service = configured_client() if client is None else client
     rows = dataset or name
-    described = schema.to_json()
-    service.define_columns(
-        rows,
-        described["columns"],
-        record_id=described["record_id"],
-        subject_id=described["subject_id"],
-    )
+    service.define_columns(rows, **schema.to_json())
     for part in parts:
         service.push_records(rows, to_parquet(part.records))
     definition = {

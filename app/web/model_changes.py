@@ -1,6 +1,8 @@
 """What changes models: their definition and policy, each quoted first; retraining; the end."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from fastapi import Response
 
@@ -12,25 +14,22 @@ from app.models import definitions, endings, policies, retraining
 from app.registry import repository as registry
 from app.services import Services
 from app.web import pages
-from app.web.access import ModelsSender, ModelsWriter
+from app.web.access import ModelsSender, ModelsWriter, Visitor
 from app.web.forms import Form
-from app.web.policy_forms import Choices, definition_of, policy_changes, policy_values, quoted
+from app.web.policy_forms import CHOICES, definition_of, policy_changes, policy_values, quoted
 from app.web.rendering import render
 
 router = pages.router()
 
-_FIRST = {"name": "", "dataset": "", "weights": "train", "recipe": "{}", "task": ""}
 _NETWORK = '{"name": "mlp", "options": {"hidden": [32]}}'
+_FIRST = {"weights": "train", "recipe": "{}", "architecture": _NETWORK}
+_FIRST |= dict.fromkeys(("name", "dataset", "task"), "")
 
 
 @router.get("/new-model")
 def ask(services: ServicesOf, visitor: ModelsWriter) -> Response:
     """Ask for a model's definition."""
-    values = policy_values(Policy()) | _FIRST | {"architecture": _NETWORK}
-    names = _dataset_names(services)
-    return render(
-        "new_model.html", visitor, values=values, datasets=names, choices=Choices(), quote=None
-    )
+    return _form("new_model.html", visitor, Policy(), _FIRST, datasets=_dataset_names(services))
 
 
 @router.post("/new-model/quote")
@@ -41,15 +40,8 @@ def quote_new(services: ServicesOf, visitor: ModelsSender, form: Form, left: Lef
         services.database, definition, max_parameters=services.settings.max_parameters
     )
     quotes = services.planners.quotes(policy=occasion.policy, shape=occasion.shape, left=left)
-    values = policy_values(definition.policy) | {name: form.get(name, "") for name in form}
-    return render(
-        "new_model.html",
-        visitor,
-        values=values,
-        datasets=_dataset_names(services),
-        choices=Choices(),
-        quote=quoted(quotes, definition.policy),
-    )
+    names = _dataset_names(services)
+    return _form("new_model.html", visitor, definition.policy, form, quotes, datasets=names)
 
 
 @router.post("/new-model")
@@ -70,14 +62,7 @@ def show_policy(name: str, services: ServicesOf, visitor: ModelsWriter) -> Respo
     """Show a model's policy in a form."""
     with services.database.transaction() as session:
         policy = Policy.from_json(registry.model_named(session, name).policy)
-    return render(
-        "policy.html",
-        visitor,
-        name=name,
-        values=policy_values(policy),
-        choices=Choices(),
-        quote=None,
-    )
+    return _form("policy.html", visitor, policy, {}, name=name)
 
 
 @router.post("/models/{name}/policy/quote")
@@ -88,14 +73,7 @@ def quote_policy(
     changes = policy_changes(form, fixed=True)
     policy, occasion = policies.changed_occasion(services.database, name, changes)
     quotes = services.planners.quotes(policy=policy, shape=occasion.shape, left=left)
-    return render(
-        "policy.html",
-        visitor,
-        name=name,
-        values=policy_values(policy),
-        choices=Choices(),
-        quote=quoted(quotes, policy),
-    )
+    return _form("policy.html", visitor, policy, {}, quotes, name=name)
 
 
 @router.post("/models/{name}/policy")
@@ -123,6 +101,25 @@ def archive(name: str, services: ServicesOf, _: ModelsSender) -> Response:
     with services.database.transaction() as session:
         endings.archive_model(session, services.blobs, name)
     return pages.redirect(f"/models/{name}")
+
+
+def _form(
+    template: str,
+    visitor: Visitor,
+    policy: Policy,
+    others: Mapping[str, str],
+    quotes: Mapping[str, Any] | None = None,
+    **context: object,
+) -> Response:
+    """Show a form with a policy and other fields, and what was quoted for them."""
+    return render(
+        template,
+        visitor,
+        values=policy_values(policy) | others,
+        choices=CHOICES,
+        quote=None if quotes is None else quoted(quotes, policy),
+        **context,
+    )
 
 
 def _dataset_names(services: Services) -> list[str]:

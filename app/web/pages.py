@@ -11,6 +11,7 @@ from redis import RedisError
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from app.api.protocol.errors import type_of
 from app.domain import errors
 from app.web.forms import ForeignFormError
 from app.web.rendering import render
@@ -39,22 +40,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# The first matching class counts. The messages are the service's own and hold no secret.
-_STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
-    (errors.ForbiddenError, 403, "Not allowed"),
-    (ForeignFormError, 403, "Not sent"),
-    (errors.NotFoundError, 404, "Not found"),
-    (errors.NotReadyError, 404, "Not ready"),
-    (errors.ConflictError, 409, "Not possible now"),
-    (errors.GoneError, 410, "Gone"),
-    (errors.PayloadTooLargeError, 413, "Too large"),
-    (errors.PlanError, 422, "No plan"),
-    (errors.ParameterError, 422, "Not understood"),
-    (errors.CalibrationError, 422, "No plan"),
-    (errors.TooCostlyError, 422, "Takes too long"),
-    (errors.MissingExtraError, 422, "Not installed"),
-    (errors.InvalidInputError, 422, "Not understood"),
-)
+_AS_PAGES = (400, 403, 404, 409, 410, 413, 415, 422)
+"""Their messages are the service's own and hold no secret."""
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -92,9 +79,9 @@ def _error_page(error: Exception) -> Response:
         return _page(503, "Too busy", "The service is busy. Try again soon.")
     if isinstance(error, errors.UnauthenticatedError):
         return redirect(LOGIN)
-    for kind, status, title in _STATUSES:
-        if isinstance(error, kind):
-            return _page(status, title, f"{_said(error)}.")
+    status, title = _heading(error)
+    if status in _AS_PAGES:
+        return _page(status, title, f"{_said(error)}.")
     if isinstance(error, RequestValidationError | DataError):
         return _page(422, "Not understood", "The address or the form holds a wrong value.")
     if isinstance(error, DBAPIError | PoolTimeoutError):
@@ -107,6 +94,16 @@ def _error_page(error: Exception) -> Response:
             "runs continue once Redis is back.",
         )
     raise error
+
+
+def _heading(error: Exception) -> tuple[int, str]:
+    """Return status and title of an error of ours; the API has most of them, too."""
+    if isinstance(error, ForeignFormError):
+        return 403, "Not sent"
+    if isinstance(error, errors.MissingExtraError):
+        return 422, "Not installed"
+    kind = type_of(error) if isinstance(error, errors.ExpungeError) else None
+    return (500, "") if kind is None else (kind.status, kind.title)
 
 
 def _said(error: Exception) -> str:

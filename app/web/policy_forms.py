@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,13 +19,12 @@ _OPTIONAL = {"budget_epochs": float, "retrain_every_s": float, "retrain_after_re
 _OBJECTS = ("architecture", "task", "recipe")
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What the lists of a policy's form offer."""
-
-    mechanisms: tuple[str, ...] = (AUTO, *MECHANISMS)
-    serving: tuple[str, ...] = tuple(Serving)
-    first_release: tuple[str, ...] = tuple(FirstRelease)
+CHOICES = {
+    "mechanisms": (AUTO, *MECHANISMS),
+    "serving": tuple(Serving),
+    "first_release": tuple(FirstRelease),
+}
+"""What the lists of a policy's form offer."""
 
 
 def policy_values(policy: Policy) -> dict[str, str]:

@@ -5,7 +5,6 @@ It is a page like the others: no script, nothing from another host.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request, Response
@@ -22,57 +21,15 @@ _JSON = "application/json"
 _PROBLEM = "application/problem+json"
 
 
-@dataclass(frozen=True)
-class Field:
-    """A parameter, or a member of an object.
-
-    Attributes:
-        name: as it is sent.
-        kind: its type, with links to objects.
-        note: where a parameter goes, or whether a member may be left out.
-        text: what it means, with its default.
-    """
-
-    name: str
-    kind: Markup
-    note: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One call.
-
-    Attributes:
-        method, path, name: what is called, and its operation id.
-        text: paragraphs.
-        scopes: what the caller's key needs.
-        parameters: of the path, the query and the headers.
-        body: media types and types of the body.
-        answers: status, and what it has.
-        example: a command that makes the call.
-    """
-
-    method: str
-    path: str
-    name: str
-    text: list[str]
-    scopes: list[str]
-    parameters: list[Field]
-    body: list[tuple[str, Markup]]
-    answers: list[tuple[str, Markup]]
-    example: str
-
-
 @router.get("/docs")
 def show(request: Request) -> Response:
     """Show the interface to anyone, as ``/openapi.json`` is shown."""
     document = request.app.openapi()
     url = public_url(request.app.state.services.settings)
-    groups: dict[str, list[Operation]] = {}
+    groups: dict[str, list[Json]] = {}
     for path, methods in document["paths"].items():
         for method, found in methods.items():
-            operation = _operation(document, url, method, path, found)
+            operation = _operation(document, url, method.upper(), path, found)
             groups.setdefault(found.get("tags", ["other"])[0], []).append(operation)
     schemas = sorted(document["components"]["schemas"].items())
     objects = [(name, _paragraphs(schema), list(_members(schema))) for name, schema in schemas]
@@ -81,26 +38,30 @@ def show(request: Request) -> Response:
     return render("reference.html", None, groups=groups, objects=objects, notes=notes)
 
 
-def _operation(document: Json, url: str, method: str, path: str, found: Json) -> Operation:
+def _operation(document: Json, url: str, method: str, path: str, found: Json) -> Json:
+    """Return one call, as the template shows it."""
     contents = found.get("requestBody", {}).get("content", {})
-    parameters = [
-        Field(each["name"], _kind(each["schema"]), each["in"], _text(each, each["schema"]))
-        for each in found.get("parameters", [])
-    ]
-    return Operation(
-        method=method.upper(),
-        path=path,
-        name=found["operationId"],
-        text=_paragraphs(found),
-        scopes=[scope for needed in found.get("security", []) for scope in needed["bearer"]],
-        parameters=parameters,
-        body=[(media, _kind(content.get("schema", {}))) for media, content in contents.items()],
-        answers=[
+    return {
+        "name": found["operationId"],
+        "call": f"{method} {path}",
+        "text": _paragraphs(found),
+        "scopes": [scope for need in found.get("security", []) for scope in need["bearer"]],
+        "parameters": [
+            _field(each["name"], each["schema"], each["in"], _text(each, each["schema"]))
+            for each in found.get("parameters", [])
+        ],
+        "body": [(media, _kind(content.get("schema", {}))) for media, content in contents.items()],
+        "answers": [
             (status, _answer(document, answer))
             for status, answer in sorted(found["responses"].items())
         ],
-        example=_example(document, url, method.upper(), path, found),
-    )
+        "example": _example(document, url, method, path, found),
+    }
+
+
+def _field(name: str, schema: Json, note: str, text: str) -> Json:
+    """Return a parameter with where it goes, or a member of an object, which may be optional."""
+    return {"name": name, "kind": _kind(schema), "note": note, "text": text}
 
 
 def _example(document: Json, url: str, method: str, path: str, found: Json) -> str:
@@ -150,10 +111,10 @@ def _answer(document: Json, answer: Json) -> Markup:
     return Markup("{}: {}").format(said, found) if said and found else found or escape(said)
 
 
-def _members(schema: Json) -> Iterator[Field]:
+def _members(schema: Json) -> Iterator[Json]:
     for name, member in schema.get("properties", {}).items():
         note = "" if name in schema.get("required", []) else "optional"
-        yield Field(name, _kind(member), note, _text(member, member))
+        yield _field(name, member, note, _text(member, member))
 
 
 def _text(described: Json, schema: Json) -> str:

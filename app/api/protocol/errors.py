@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from app import log_context
-from app.api.protocol.problem_types import PROBLEM_TYPES
+from app.api.protocol.problem_types import PROBLEM_TYPES, ProblemType
 from app.domain import errors
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
@@ -156,11 +156,16 @@ def _problem(
     return Response(body, kind.status, headers, media_type=PROBLEM_MEDIA_TYPE)
 
 
+def type_of(error: errors.ExpungeError) -> ProblemType | None:
+    """Return the type of problem that an error of ours is; None for those of the operator."""
+    return next((PROBLEM_TYPES[name] for kind, name in _PROBLEMS if isinstance(error, kind)), None)
+
+
 def _of_expunge_error(error: errors.ExpungeError) -> Response:
-    for kind, name in _PROBLEMS:
-        if isinstance(error, kind):
-            return _problem(name, str(error), headers=_headers(error), **_members(error))
-    return _problem("internal", "the service is misconfigured; see its log")
+    kind = type_of(error)
+    if kind is None:
+        return _problem("internal", "the service is misconfigured; see its log")
+    return _problem(kind.name, str(error), headers=_headers(error), **_members(error))
 
 
 def _headers(error: Exception) -> dict[str, str] | None:

@@ -27,11 +27,16 @@ class ProblemType:
         """The value of ``type``."""
         return PREFIX + self.name
 
+    @property
+    def title(self) -> str:
+        """The name in words."""
+        return self.name.replace("-", " ").capitalize()
+
     def body(self, detail: str, members: dict[str, Any]) -> dict[str, Any]:
         """Return the JSON document."""
         return {
             "type": self.uri,
-            "title": self.name.replace("-", " ").capitalize(),
+            "title": self.title,
             "status": self.status,
             "detail": detail,
             **members,

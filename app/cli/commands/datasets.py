@@ -16,7 +16,7 @@ from app.cli.columns import print_columns, print_values
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.dialects import Decimal, Delimiter, Encoding
-from app.cli.files import existing_file
+from app.cli.files import existing_file, json_file
 from app.cli.output import show, wants_json
 from app.cli.pushing import push_parts
 from app.client import ApiError, ExpungeClient
@@ -258,18 +258,11 @@ def _proposal(source: Source, choices: Choices, mapping: Path | None) -> Proposa
         return proposed(source, choices)
     if choices != Choices():
         raise InvalidInputError("--mapping says what all columns are; leave out the other options")
-    encoding = _mapping(mapping)
+    encoding = TableEncoding.from_json(json_file(mapping))
     used = {column.name for column in encoding.columns}
     used |= {encoding.label.name, encoding.record_id, encoding.subject_id or ""}
     ignored = [name for name in source.table.column_names if name not in used]
     return Proposal(encoding, [], ignored)
-
-
-def _mapping(file: Path) -> TableEncoding:
-    try:
-        return TableEncoding.from_json(json.loads(file.read_bytes()))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{file} does not hold JSON") from error
 
 
 def _require_consent(proposal: Proposal, *, accepted: bool) -> None:
@@ -290,7 +283,7 @@ def _require_agreement(
     name: str, encoding: TableEncoding, choices: Choices, mapping: Path | None
 ) -> None:
     option = choices.contradicts(encoding)
-    if mapping is not None and _mapping(mapping) != encoding:
+    if mapping is not None and TableEncoding.from_json(json_file(mapping)) != encoding:
         option = "--mapping"
     if option is not None:
         raise ConflictError(

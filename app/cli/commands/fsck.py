@@ -10,6 +10,8 @@ from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.connection import errors_in_words
+from app.cli.findings import end_with
+from app.cli.output import conclude, say
 from app.key_files import trusted_keys_file
 from app.locations import database_at_rest
 from app.maintenance import fsck as ledger_fsck
@@ -28,6 +30,12 @@ def fsck(
     ] = None,
 ) -> None:
     """Check the whole log and every row of the ledger against it; exit with 1 on any fault."""
+    found: list[dict[str, str]] = []
+
+    def report(fault: ledger_fsck.Fault) -> None:
+        say(f"{fault.where}: {fault.reason}")
+        found.append({"where": fault.where, "reason": fault.reason})
+
     with errors_in_words():
         settings = Settings()
         known = read_trusted_keys((trusted or trusted_keys_file(settings)).read_bytes())
@@ -35,24 +43,18 @@ def fsck(
         kept = [_kept(path, keys) for path in consistent_with or ()]
         with database_at_rest(settings) as database:
             summary = ledger_fsck.check(
-                database,
-                keys=keys,
-                report=_print,
-                kept=kept,
-                witnesses=witness_keys(settings),
+                database, keys=keys, report=report, kept=kept, witnesses=witness_keys(settings)
             )
-    typer.echo(
-        f"{summary.size} entries, {summary.checkpoints} checkpoints, "
-        f"{summary.certificates} certificates, {summary.rows} rows, root {summary.root.hex()}"
-    )
-    if summary.faults:
-        typer.secho(f"{summary.faults} fault(s)", fg="red", err=True)
-        raise typer.Exit(1)
-    typer.secho("no fault", fg="green")
-
-
-def _print(fault: ledger_fsck.Fault) -> None:
-    typer.echo(f"{fault.where}: {fault.reason}")
+    facts = {
+        "entries": summary.size,
+        "checkpoints": summary.checkpoints,
+        "certificates": summary.certificates,
+        "rows": summary.rows,
+    }
+    counts = ", ".join(f"{count} {name}" for name, count in facts.items())
+    say(f"{counts}, root {summary.root.hex()}")
+    conclude(facts | {"root": summary.root.hex(), "faults": found})
+    end_with(summary.faults)
 
 
 def _kept(path: Path, keys: list[Ed25519PublicKey]) -> Checkpoint:

@@ -14,7 +14,7 @@ from app.cli.commands.datasets import Drop, RecordId, Subject, Table
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.dialects import Decimal, Delimiter, Encoding
-from app.cli.files import existing_file
+from app.cli.files import existing_file, json_file
 from app.cli.output import show, wants_json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
@@ -47,16 +47,7 @@ def create(
     'dataset push' then takes files with these columns, of these types.
     """
     with service() as client:
-        schema = _read(columns).to_json()
-        show(
-            client.define_columns(
-                name,
-                schema["columns"],
-                record_id=schema["record_id"],
-                subject_id=schema["subject_id"],
-                public=public,
-            )
-        )
+        show(client.define_columns(name, **_read(columns).to_json(), public=public))
 
 
 def columns(
@@ -87,12 +78,9 @@ def columns(
 
 
 def _read(file: Path) -> TableSchema:
-    try:
-        content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{file} does not hold JSON") from error
+    content = json_file(file)
     known = {"columns", "record_id", "subject_id"}
-    if not isinstance(content, dict) or not set(content) <= known or "columns" not in content:
+    if not set(content) <= known or "columns" not in content:
         raise InvalidInputError(f"{file} must hold an object with {', '.join(sorted(known))}")
     types, record_id = content["columns"], content.get("record_id")
     subject_id = content.get("subject_id")

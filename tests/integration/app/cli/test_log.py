@@ -1,5 +1,6 @@
 """``expunge log``: keeping a checkpoint, and checking the whole log."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ def test_each_fault_is_printed(services: Services, app_database: Engine, public_
     for place in ("2/0", "2/1", "3/0"):
         assert f"node {place}: differs from its entries\n" in answer.stdout
     assert answer.stderr == "3 fault(s)\n"
+    found = json.loads(runner.invoke(app, ["log", "fsck", "--json"]).stdout)
+    assert [fault["where"] for fault in found["faults"]] == ["node 2/0", "node 2/1", "node 3/0"]
+    assert found["entries"] == 10
 
 
 def test_a_rewritten_log_fails_against_a_kept_checkpoint(
