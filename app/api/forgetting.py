@@ -49,14 +49,19 @@ CallbackUrl = Annotated[
 ]
 
 
-class ForgetBody(Body):
-    """Who or what must be forgotten."""
+class PreviewBody(Body):
+    """Who or what would have to be forgotten."""
 
     dataset: Name = Field(examples=["digits"])
     record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS, fail_fast=True)
     subject_ids: list[OwnerId] = Field(
         default_factory=list, max_length=_MAX_IDS, fail_fast=True, examples=[["person-0017"]]
     )
+
+
+class ForgetBody(PreviewBody):
+    """Who or what must be forgotten."""
+
     external_id: ExternalId | None = Field(default=None, examples=["ticket-4711"])
     status_callback_urls: list[CallbackUrl] = Field(
         default_factory=list,
@@ -112,16 +117,6 @@ class Forgetting:
 
 
 ForgettingOf = Annotated[Forgetting, part("forgetting")]
-
-
-class PreviewBody(Body):
-    """Who or what would have to be forgotten."""
-
-    dataset: Name = Field(examples=["digits"])
-    record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS, fail_fast=True)
-    subject_ids: list[OwnerId] = Field(
-        default_factory=list, max_length=_MAX_IDS, fail_fast=True, examples=[["person-0017"]]
-    )
 
 
 class RunPreview(Answer):
