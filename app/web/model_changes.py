@@ -109,13 +109,13 @@ def _form(
     policy: Policy,
     others: Mapping[str, str],
     quotes: Mapping[str, Any] | None = None,
-    **context: object,
+    **context: Any,  # noqa: ANN401 - as of ``render``
 ) -> Response:
     """Show a form with a policy and other fields, and what was quoted for them."""
     return render(
         template,
         visitor,
-        values=policy_values(policy) | others,
+        values={**policy_values(policy), **others},
         choices=CHOICES,
         quote=None if quotes is None else quoted(quotes, policy),
         **context,

@@ -115,7 +115,7 @@ def verify(page: Page) -> None:
     """Verify a certificate that holds."""
     page.set_input_files("#bundle", GOLDEN / "gradient_clipping.certificate.json")
     page.set_input_files("#weights", GOLDEN / "gradient_clipping.safetensors")
-    page.set_input_files("#keys", GOLDEN / "keys.json")
+    page.set_input_files("#keys", GOLDEN / "trusted-keys.json")
     page.get_by_role("button", name="Verify").click()
     page.wait_for_selector(".verdict")
 
@@ -124,7 +124,7 @@ def verify_wrong(page: Page) -> None:
     """Verify a certificate of other weights."""
     page.set_input_files("#bundle", GOLDEN / "gradient_clipping.certificate.json")
     page.set_input_files("#weights", GOLDEN / "retraining.safetensors")
-    page.set_input_files("#keys", GOLDEN / "keys.json")
+    page.set_input_files("#keys", GOLDEN / "trusted-keys.json")
     page.get_by_role("button", name="Verify").click()
     page.wait_for_selector(".verdict")
 
