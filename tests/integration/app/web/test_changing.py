@@ -9,7 +9,7 @@ from html import unescape
 import pytest
 from fastapi.testclient import TestClient
 
-from app.access import api_keys
+from app.access import api_keys, audit_trail
 from app.domain.scopes import Scope
 from app.ledger.new_requests import NewForgetRequest
 from app.log import actor
@@ -69,6 +69,20 @@ def test_a_key_is_made_used_and_revoked(
         {"name": "x", "admin": "on", "expires_on": "2001-01-01"},
     ):
         assert operator.post("/keys", data={"token": token, **wrong}).status_code == 422
+
+
+def test_what_a_form_does_is_done_in_the_name_of_its_sender(
+    operator: TestClient, visitor_of: VisitorOf, services: Services
+) -> None:
+    keys = visitor_of(Scope.ADMIN, name="keeper")
+    for visitor, made in ((keys, "one"), (operator, "two"), (keys, "three")):
+        form = {"token": token_in(visitor.get("/keys").text), "name": made, "admin": "on"}
+        assert visitor.post("/keys", data=form).status_code == 201
+    with services.database.transaction() as session:
+        entries = audit_trail.newest_entries(
+            session, caller=None, kind="key.created", before=None, limit=3
+        )
+    assert [entry.name for entry in entries] == ["keeper", "desk", "keeper"]
 
 
 def test_a_model_is_quoted_made_and_has_its_policy_changed(
