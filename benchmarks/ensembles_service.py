@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -32,7 +33,10 @@ from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
+from app.locations import redis_connection
+from app.monitoring.queue_state import queue_state
 from app.processes.python import python_command
+from app.settings import Settings
 from benchmarks.data import CLASSES, Pictures, load
 from demo.service import data_dir_in, running_service
 from workers.data.forms import classified
@@ -42,8 +46,7 @@ from workers.networks.network import Network
 RESULTS: Final = Path(__file__).parent / "results" / "ensembles_service.json"
 MEMBERS: Final = 4
 _NAME: Final = "pictures"
-_POLL_S: Final = 0.02
-_STARTING_S: Final = 20.0
+_HELD_S: Final = 60
 _TIMEOUT_S: Final = 900.0
 _BATCH_SIZE: Final = 64
 _LEARNING_RATE: Final = 0.05
@@ -66,15 +69,15 @@ class Scale:
     records: int = 20_000
     people: int = 60
     hidden: int = 256
-    epochs: int = 100
+    epochs: int = 60
     rounds: int = 5
 
 
 QUICK: Final = Scale(data="digits", records=1_000, hidden=16, epochs=3, rounds=1)
 
 
-def measure(pictures: Pictures, scale: Scale) -> dict[str, Any]:
-    """Return the seconds of each round's requests, their ratios, and the machine's limit.
+def measure(pictures: Pictures, scale: Scale) -> Iterator[dict[str, Any]]:
+    """Yield, after each round, the seconds of the requests, their ratios and the machine's limit.
 
     Raises:
         RuntimeError: a run failed, or a request concerned other members than all of them.
@@ -85,9 +88,8 @@ def measure(pictures: Pictures, scale: Scale) -> dict[str, Any]:
         folder = Path(directory)
         with running_service(folder) as client, _Trainings(pictures, scale) as trainings:
             _set_up(client, pictures, scale)
-            left = iter(range(scale.records))
-            for _ in range(scale.rounds):
-                ids = [f"record-{next(left)}" for _ in range(2 * scale.people)]
+            for start in range(0, 2 * scale.rounds * scale.people, 2 * scale.people):
+                ids = [f"record-{start + number}" for number in range(2 * scale.people)]
                 with _second_worker(folder):
                     two, two_phases = _answered(client, ids[: scale.people], folder)
                 one, one_phases = _answered(client, ids[scale.people :], folder)
@@ -101,15 +103,16 @@ def measure(pictures: Pictures, scale: Scale) -> dict[str, Any]:
                         "limit": trainings.ratio(),
                     }
                 )
-                print(rounds[-1], flush=True)
-    return {
-        **asdict(scale),
-        "members": MEMBERS,
-        "cores": os.cpu_count(),
-        "round": rounds,
-        "median_ratio": statistics.median(each["ratio"] for each in rounds),
-        "median_limit": statistics.median(each["limit"] for each in rounds),
-    }
+                yield {
+                    "note": pictures.note,
+                    "date": datetime.now(UTC).date().isoformat(),
+                    **asdict(scale),
+                    "members": MEMBERS,
+                    "cores": os.cpu_count(),
+                    "round": rounds,
+                    "median_ratio": statistics.median(each["ratio"] for each in rounds),
+                    "median_limit": statistics.median(each["limit"] for each in rounds),
+                }
 
 
 class _Trainings:
@@ -181,6 +184,8 @@ def _definition(scale: Scale) -> dict[str, Any]:
 
 @contextmanager
 def _second_worker(folder: Path) -> Iterator[None]:
+    """Have a second worker from when it waits for work until the block ends."""
+    redis = redis_connection(Settings(data_dir=data_dir_in(folder)))
     environment = {**os.environ, "EXPUNGE_DATA_DIR": str(data_dir_in(folder))}
     with (folder / "second.log").open("ab") as output:
         worker = subprocess.Popen(
@@ -190,7 +195,9 @@ def _second_worker(folder: Path) -> Iterator[None]:
             stderr=subprocess.STDOUT,
         )
     try:
-        time.sleep(_STARTING_S)
+        while queue_state(redis).states["idle"] < 2:
+            _require(worker.poll() is None, "the second worker starts")
+            time.sleep(0.1)
         yield
     finally:
         worker.send_signal(signal.SIGTERM)
@@ -225,10 +232,10 @@ def _answered(
     """Return the seconds until the certificate, and those of the run's phases."""
     started = time.perf_counter()
     request = client.forget(_NAME, record_ids=record_ids)
-    while not (certificates := client.certificates_of(request["id"])):
-        _require(time.perf_counter() - started < _TIMEOUT_S, "a certificate came")
-        time.sleep(_POLL_S)
+    while request["state"] in ("accepted", "unlearning"):
+        request = client.request(request["id"], wait_s=_HELD_S)
     seconds = time.perf_counter() - started
+    certificates = client.certificates_of(request["id"])
     ended = client.wait_for_request(request["id"], timeout_s=_TIMEOUT_S)
     run = client.run(ended["obligations"][0]["run"])
     trusted = client.trusted_keys()
@@ -256,11 +263,11 @@ def main() -> None:
     scale = QUICK if options.quick else Scale()
     if options.rounds is not None:
         scale = replace(scale, rounds=options.rounds)
-    pictures = load(scale.data)
-    document = {"note": pictures.note, **measure(pictures, scale)}
     results = options.results or (None if options.quick else RESULTS)
-    if results is not None:
-        results.write_text(json.dumps(document, indent=1) + "\n")
+    for document in measure(load(scale.data), scale):
+        print(json.dumps(document["round"][-1]), flush=True)
+        if results is not None:
+            results.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document, indent=1))
 
 

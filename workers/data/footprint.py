@@ -68,10 +68,18 @@ class Footprint:
         rows = self.stock.rows
         return Needs({**self._always(rows, evaluated=rows), "records": self._records(rows)})
 
-    def of_remembered(self) -> Needs:
-        """Return what a run needs that holds the records that are not forgotten."""
-        rows = self.remembered
-        return Needs({**self._always(rows, evaluated=rows), "records": self._records(rows)})
+    def of_member(self, rows: int, *, measured: int) -> Needs:
+        """Return what a run needs of an ensemble whose largest member has so many records.
+
+        Those to be measured on are in memory besides.
+        """
+        return Needs(
+            {
+                **self._always(self.stock.rows, evaluated=measured),
+                "records": self._records(rows),
+                "records to evaluate on": measured * self.record_bytes,
+            }
+        )
 
     def fits(self, allowed: int) -> bool:
         """Return whether to hold all records: three quarters of the allowance must do.

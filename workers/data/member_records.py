@@ -1,19 +1,29 @@
 """An ensemble's records, member by member: in memory only until their member is trained.
 
-Whether a member's records fit into memory follows from that member's own records and from public
-sizes alone, as everything must that decides how it is trained: members are independent.
+A member's records are never streamed: a run whose largest member does not fit is refused before it
+reads one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.datasets import repository as datasets
 from app.domain.errors import GoneError
+from app.services import Services
 from workers.data.examples import Examples
+from workers.data.footprint import Footprint
 from workers.data.forms import FeatureForm
-from workers.data.part import Part
+from workers.data.memory import give_back
+from workers.data.part import Part, ascending
 from workers.data.selecting import Selected
+from workers.data.shards import Read
+from workers.leases.outages import outlast_outages
+
+_SHARE_HELD = 4
+"""What part of the allowance the records of several members may take at once."""
 
 
 class MemberRecords:
@@ -51,23 +61,77 @@ class MemberRecords:
             GoneError: one of them is in no shard any more.
         """
         if member not in self._held:
-            self._read(member)
+            self.read(self._parts(), first=member)
         self._given.add(member)
         selected = self._held.pop(member)
         if not selected.is_complete:
             raise GoneError("a record that a member learns from is not in its shard any more")
         return selected.examples()
 
-    def _read(self, first: int) -> None:
+    def read(self, parts: Iterable[Part], *, first: int = 0) -> None:
+        """Take what ``parts`` have of the ``first`` member, and of as many more as fit."""
         self._held = {each: Selected(self.seqs[each], self._form) for each in self._next(first)}
-        for part in self._parts():
+        for part in parts:
             for selected in self._held.values():
                 selected.take(part)
 
     def _next(self, first: int) -> list[int]:
-        chosen, held = [first], len(self.seqs[first])
-        for member in sorted(self.seqs.keys() - self._given - {first}):
-            if member > first and held + len(self.seqs[member]) <= self._most:
-                chosen.append(member)
-                held += len(self.seqs[member])
+        chosen, held = list[int](), 0
+        for member in sorted(each for each in self.seqs.keys() - self._given if each >= first):
+            held += len(self.seqs[member])
+            if chosen and held > self._most:
+                break
+            chosen.append(member)
         return chosen
+
+
+def member_records(
+    services: Services,
+    dataset_id: str,
+    form: FeatureForm,
+    chosen: Mapping[int, Collection[int]],
+    footprint: Footprint,
+    read: Read,
+    *,
+    allowed: int,
+    check: Callable[[], None],
+    measured: int = 0,
+) -> MemberRecords:
+    """Return what reads the records of members, given by their sequence numbers.
+
+    Args:
+        services: where the dataset's shards are known.
+        dataset_id: of the ensemble.
+        form: what encoded records look like.
+        chosen: by member.
+        footprint: of the run, or of what this worker does of it.
+        read: reads a shard.
+        allowed: the bytes that this worker may use.
+        check: whether the work may continue.
+        measured: how many records are in memory besides, to be measured on.
+
+    Raises:
+        RunFailedError: that needs more memory than this worker may use.
+    """
+    largest = max(map(len, chosen.values()), default=0)
+    needs = footprint.of_member(largest, measured=measured)
+    if needs.total > allowed:
+        needs.refuse(
+            allowed,
+            why="a member of the ensemble has its records in memory, and",
+            advice="define a model with more members, run it on a larger machine",
+        )
+
+    def parts() -> Iterator[Part]:
+        with services.database.transaction() as session:
+            shards = [each.id for each in datasets.shards(session, dataset_id) if each.rows]
+        for shard_id in shards:
+            yield outlast_outages(check, partial(read, shard_id))
+            give_back()
+
+    return MemberRecords(
+        {member: ascending(seqs) for member, seqs in chosen.items()},
+        form,
+        parts,
+        most=allowed // _SHARE_HELD // footprint.record_bytes,
+    )

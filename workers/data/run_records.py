@@ -6,8 +6,7 @@ records are streamed, and where even that is too much, the run is refused with b
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,6 +18,7 @@ from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import RunKind
 from app.ledger import selections
+from app.ledger.ensembles import trainings
 from app.ledger.selections import Selection
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
@@ -28,7 +28,7 @@ from app.registry.tables import ModelRow
 from app.services import Services
 from workers.data.footprint import Footprint
 from workers.data.loading import ModelSpec, Readers, RunData, readers_for
-from workers.data.member_records import MemberRecords
+from workers.data.member_records import member_records
 from workers.data.memory import Needs, allowance, give_back, in_words
 from workers.data.part import Part, ascending
 from workers.data.selecting import Selected
@@ -105,32 +105,39 @@ def _by_member(
 ) -> RunData:
     """Return an ensemble's records: what it is measured on, and what reads each member's.
 
-    All shards are read once before: a record that cannot be encoded fails the run here.
+    Other workers are asked for help before the records are read. All shards are read once here: a
+    record that cannot be encoded fails the run.
 
     Raises:
-        RunFailedError: a member's records need more memory than the run may use.
+        RunFailedError: the run needs more memory than it may use.
     """
     with services.database.transaction() as session:
         shards = [shard.id for shard in datasets.shards(session, model.dataset_id) if shard.rows]
     selection = _begin(services, lease, dimension, shards)
+    groups = [ascending(each) for each in (selection.held_out, selection.forgotten)]
     whole = dimension * model.architecture.networks
-    footprint = footprint_of(services, model, selection.plan, whole)
     members = member_records(
         services,
-        model,
+        model.dataset_id,
+        model.form,
         selection.members,
-        footprint,
+        footprint_of(services, model, selection.plan, whole),
         readers.again,
         allowed=allowed,
         check=lease.check,
+        measured=sum(map(len, groups)),
     )
-    measured = [
-        Selected(ascending(each), model.form) for each in (selection.held_out, selection.forgotten)
-    ]
-    for shard_id in shards:
-        part = outlast_outages(lease.check, partial(readers.first, shard_id))
-        for each in measured:
-            each.take(part)
+    outlast_outages(lease.check, partial(_ask_for_help, services, lease, selection.members))
+    measured = [Selected(group, model.form) for group in groups]
+
+    def parts() -> Iterator[Part]:
+        for shard_id in shards:
+            part = outlast_outages(lease.check, partial(readers.first, shard_id))
+            for each in measured:
+                each.take(part)
+            yield part
+
+    members.read(parts())
     held_out, forgotten = (each.examples() for each in measured)
     return RunData(
         retain=Selected(ascending(()), model.form).examples(),
@@ -142,43 +149,9 @@ def _by_member(
     )
 
 
-def member_records(
-    services: Services,
-    model: ModelSpec,
-    chosen: Mapping[int, Collection[int]],
-    footprint: Footprint,
-    read: Read,
-    *,
-    allowed: int,
-    check: Callable[[], None],
-) -> MemberRecords:
-    """Return what reads the records of members, given by their sequence numbers.
-
-    Raises:
-        RunFailedError: a member's records need more memory than the run may use.
-    """
-    for records in chosen.values():
-        of_member = replace(footprint, remembered=len(records))
-        if not of_member.fits(allowed):
-            of_member.of_remembered().refuse(
-                allowed,
-                why="a member of the ensemble holds its records in memory, and",
-                advice="define a model with more members, run it on a larger machine",
-            )
-
-    def parts() -> Iterator[Part]:
-        with services.database.transaction() as session:
-            shards = [each.id for each in datasets.shards(session, model.dataset_id) if each.rows]
-        for shard_id in shards:
-            yield outlast_outages(check, partial(read, shard_id))
-            give_back()
-
-    return MemberRecords(
-        {member: ascending(seqs) for member, seqs in chosen.items()},
-        model.form,
-        parts,
-        most=allowed // _SHARE_HELD // footprint.record_bytes,
-    )
+def _ask_for_help(services: Services, lease: Lease, members: Collection[int]) -> None:
+    with services.database.transaction() as session:
+        trainings.begin(session, lease.run_id, lease.fencing_token, members)
 
 
 def _samples(lease: Lease, plan: Plan) -> bool:

@@ -17,8 +17,9 @@ from app.processes.stopping import StopSignal
 from app.services import Services
 from workers.data.backbone import starting
 from workers.data.loading import load_model, readers_for
+from workers.data.member_records import member_records
 from workers.data.memory import allowance
-from workers.data.run_records import footprint_of, member_records
+from workers.data.run_records import footprint_of
 from workers.ensembles.lease import MemberLease
 from workers.ensembles.training import train_member
 from workers.leases.attempts import attempted
@@ -67,9 +68,10 @@ def _train(services: Services, lease: MemberLease) -> None:
     network = Network(fresh, device=choose_device(), task=model.task)
     records = member_records(
         services,
-        model,
+        model.dataset_id,
+        model.form,
         {member: seqs},
-        footprint_of(services, model, plan, network.flat.size * model.architecture.networks),
+        footprint_of(services, model, plan, network.flat.size),
         readers_for(services, model, check=lease.check).again,
         allowed=allowance(services.settings.worker_memory),
         check=lease.check,

@@ -133,7 +133,6 @@ def make(
     found: dict[int, Numbers] = dict(_kept(head, records, model.architecture.networks))
     anew = list(records.seqs)
     if anew:
-        _ask(services, lease, anew)
         with lease.phase(Phase.TRAINING):
             found |= _trained_here(services, lease, model, data.plan, records, fresh)
             found |= _handed_over(services, lease, base)
@@ -219,14 +218,6 @@ def _kept(head: Tensors, records: MemberRecords, count: int) -> Iterator[tuple[i
         if member not in found:
             raise RunFailedError("the version's weights are not those of the ensemble")
         yield member, {own: np.asarray(head[name]) for own, name in found[member].items()}
-
-
-def _ask(services: Services, lease: Lease, anew: list[int]) -> None:
-    def begin() -> None:
-        with services.database.transaction() as session:
-            trainings.begin(session, lease.run_id, lease.fencing_token, anew)
-
-    outlast_outages(lease.check, begin)
 
 
 def _trained_here(

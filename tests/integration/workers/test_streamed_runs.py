@@ -23,7 +23,7 @@ from tests.support.streamed import (
     too_little,
     wide_parquet,
 )
-from tests.support.workshop import Workshop, record_ids
+from tests.support.workshop import Held, Workshop, record_ids
 from workers import run as run_module
 from workers.commands.recompute import recompute
 from workers.data.memory import in_words
@@ -33,6 +33,7 @@ from workers.leases.lease import Lease
 from workers.run import execute
 
 RECIPE = {"epochs": 1, "batch_size": 16, "held_out_fraction": 0.2}
+ENSEMBLE = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("logistic"))
 
 
 @pytest.fixture
@@ -166,6 +167,30 @@ def test_what_cannot_even_be_streamed_is_refused_before_a_record_is_read(worksho
     assert f"may use {in_words(least)}" in said
     assert "two windows of records" in said
     assert "push files with fewer rows" in said
+
+
+def test_members_with_what_they_are_measured_on_are_held_or_refused_before_a_record_is_read(
+    workshop, monkeypatch
+):
+    define(workshop, architecture=ENSEMBLE, mechanism="sharded_retraining")
+    one = footprint(workshop.services)
+    whole = replace(one, dimension=ENSEMBLE.members * one.dimension)
+    enough = whole.of_member(RECORDS // 2, measured=RECORDS // 4).total
+    small = whole.of_member(RECORDS // 8, measured=RECORDS // 8).total
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "read", lambda *_: pytest.fail("read a record"))
+        with (
+            confined(workshop.services, small) as smaller,
+            pytest.raises(RunFailedError, match="a member of the ensemble") as caught,
+        ):
+            carry_out(smaller, workshop)
+    said = str(caught.value)
+    assert f"may use {in_words(small)}: define a model with more members" in said
+    assert "records to evaluate on" in said
+    assert is_permanent(caught.value)
+    workshop.give_up(Held(workshop.active_run(), token=1), permanent=False)
+    with confined(workshop.services, enough) as larger:
+        assert carry_out(larger, workshop).state == "published"
 
 
 def test_forgotten_records_and_shards_do_not_decide_how_records_are_batched(workshop):
