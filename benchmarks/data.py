@@ -56,20 +56,23 @@ def data_folder() -> Path:
     return Path(os.environ.get("EXPUNGE_BENCH_DATA", beside))
 
 
-def load(name: str) -> Pictures:
+def load(name: str, *, stand_in: bool = True) -> Pictures:
     """Return ``mnist``, ``cifar10`` or ``digits``; digits where the file of the others is missing.
 
     Raises:
         KeyError: there is no such data set.
+        FileNotFoundError: the file is missing, and nothing is to stand in for it.
     """
     if name == "digits":
         return _digits("")
     file, read = _FILES[name]
     path = data_folder() / file
-    if not path.exists():
+    if path.exists():
+        with np.load(path) as arrays:
+            return read(arrays)
+    if stand_in:
         return _digits(f"{file} was not found: scikit-learn's digits stand in for {name}")
-    with np.load(path) as arrays:
-        return read(arrays)
+    raise FileNotFoundError(f"{path}: see EXPUNGE_BENCH_DATA")
 
 
 def _mnist(arrays: Mapping[str, NDArray[Any]]) -> Pictures:

@@ -90,9 +90,7 @@ def cifar10(*, records: int = RECORDS, tested: int = TESTED, pixels: int = PIXEL
         FileNotFoundError: CIFAR-10 is not in the data folder.
         ModuleNotFoundError: the public network is not installed.
     """
-    pictures = load("cifar10")
-    if pictures.name != "cifar10":
-        raise FileNotFoundError(f"{pictures.note}: see EXPUNGE_BENCH_DATA")
+    pictures = load("cifar10", stand_in=False)
     train, test = _some(pictures, records=records, tested=tested)
     public = network()
     kept = Enlarged(_with_kept_norms(public), pixels)

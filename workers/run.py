@@ -48,7 +48,7 @@ from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
 from workers.distributed.orders import assembled, counted, divided_among
 from workers.distributed.team import ALONE, Team
-from workers.ensembles import run as ensembles
+from workers.ensembles.run import EnsembleRun, Made
 from workers.exact.arithmetic import kernels
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
@@ -129,11 +129,10 @@ def _carry_out(run: _Run) -> None:
     services, lease, model, data = run.services, run.lease, run.model, run.data
     certified: Certified | None = None
     phase: CertifyingPhase | None
-    made: ensembles.Made | None = None
+    made: Made | None = None
     if data.members is not None:
-        made, evaluation = ensembles.carry_out(
-            services, lease, model, data, data.members, run.fresh
-        )
+        ensemble = EnsembleRun(services, lease, model, data, data.members, run.fresh)
+        made, evaluation = ensemble.carry_out()
         tensors, phase = made.tensors, made.phase(data.plan)
     elif _releases_openly(lease, model):
         tensors, phase, evaluation = _train_openly(run)

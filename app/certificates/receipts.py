@@ -6,7 +6,7 @@ compute the commitments to the records; without the salt they look random.
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -100,8 +100,8 @@ def check_receipt(
 
     How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
     Of an ensemble, with ``members``, it is also shown to which of them each record belonged, a
-    subject's all to one; where an older certificate ``since`` did not account for it, that member
-    was trained anew after it.
+    subject's all to one, and that this member was trained anew since the lineage began; where an
+    older certificate ``since`` did not account for the record, after that one.
     """
     if proof is None:
         raise _refusal("the bundle was not made for a request: download it from the request")
@@ -126,8 +126,9 @@ def check_receipt(
     if concerned is None or members is None or not isinstance(forgotten, Forgotten):
         return said
     _require_one_member(proof.covered, concerned, of_subjects)
+    _require_training(concerned.values(), members, after=forgotten.since_version)
     if isinstance(since, Release):
-        _require_training(concerned, members, forgotten, since)
+        _require_training_since(since, concerned, members, forgotten)
     belonged = ", ".join(map(str, sorted(set(concerned.values()))))
     return f"{said}; they belonged to members {belonged}"
 
@@ -163,10 +164,21 @@ def _require_one_member(
 
 
 def _require_training(
+    concerned: Iterable[int], members: Sequence[MemberSection], *, after: int, but: int = 0
+) -> None:
+    """Refuse members that were not trained anew after a version, if it is more than some."""
+    stayed = [member for member in concerned if members[member].trained_in <= after]
+    if len(stayed) > but:
+        raise VerificationError(
+            "receipt", f"member {stayed[0]} was not trained anew without its records"
+        )
+
+
+def _require_training_since(
+    since: Release,
     concerned: Mapping[int, int],
     members: Sequence[MemberSection],
     forgotten: Forgotten,
-    since: Release,
 ) -> None:
     """Refuse members that were not trained anew since an older certificate without their records.
 
@@ -174,14 +186,9 @@ def _require_training(
     added beyond the records that were. Those need no training.
     """
     old = since.forgotten
+    added = [member for place, member in concerned.items() if place >= old.covered.size]
     named_again = (forgotten.covered.size - old.covered.size) - (forgotten.records - old.records)
-    stayed = [
-        member
-        for place, member in concerned.items()
-        if place >= old.covered.size and members[member].trained_in <= since.model.version
-    ]
-    if len(stayed) > named_again:
-        raise _refusal(f"member {stayed[0]} was not trained anew without its records")
+    _require_training(added, members, after=since.model.version, but=named_again)
 
 
 def _require_every_id(

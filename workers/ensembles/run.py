@@ -76,213 +76,188 @@ class Made:
         )
 
 
-def carry_out(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    data: RunData,
-    records: MemberRecords,
-    fresh: Callable[[], nn.Module],
-) -> tuple[Made, dict[str, Any]]:
-    """Train the members that are concerned; return all of them, and what they measure.
+@dataclass(frozen=True, eq=False, repr=False)
+class EnsembleRun:
+    """A leased run of an ensemble.
 
-    Raises:
-        RunFailedError: training diverged, or a member does not fit the others.
-    """
-    head: Tensors = {}
-    if lease.kind is not RunKind.TRAIN:
-        head = outlast_outages(lease.check, lambda: load_start(services, lease))
-    reach("after_load")
-    made = make(services, lease, model, data, records, fresh, head)
-    reach("at_target")
-    network = whole(model, fresh, made.tensors)
-    evaluation = measuring.evaluate(lease, data, network)
-    if model.policy.merge_margin is not None and len(data.held_out):
-        evaluation |= merged(model, data, fresh, made, evaluation, model.policy.merge_margin)
-    if model.policy.audit:
-        evaluation["audit"] = audit(model, data, fresh, head, network)
-    return made, evaluation
-
-
-def make(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    data: RunData,
-    records: MemberRecords,
-    fresh: Callable[[], nn.Module],
-    head: Tensors,
-) -> Made:
-    """Train the members concerned on their retained records alone, and keep the others.
-
-    Args:
-        services: where other workers are asked for help.
+    Attributes:
+        services: where members are handed over.
         lease: of the run.
         model: the ensemble.
         data: of the run.
         records: of the members to be trained.
         fresh: builds one member, untrained, on its public weights if there are any.
-        head: the certified version's tensors; empty if there is none.
-
-    Raises:
-        RunFailedError: training diverged, or a member does not fit the others.
     """
-    network = Network(fresh, device=choose_device(), task=model.task)
-    learned, base = tuple(network.flat.shapes), network.base
-    del network
-    found: dict[int, Numbers] = dict(_kept(head, records, model.architecture.networks))
-    anew = list(records.seqs)
-    if anew:
-        with lease.phase(Phase.TRAINING):
-            found |= _trained_here(services, lease, model, data.plan, records, fresh)
-            found |= _handed_over(services, lease, base)
-    return Made(
-        tensors={
-            tensor_name(member, name): tensor
-            for member, own in sorted(found.items())
-            for name, tensor in own.items()
-        },
-        learned=tuple(tensor_name(member, name) for member in sorted(found) for name in learned),
-        anew=frozenset(anew),
-    )
 
+    services: Services
+    lease: Lease
+    model: ModelSpec
+    data: RunData
+    records: MemberRecords
+    fresh: Callable[[], nn.Module]
 
-def whole(model: ModelSpec, fresh: Callable[[], nn.Module], tensors: Tensors) -> Network:
-    """Return the ensemble with these tensors."""
-    task, count = model.description.task, model.architecture.networks
-    network = Network(
-        lambda: Ensemble((fresh() for _ in range(count)), task),
-        device=choose_device(),
-        task=model.task,
-    )
-    network.load(tensors)
-    return network
+    def carry_out(self) -> tuple[Made, dict[str, Any]]:
+        """Train the members that are concerned; return all of them, and what they measure.
 
+        Raises:
+            RunFailedError: training diverged, or a member does not fit the others.
+        """
+        head: Tensors = {}
+        if self.lease.kind is not RunKind.TRAIN:
+            head = outlast_outages(self.lease.check, lambda: load_start(self.services, self.lease))
+        reach("after_load")
+        made = self._make(head)
+        reach("at_target")
+        network = self._whole(made.tensors)
+        evaluation = measuring.evaluate(self.lease, self.data, network)
+        margin = self.model.policy.merge_margin
+        if margin is not None and len(self.data.held_out):
+            evaluation |= self._merged(made.tensors, evaluation, margin)
+        if self.model.policy.audit:
+            evaluation["audit"] = self._audit(head, network)
+        return made, evaluation
 
-def merged(
-    model: ModelSpec,
-    data: RunData,
-    fresh: Callable[[], nn.Module],
-    made: Made,
-    evaluation: Mapping[str, Any],
-    margin: float,
-) -> dict[str, Any]:
-    """Return the certificate's ``merged`` field: whether the members' average is offered.
+    def _make(self, head: Tensors) -> Made:
+        """Train the members concerned on their retained records alone, and keep the others.
 
-    Nothing, if its score is not a number: such an average is useless.
-    """
-    found = by_member(made.tensors) or {}
-    members = [
-        {own: made.tensors[name] for own, name in names.items()}
-        for _, names in sorted(found.items())
-    ]
-    network = Network(fresh, device=choose_device(), task=model.task)
-    network.load(averaged(members))
-    metric = metric_compared(evaluation["headline"])
-    measured = network.evaluate(data.held_out)
-    score = measured.mean_loss if metric == LOSS else measured.metrics.get(metric)
-    ensemble = score_of(evaluation, metric)
-    if score is None or ensemble is None or not math.isfinite(score):
-        return {}
-    offered = is_offered(ensemble=ensemble, merged=score, margin=margin, metric=metric)
-    return {"merged": {"metric": metric, "score": score, "margin": margin, "offered": offered}}
-
-
-def audit(
-    model: ModelSpec,
-    data: RunData,
-    fresh: Callable[[], nn.Module],
-    head: Tensors,
-    network: Network,
-) -> dict[str, Any]:
-    """Return the certificate's ``audit`` field: an attack on the head, and on the new ensemble."""
-    counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
-    if not data.auditable or not head:
-        return unmeasured_audit(**counts)
-    records = {"forgotten": data.forgotten, "held_out": data.held_out}
-    before = whole(model, fresh, head)
-    try:
-        return measured_audit(
-            auc_before=membership_auc(before, **records),
-            auc_after=membership_auc(network, **records),
-            **counts,
+        ``head`` are the certified version's tensors; empty if there is none.
+        """
+        network = self._member()
+        learned, base = tuple(network.flat.shapes), network.base
+        del network
+        found: dict[int, Numbers] = dict(self._kept(head))
+        if self.records.seqs:
+            with self.lease.phase(Phase.TRAINING):
+                found |= self._trained_here()
+                found |= self._handed_over(base)
+        return Made(
+            tensors={
+                tensor_name(member, name): tensor
+                for member, own in sorted(found.items())
+                for name, tensor in own.items()
+            },
+            learned=tuple(
+                tensor_name(member, name) for member in sorted(found) for name in learned
+            ),
+            anew=frozenset(self.records.seqs),
         )
-    finally:
-        before.destroy()
 
+    def _member(self) -> Network:
+        return Network(self.fresh, device=choose_device(), task=self.model.task)
 
-def _kept(head: Tensors, records: MemberRecords, count: int) -> Iterator[tuple[int, Numbers]]:
-    """Yield the members that stay, with the certified version's tensors."""
-    found = by_member(head) or {}
-    for member in sorted(set(range(count)) - records.seqs.keys()):
-        if member not in found:
-            raise RunFailedError("the version's weights are not those of the ensemble")
-        yield member, {own: np.asarray(head[name]) for own, name in found[member].items()}
+    def _whole(self, tensors: Tensors) -> Network:
+        """Return the ensemble with these tensors."""
+        members = (self.fresh() for _ in range(self.model.architecture.networks))
+        network = Network(
+            lambda: Ensemble(members, self.model.description.task),
+            device=choose_device(),
+            task=self.model.task,
+        )
+        network.load(tensors)
+        return network
 
+    def _merged(
+        self, tensors: Numbers, evaluation: Mapping[str, Any], margin: float
+    ) -> dict[str, Any]:
+        """Return the certificate's ``merged`` field: whether the members' average is offered.
 
-def _trained_here(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    plan: Plan,
-    records: MemberRecords,
-    fresh: Callable[[], nn.Module],
-) -> dict[int, Numbers]:
-    """Train members until none waits and no other worker trains one."""
-    trained: dict[int, Numbers] = {}
-    progress = _Progress(
-        halfway("mid_training", step_reporter(lease)),
-        len(records.seqs),
-        count=lambda: _finished(services, lease),
-    )
-    while progress.finished < progress.members:
-        taken = outlast_outages(lease.check, lambda: _take(services, lease))
-        if taken is None:
-            progress.finished = outlast_outages(lease.check, lambda: _finished(services, lease))
-            lease.check()
-            time.sleep(_POLL_S if progress.finished < progress.members else 0)
-            continue
-        examples = records.of(taken.member)
-        with ram_only():
-            made = train_member(model, plan, examples, fresh, progress.report)
-        trained[taken.member] = made.tensors
-        outlast_outages(lease.check, partial(_finish, services, taken))
-        progress.finished += 1
-    return trained
+        Nothing, if its score is no number: such an average is of no use to anybody.
+        """
+        members = sorted((by_member(tensors) or {}).items())
+        network = self._member()
+        network.load(
+            averaged([{own: tensors[name] for own, name in each.items()} for _, each in members])
+        )
+        metric = metric_compared(evaluation["headline"])
+        measured = network.evaluate(self.data.held_out)
+        score = measured.mean_loss if metric == LOSS else measured.metrics.get(metric)
+        ensemble = score_of(evaluation, metric)
+        if score is None or ensemble is None or not math.isfinite(score):
+            return {}
+        offered = is_offered(ensemble=ensemble, merged=score, margin=margin, metric=metric)
+        return {"merged": {"metric": metric, "score": score, "margin": margin, "offered": offered}}
 
-
-def _take(services: Services, lease: Lease) -> HeldMember | None:
-    with services.database.transaction() as session:
-        row = trainings.take(session, lease.run_id, lease_s=None)
-        return None if row is None else HeldMember.of(row)
-
-
-def _finish(services: Services, held: HeldMember) -> None:
-    with services.database.transaction() as session:
-        trainings.finish(session, held, blob_id=None)
-
-
-def _finished(services: Services, lease: Lease) -> int:
-    with services.database.transaction() as session:
-        rows = trainings.all_of(session, lease.run_id)
-        return sum(row.state == MemberState.DONE for row in rows)
-
-
-def _handed_over(services: Services, lease: Lease, base: BaseDigest | None) -> dict[int, Numbers]:
-    """Return the members that other workers have trained."""
-    with services.database.transaction() as session:
-        rows = trainings.all_of(session, lease.run_id)
-        blobs = {row.member: row.blob_id for row in rows if row.blob_id is not None}
-    found: dict[int, Numbers] = {}
-    for member, blob_id in blobs.items():
-        content = outlast_outages(lease.check, partial(services.blobs.read, blob_id))
-        if _base_of(content) != (None if base is None else base.sha256):
-            raise RunFailedError(
-                "another worker's factory builds the network on another base: give all workers "
-                "the same package"
+    def _audit(self, head: Tensors, network: Network) -> dict[str, Any]:
+        """Return the certificate's ``audit`` field: an attack on the head, and on the ensemble."""
+        records = {"forgotten": self.data.forgotten, "held_out": self.data.held_out}
+        counts = {name: len(each) for name, each in records.items()}
+        if not self.data.auditable or not head:
+            return unmeasured_audit(**counts)
+        before = self._whole(head)
+        try:
+            return measured_audit(
+                auc_before=membership_auc(before, **records),
+                auc_after=membership_auc(network, **records),
+                **counts,
             )
-        found[member] = safetensors.numpy.load(content)
-    return found
+        finally:
+            before.destroy()
+
+    def _kept(self, head: Tensors) -> Iterator[tuple[int, Numbers]]:
+        """Yield the members that stay, with the certified version's tensors."""
+        found = by_member(head) or {}
+        stay = set(range(self.model.architecture.networks)) - self.records.seqs.keys()
+        for member in sorted(stay):
+            if member not in found:
+                raise RunFailedError("the version's weights are not those of the ensemble")
+            yield member, {own: np.asarray(head[name]) for own, name in found[member].items()}
+
+    def _trained_here(self) -> dict[int, Numbers]:
+        """Train members until none waits and no other worker trains one."""
+        trained: dict[int, Numbers] = {}
+        progress = _Progress(
+            halfway("mid_training", step_reporter(self.lease)),
+            len(self.records.seqs),
+            count=self._finished,
+        )
+        while progress.finished < progress.members:
+            taken = outlast_outages(self.lease.check, self._take)
+            if taken is None:
+                progress.finished = outlast_outages(self.lease.check, self._finished)
+                self.lease.check()
+                time.sleep(_POLL_S if progress.finished < progress.members else 0)
+                continue
+            examples = self.records.of(taken.member)
+            with ram_only():
+                made = train_member(
+                    self.model, self.data.plan, examples, self.fresh, progress.report
+                )
+            trained[taken.member] = made.tensors
+            outlast_outages(self.lease.check, partial(self._finish, taken))
+            progress.finished += 1
+        return trained
+
+    def _take(self) -> HeldMember | None:
+        with self.services.database.transaction() as session:
+            row = trainings.take(session, self.lease.run_id, lease_s=None)
+            return None if row is None else HeldMember.of(row)
+
+    def _finish(self, held: HeldMember) -> None:
+        with self.services.database.transaction() as session:
+            trainings.finish(session, held, blob_id=None)
+
+    def _finished(self) -> int:
+        return sum(state == MemberState.DONE for _, state, _ in self._states())
+
+    def _states(self) -> list[tuple[int, str, str | None]]:
+        with self.services.database.transaction() as session:
+            rows = trainings.all_of(session, self.lease.run_id)
+            return [(row.member, row.state, row.blob_id) for row in rows]
+
+    def _handed_over(self, base: BaseDigest | None) -> dict[int, Numbers]:
+        """Return the members that other workers have trained."""
+        found: dict[int, Numbers] = {}
+        for member, _, blob_id in outlast_outages(self.lease.check, self._states):
+            if blob_id is None:
+                continue
+            content = outlast_outages(self.lease.check, partial(self.services.blobs.read, blob_id))
+            if _base_of(content) != (None if base is None else base.sha256):
+                raise RunFailedError(
+                    "another worker's factory builds the network on another base: give all "
+                    "workers the same package"
+                )
+            found[member] = safetensors.numpy.load(content)
+        return found
 
 
 def _base_of(content: bytes) -> str | None:

@@ -233,12 +233,12 @@ BEFORE = read_statement(json.dumps(synthetic()["sharded_retraining"].statement).
 def of_members(
     record: int,
     person: tuple[int, int],
-    trained_in: tuple[int, ...] = (1, 2, 2),
+    trained_in: tuple[int, ...] = (2, 3, 3),
     *,
     since: Release | None = None,
     records: int = len(LEARNED),
 ) -> str:
-    """Check a receipt of three covered records of an ensemble in its second version."""
+    """Check a receipt of three covered records of an ensemble in its third version."""
     member = dict.fromkeys(LEARNED, 0) | dict(
         zip([RECORD, *PERSON], (record, *person), strict=True)
     )
@@ -259,13 +259,13 @@ def of_members(
 
 
 def before(size: int) -> Release:
-    """Return the first version's certificate, with so many records and commitments."""
+    """Return the second version's certificate, with so many records and commitments."""
     predicate = BEFORE.predicate
     assert isinstance(predicate, Release)
     forgotten = predicate.forgotten.model_copy(
         update={"records": size, "covered": Tree(size=size, root="cd" * 32)}
     )
-    model = predicate.model.model_copy(update={"version": 1})
+    model = predicate.model.model_copy(update={"version": 2})
     return predicate.model_copy(update={"forgotten": forgotten, "model": model})
 
 
@@ -276,6 +276,12 @@ def test_a_receipt_shows_to_which_members_its_records_belonged() -> None:
 def test_a_subject_in_two_members_is_refused() -> None:
     with pytest.raises(VerificationError, match="subject's records belonged to several members"):
         of_members(1, (1, 2))
+
+
+def test_a_member_has_to_be_trained_since_its_lineage_began_though_others_were() -> None:
+    """That needs no older certificate."""
+    with pytest.raises(VerificationError, match="member 0 was not trained anew"):
+        of_members(0, (2, 2), trained_in=(1, 3, 3))
 
 
 def test_a_member_has_to_be_trained_without_the_records_that_were_added_to_it() -> None:
