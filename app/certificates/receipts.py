@@ -169,9 +169,7 @@ def _require_training(
     """Refuse members that were not trained anew after a version, if it is more than some."""
     stayed = [member for member in concerned if members[member].trained_in <= after]
     if len(stayed) > but:
-        raise VerificationError(
-            "receipt", f"member {stayed[0]} was not trained anew without its records"
-        )
+        raise _refusal(f"member {stayed[0]} was not trained anew without its records")
 
 
 def _require_training_since(
