@@ -95,8 +95,8 @@ LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --
 lock:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/pip install --quiet --constraint constraints.txt uv
-	$(LOCK) --extra worker --extra vault --output-file requirements.lock
-	$(LOCK) --extra worker --extra vault --extra onnx --extra bench --extra dev --output-file requirements-dev.lock
+	$(LOCK) --extra worker --extra vault --extra otel --output-file requirements.lock
+	$(LOCK) --extra worker --extra vault --extra otel --extra onnx --extra bench --extra dev --output-file requirements-dev.lock
 	$(LOCK) --extra torch --output-file examples/bridges/requirements.lock examples/bridges/requirements.in
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--constraint constraints.txt docs/requirements.in --output-file docs/requirements.lock

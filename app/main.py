@@ -63,6 +63,8 @@ def create_app(services: Services) -> FastAPI:
         # app/web/reference.py has one without.
         docs_url=None,
         redoc_url=None,
+        # FastAPI's own spans and logs of requests name paths, and quote what was wrong in a body.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
     app.state.gate = _gate(services)

@@ -47,7 +47,7 @@ from app.locations import (
 )
 from app.log import actor, checkpoints, signing_keys
 from app.logs import describe
-from app.models.releases import Releases, served
+from app.models.releases import Releases, answered_by, served
 from app.planning.planners import Planners
 from app.publishing.publisher import Publisher
 from app.publishing.publisher import Terms as PublishingTerms
@@ -153,7 +153,7 @@ class Services:
             poll_interval_s=settings.poll_interval_s, check_s=settings.publish_check_s
         )
         targets = targets_of(settings.publishers)
-        return Publisher(self.database, targets, releases.of, served, terms)
+        return Publisher(self.database, targets, releases.of, served, answered_by, terms)
 
     def cosignature_collectors(self) -> list[CosignatureCollector]:
         """Return what asks the log's witnesses, one for each."""

@@ -63,6 +63,9 @@ class Settings(BaseSettings):
         environment: ``production`` refuses every stand-in that is named insecure.
         log_format: ``json`` writes one object a line, and a line for every request.
         metrics_public: whether ``/metrics`` answers without an API key.
+        traces: whether traces of forget requests are sent, by OTLP over HTTP to where the
+            variables of OpenTelemetry say (``OTEL_EXPORTER_OTLP_ENDPOINT``). Needs the extra
+            ``otel``.
         host: the address where the API listens.
         port: the port where the API listens.
         api_url: where the command line finds the API; the host and port above when unset.
@@ -173,6 +176,7 @@ class Settings(BaseSettings):
     environment: Literal["production", "development", "test"] = "production"
     log_format: Literal["text", "json"] = "text"
     metrics_public: bool = False
+    traces: bool = False
     host: str = "127.0.0.1"
     port: int = Field(default=8100, ge=0, le=65535)
     api_url: str | None = None

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from rq import Queue
 from sqlalchemy import func
@@ -29,6 +30,8 @@ from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
 from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
+from app.tracing.handing import at_commit
+from workers.leases import traces
 from workers.queue import (
     enqueue_import,
     enqueue_members,
@@ -102,6 +105,7 @@ class Dispatcher:
             row = repository.expired_run(session, lease_s=settings.lease_s)
             if row is None:
                 return False
+            at_commit(session, partial(traces.spans_of_silent, session, row))
             runs.give_up_attempt(
                 session,
                 row,
@@ -117,7 +121,9 @@ class Dispatcher:
         with self._services.database.transaction() as session:
             for row in outbox.due(session, outbox.Topic.ENQUEUE_RUN):
                 enqueue_run(self._queue, row.subject_id)
-                repository.run(session, row.subject_id).enqueued_at = func.clock_timestamp()
+                run = repository.run(session, row.subject_id)
+                at_commit(session, partial(traces.spans_of_enqueued, session, run, row))
+                run.enqueued_at = func.clock_timestamp()
                 session.delete(row)
 
     def _enqueue_members(self) -> None:

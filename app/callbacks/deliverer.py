@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -24,6 +24,8 @@ from app.database import Database
 from app.domain.errors import CallbackError
 from app.logs import describe
 from app.processes.repeated import Repeated
+from app.tracing.handing import hand_over
+from app.tracing.spans import Facts, Span, Step, Work
 
 _log = logging.getLogger("expunge.callbacks")
 _CAPACITY = 16
@@ -99,9 +101,11 @@ class Deliverer:
 
     def deliver(self, delivery: Delivery) -> EventState:
         """Post one delivery and record its outcome; return the event's new state."""
+        begun_ns = time.time_ns()
         outcome = self._attempt(delivery)
         with self._database.transaction() as session:
             state = repository.note(session, delivery, outcome)
+        hand_over(lambda: _spans(delivery, outcome, begun_ns))
         if state is EventState.DEAD:
             _log.warning("callback %s is dead: %s", delivery.event_id, outcome.failure)
         return state
@@ -170,3 +174,14 @@ class Deliverer:
 
 def _told(error: Exception) -> None:
     _log.warning("callbacks are delayed: %s", describe(error))
+
+
+def _spans(delivery: Delivery, outcome: Outcome, begun_ns: int) -> Iterable[Span]:
+    """Return what the trace of a request says of one attempt to deliver a callback about it."""
+    request_id = delivery.facts.get("request")
+    if request_id is None:  # it is about a whole subject request
+        return ()
+    work = Work(("callback", delivery.event_id, delivery.attempt), [request_id])
+    error = None if outcome.result is Result.DELIVERED else CallbackError.__name__
+    facts = Facts(attempt=delivery.attempt, state=outcome.result)
+    return work.spans(Step.CALLBACK, begun_ns=begun_ns, facts=facts, error=error)

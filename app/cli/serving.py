@@ -2,6 +2,8 @@
 
 import gc
 import resource
+import signal
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
@@ -11,6 +13,7 @@ from app.api.protocol.connections import Connections
 from app.api.protocol.watching import Watcher
 from app.main import app_from_environment
 from app.planning.planners import Planners
+from app.processes.stopping import StopSignal
 from app.settings import Settings
 
 _SHUTDOWN_S = 5
@@ -41,6 +44,25 @@ def prepared(settings: Settings) -> uvicorn.Server:
     gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s
     config = uvicorn.Config(app, **server_options(settings))
     return _Server(config, app.state.watcher, app.state.services.planners)
+
+
+def run(server: uvicorn.Server, meanwhile: AbstractContextManager[None]) -> None:
+    """Serve until a signal, leave ``meanwhile``, and end by the signal.
+
+    uvicorn raises the signal again as soon as it has stopped, which would end the process at once.
+    """
+    ended = StopSignal()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+        server.handle_exit(number, frame)
+
+    signal.signal(signal.SIGTERM, end)
+    with meanwhile:
+        server.run()
+    if ended.is_set():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
 
 
 def server_options(settings: Settings) -> dict[str, Any]:

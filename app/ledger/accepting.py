@@ -35,6 +35,8 @@ from app.ledger.standing import Standing, standings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
 from app.log import actor
+from app.tracing.handing import at_commit
+from app.tracing.spans import Span, nanoseconds, span_of_request
 
 
 def utc_now() -> datetime:
@@ -104,6 +106,7 @@ class Acceptance:
             batch = _Batch(session, self, self.clock())
             answers |= zip(places, batch.accept(name, [calls[i] for i in places]), strict=True)
             batch.certify(self.signer, now=self.clock())
+            at_commit(session, batch.spans)
         return [answers[i] for i in range(len(calls))]
 
 
@@ -151,6 +154,11 @@ class _Batch:
                 enter(self._session, new.row, state_of(owed | certified))
         if ended:
             repository.store_states(self._session, [new.row for new in ended])
+
+    def spans(self) -> Iterator[Span]:
+        """Yield what traces say of the new requests."""
+        for row in (new.row for new in self._new):
+            yield span_of_request(row.id, begun_ns=nanoseconds(self._now), state=row.state)
 
     def _earlier_requests(
         self, calls: Sequence[Call], dedup_keys: Sequence[DedupKeys]

@@ -9,7 +9,9 @@ Requests wait only for objects of their own dataset. Where one cannot be erased 
 continue.
 """
 
+import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import groupby
 
 from app.database import Database
@@ -17,6 +19,8 @@ from app.domain.errors import ExpungeError
 from app.ledger import publication, repository
 from app.ledger.requests import ForgetRequests
 from app.storage.blobs import Blobs
+from app.tracing.handing import at_commit
+from app.tracing.spans import Facts, Step, Work
 
 
 class Completion:
@@ -50,6 +54,7 @@ class Completion:
     def _complete(
         self, dataset_id: str, ids: Sequence[str], failures: list[ExpungeError], *, wait: bool
     ) -> None:
+        begun_ns = time.time_ns()
         erased = []
         for request_id in ids:
             try:
@@ -61,7 +66,10 @@ class Completion:
         self._sweep(dataset_id)
         for request_id in erased:
             with self._database.transaction() as session:
-                self._requests.complete(session, request_id)
+                if self._requests.complete(session, request_id):
+                    work = Work(("erase", request_id), [request_id])
+                    spans = partial(work.spans, Step.ERASE, begun_ns=begun_ns, facts=Facts())
+                    at_commit(session, spans)
 
     def clean_up(self) -> None:
         """Complete what is certified and shred what was given up, each even if the other fails."""

@@ -3,7 +3,10 @@
 A model of whose training records none is left cannot unlearn: it is withdrawn instead.
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -20,6 +23,8 @@ from app.registry.membership import membership_of
 from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs
+from app.tracing.handing import at_commit
+from app.tracing.spans import Facts, Step, Work
 
 
 def schedule_due(database: Database, blobs: Blobs) -> None:
@@ -62,7 +67,9 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
     policy any more, they fail with the reason. The outbox's rows are then removed; but if the model
     changed while its run was planned, they stay for the next time.
     """
-    occasion, forecast, refusal = None, None, ""
+    begun_ns = time.time_ns()
+    occasion, forecast = None, None
+    refusal: Exception | None = None
     try:
         with database.transaction() as session:
             model = session.get_one(ModelRow, model_id)
@@ -71,7 +78,7 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
         if occasion is not None:
             forecast = occasion.forecast()
     except (PlanError, ParameterError, CalibrationError) as error:
-        refusal = str(error)
+        refusal = error
     with database.transaction() as session:
         model = session.get_one(ModelRow, model_id, with_for_update=True)
         obligations = _waiting_obligations(session, model)
@@ -80,12 +87,20 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
         outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
         if not obligations:
             return None
-        if forecast is None:
-            end_unmet(session, obligations, ObligationState.FAILED, refusal)
-            return None
         # Without a version, the model owes a run for uploaded weights that were never certified.
         kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
-        return create_run(session, model, kind, forecast)
+        run = None
+        facts = Facts(model=model.name, run_kind=kind)
+        if forecast is None:
+            end_unmet(session, obligations, ObligationState.FAILED, str(refusal))
+        else:
+            run = create_run(session, model, kind, forecast)
+            facts = replace(facts, run=run.id, mechanism=forecast.plan.mechanism)
+        work = Work(("plan", model.id, begun_ns), [each.request_id for each in obligations])
+        failed = None if refusal is None else type(refusal).__name__
+        spans = partial(work.spans, Step.PLAN, begun_ns=begun_ns, facts=facts, error=failed)
+        at_commit(session, spans)
+        return run
 
 
 def _waiting_obligations(session: Session, model: ModelRow) -> Sequence[ObligationRow]:

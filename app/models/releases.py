@@ -11,6 +11,7 @@ from app.certificates.cosignature import WitnessKey
 from app.certificates.signing import StatementSigner, statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS, Release
+from app.ledger import repository
 from app.ledger.certificates import issued
 from app.ledger.certificates.bundles import bundle_of
 from app.models import serving
@@ -24,6 +25,12 @@ def served(session: Session, model: ModelRow) -> tuple[str | None, str | None]:
     """Return the ids of the version that a model serves now, and of its certificate, or none."""
     version = serving.find_current_version(session, model)
     return (None, None) if version is None else (version.id, version.certificate_id)
+
+
+def answered_by(session: Session, version_id: str) -> Sequence[str]:
+    """Return the forget requests that a version was made for."""
+    version = session.get_one(VersionRow, version_id)
+    return [owed.request_id for owed in repository.obligations_of_run(session, version.run_id)]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from app.processes.python import python_command
 
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
+PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
 _FIXED = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -26,7 +27,7 @@ def start(
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Run a module; ``pipe`` is its standard input and output, ``pass_fds`` are files for it."""
-    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.Popen(
         python_command(module, *arguments),

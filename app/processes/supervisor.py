@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.logs import describe
@@ -57,18 +57,25 @@ class Backoff:
 
 @dataclass
 class Child:
-    """A process to keep running."""
+    """A process to keep running; it has this one's variables unless ``environment`` is given."""
 
     name: str
     command: Sequence[str]
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
+    pass_fds: Sequence[int] = ()
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     backoff: Backoff = field(default_factory=Backoff)
 
     def start(self) -> None:
         """Start the process in its own session, so that only this module stops it."""
         self.backoff.note_start(time.monotonic())
-        environment = os.environ | {_SUPERVISOR: str(os.getpid())}
-        self.process = subprocess.Popen(self.command, env=environment, start_new_session=True)
+        given = os.environ if self.environment is None else self.environment
+        self.process = subprocess.Popen(
+            self.command,
+            env={**given, _SUPERVISOR: str(os.getpid())},
+            pass_fds=self.pass_fds,
+            start_new_session=True,
+        )
 
     def has_ended(self) -> bool:
         """Return whether the process is not running."""

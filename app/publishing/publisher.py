@@ -11,8 +11,9 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -29,11 +30,15 @@ from app.publishing import repository
 from app.publishing.lock import alone
 from app.publishing.target import Subject, Target
 from app.registry.tables import ModelRow
+from app.tracing.handing import at_commit, is_on
+from app.tracing.spans import Facts, Step, Work
 
 ReleaseOf = Callable[[Session, ModelRow], Release | None]
 """Returns what is served of a model now."""
 ServedOf = Callable[[Session, ModelRow], tuple[str | None, str | None]]
 """Returns the ids of the version that is served now, and of its certificate."""
+AnsweredBy = Callable[[Session, str], Sequence[str]]
+"""Returns the forget requests that a version was made for."""
 
 _log = logging.getLogger("expunge.publishing")
 _CAPACITY = 8
@@ -65,12 +70,14 @@ class Publisher:
         targets: Mapping[str, Target],
         release_of: ReleaseOf,
         served_of: ServedOf,
+        answered_by: AnsweredBy,
         terms: Terms,
     ) -> None:
         self._database = database
         self._targets = targets
         self._release_of = release_of
         self._served_of = served_of
+        self._answered_by = answered_by
         self._terms = terms
         self._going: dict[str, tuple[str, threading.Thread]] = {}
         self._lock = threading.Lock()
@@ -136,6 +143,8 @@ class Publisher:
             return is_alone
 
     def _settle(self, connection: Connection, placement_id: str) -> None:
+        begun_ns = time.time_ns()
+        requests: Sequence[str] = ()
         with actor.acting_as(actor.SERVICE), self._database.transaction() as session:
             row = repository.locked(session, placement_id)
             if row.due_at is None:
@@ -143,9 +152,15 @@ class Publisher:
             model = session.get_one(ModelRow, row.model_id)
             generation, attempts, target_name = row.generation, row.attempts, row.target
             release = self._release_of(session, model) if row.is_wanted else None
-            repository.note_begun(session, row, release)
+            is_new = repository.note_begun(session, row, release)
+            if is_on() and release is not None and is_new:
+                requests = self._answered_by(session, release.version_id)
             subject = Subject(model.id, model.name)
         reach("publishing_noted")
+
+        facts = Facts(model=subject.name, target=target_name, attempt=attempts + 1)
+        work = Work(("publish", placement_id, generation, attempts), requests)
+        spans = partial(work.spans, Step.PUBLISH, begun_ns=begun_ns, facts=facts)
 
         def step(name: str) -> None:
             reach(f"publishing_{name}")
@@ -159,6 +174,8 @@ class Publisher:
             failure = _in_words(error)
             _log.warning("%s of model %s: %s", target_name, subject.name, failure)
             with self._database.transaction() as session:
+                if requests:
+                    at_commit(session, partial(spans, error=type(error).__name__))
                 row = repository.locked(session, placement_id)
                 repository.note_failed(
                     row, generation=generation, failure=failure, delay_s=_delay_s(attempts)
@@ -170,6 +187,8 @@ class Publisher:
             self._require_current(connection, placement_id, generation)
             row = repository.locked(session, placement_id)
             repository.note_done(session, row, generation=generation)
+            if requests:
+                at_commit(session, spans)
 
     def _require_current(self, connection: Connection, placement_id: str, generation: int) -> None:
         """Raise if the lock is lost with its connection, or something else is wanted."""

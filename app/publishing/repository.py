@@ -127,18 +127,24 @@ def generation(connection: Connection, placement_id: str) -> int:
     return connection.execute(query).scalar_one()
 
 
-def note_begun(session: Session, row: PlacementRow, release: Release | None) -> None:
-    """Note what should be at a target, and before its first byte is sent that it may be there."""
+def note_begun(session: Session, row: PlacementRow, release: Release | None) -> bool:
+    """Note what should be at a target, and before its first byte is sent that it may be there.
+
+    Return whether a version is to be placed that is not known to be there.
+    """
     row.version_id = None if release is None else release.version_id
     row.certificate_id = None if release is None else release.certificate_id
-    if release is None or release.version_id in _present(session, row.id):
-        return
+    if release is None:
+        return False
+    if (present := _present(session, row.id).get(release.version_id)) is not None:
+        return present.placed_at is None
     copy = CopyRow(id=new_id("copy"), placement_id=row.id, version_id=release.version_id)
     session.add(copy)
     session.flush()
     log.append(
         session, "copy.sent", copy=copy.id, at=row.id, version=release.version_id, target=row.target
     )
+    return True
 
 
 def note_done(session: Session, row: PlacementRow, *, generation: int) -> None:

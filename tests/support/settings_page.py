@@ -51,7 +51,7 @@ _GROUPS = {
         "plan_",
         "worker_",
     ),
-    "Logs of the programs": ("environment", "log_"),
+    "Logs and traces of the programs ([more](how-to/traces.md))": ("environment", "log_", "traces"),
     "The transparency log ([more](log.md))": ("checkpoint_", "witnesses"),
     "Who may call, and how often ([more](access.md))": (
         *("oidc_", "requests_", "failed_", "trusted_", "session_", "metrics_"),

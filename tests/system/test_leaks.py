@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 from sqlalchemy import text
 
+from tests.support.collector import Collector
 from tests.support.digits import DATASET, model
 from tests.support.markers import Marker
 from tests.support.patience import PATIENCE_S, until
@@ -25,8 +26,15 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("leaks") / "data") as service:
+def collector():
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory, collector):
+    data_dir = tmp_path_factory.mktemp("leaks") / "data"
+    with running(data_dir, **collector.environment) as service:
         yield service
 
 
@@ -110,7 +118,7 @@ def _superseded_is_shredded(service):
 
 
 @pytest.fixture(scope="module")
-def stopped(service, job):
+def stopped(service, job, collector):
     """What there is once the servers have told all that they hold, and every process has ended.
 
     Objects as somebody reads them who has all keys, and bytes that the database is known to hold.
@@ -120,6 +128,8 @@ def stopped(service, job):
     with service.database() as database, database.transaction() as session:
         record_key = session.scalar(text("SELECT record_key FROM records LIMIT 1"))
     assert service.stop() == 0
+    # What left this machine is searched like all that stays.
+    (service.temporary / "spans").write_bytes(b"\0".join(collector.bodies()))
     return opened, Marker("a pseudonym", bytes(record_key))
 
 
@@ -137,12 +147,17 @@ def test_what_is_kept_is_in_encrypted_objects_alone(job, stopped):
 def test_the_search_reads_the_database_the_dump_and_the_log(job, stopped):
     _, pseudonym = stopped
     read = [str(path) for path in job.places.files()]
-    for part in ("/postgres/base/", "/postgres/pg_wal/", "data.log"):
+    for part in ("/postgres/base/", "/postgres/pg_wal/", "data.log", "/spans"):
         assert any(part in path for path in read), part
     found = [finding.place for finding in job.places.search([pseudonym])]
     assert any("/postgres/base/" in place for place in found)
     assert any("/postgres/pg_wal/" in place for place in found)
     assert "the rows of Postgres" in found
+
+
+def test_the_search_reads_the_traces(job, stopped):
+    found = [finding.place for finding in job.places.search([Marker("a span", b"unlearning")])]
+    assert any(place.endswith("/spans") for place in found)
 
 
 def test_the_search_reads_redis_and_command_lines(job, stopped):

@@ -7,6 +7,7 @@ an outage of Postgres it keeps trying: the lease is lost only when Postgres says
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import Self
 
 from sqlalchemy import Connection
@@ -16,6 +17,8 @@ from app.database import Database
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.logs import describe
 from app.processes.stopping import StopSignal
+from app.tracing.handing import hand_over
+from app.tracing.spans import Span
 
 _log = logging.getLogger("expunge.lease")
 _REPORT_INTERVAL_S = 0.25
@@ -39,12 +42,20 @@ class Holding:
         self._thread = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
+        self._begun_ns = time.time_ns()
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        # Whoever took a lost lease away tells how it ended.
+        if kind is None or not issubclass(kind, LeaseLostError):
+            hand_over(lambda: self._spans(None if kind is None else kind.__name__))
+
+    def _spans(self, error: str | None) -> Iterable[Span]:  # noqa: ARG002 - for those that trace
+        """Return what traces say of the work, which ends now; ``error`` is a type's name."""
+        return ()
 
     def check(self) -> None:
         """Check whether the work may continue; cheap.

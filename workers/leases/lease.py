@@ -9,18 +9,29 @@ from sqlalchemy import Connection
 
 from app.database import Database
 from app.domain.states import Phase, RunKind
-from app.ledger import runs
+from app.ledger import repository, runs
 from app.ledger.reports import with_report
 from app.ledger.tables import RunRow
 from app.processes.stopping import StopSignal
+from app.tracing.spans import Span
+from workers.leases import traces
 from workers.leases.holding import Holding
 
 
 class Lease(Holding):
-    """One attempt at one run, identified by ``run_id`` and ``fencing_token``."""
+    """One attempt at one run, identified by ``run_id`` and ``fencing_token``.
+
+    A ``shared`` one is held by another process as well, which ends the attempt.
+    """
 
     def __init__(
-        self, database: Database, row: RunRow, *, lease_s: float, stop: StopSignal
+        self,
+        database: Database,
+        row: RunRow,
+        *,
+        lease_s: float,
+        stop: StopSignal,
+        shared: bool = False,
     ) -> None:
         super().__init__(database, f"run {row.id}", lease_s=lease_s, stop=stop)
         self.run_id = row.id
@@ -29,6 +40,8 @@ class Lease(Holding):
         self.model_id = row.model_id
         self.plan: Mapping[str, Any] = row.plan
         self.phase_seconds: dict[str, float] = {}
+        self._shared = shared
+        self._phases: list[tuple[Phase, int, int, str | None]] = []
         self._progress: dict[str, object] = {}
         self._points: list[Mapping[str, Any]] = []
 
@@ -58,17 +71,21 @@ class Lease(Holding):
         """
         with database.transaction() as session:
             row = runs.holder(session, run_id, fencing_token)
-            return cls(database, row, lease_s=lease_s, stop=stop)
+            return cls(database, row, lease_s=lease_s, stop=stop, shared=True)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Report a phase and measure its duration."""
         self.report(phase=phase, step=None, total_steps=None, loss=None)
-        started = time.monotonic()
+        begun_ns, started, error = time.time_ns(), time.monotonic(), None
         try:
             yield
+        except Exception as raised:
+            error = type(raised).__name__
+            raise
         finally:
             self.phase_seconds[phase] = round(time.monotonic() - started, 3)
+            self._phases.append((phase, begun_ns, time.time_ns(), error))
 
     def report(self, **progress: object) -> None:
         """Record progress, to be written soon; raises what ``check`` raises."""
@@ -77,6 +94,17 @@ class Lease(Holding):
         if progress.get("step") is not None:
             self._points = with_report(self._points, self._progress)
         self._changed = True
+
+    def _spans(self, error: str | None) -> Iterator[Span]:
+        with self._database.transaction() as session:
+            run, token = repository.run(session, self.run_id), self.fencing_token
+            work = traces.attempt_at(session, run, token)
+            for number, (phase, begun_ns, ended_ns, failed) in enumerate(self._phases):
+                yield work.part(phase, number, begun_ns=begun_ns, ended_ns=ended_ns, error=failed)
+            if not self._shared:
+                yield from traces.spans_of_attempt(
+                    session, run, token, begun_ns=self._begun_ns, error=error
+                )
 
     def _beat(self, connection: Connection) -> None:
         runs.heartbeat(

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,7 @@ from app.services import create_keys
 from app.settings import Settings
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
+from app.tracing.sending import sending
 from app.trust_file import ensure_trusted_keys, require_same
 
 
@@ -82,7 +84,8 @@ def _keep_running(settings: Settings) -> None:
         keep_up()
         say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
         say(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
-        supervise([_api(), _dispatcher(), _worker()], stop, keep_up=keep_up)
+        with sending(settings):
+            supervise([_api(), _dispatcher(), _worker()], stop, keep_up=keep_up)
     finally:
         if servers is not None:
             servers.stop()
@@ -97,7 +100,7 @@ def serve() -> None:
         settings = Settings()
         require_free_port(settings)
         server = serving.prepared(settings)
-    server.run()
+        serving.run(server, sending(settings))
 
 
 def worker(
@@ -111,9 +114,7 @@ def worker(
     A worker executes one run at a time, on a GPU if available. Run any number of workers, on any
     number of machines; a worker that is stopped leaves its run to another.
     """
-    with errors_in_words():
-        Settings()  # so that a wrong one ends this, and not each of its children
-    supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
+    _supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()])
 
 
 def dispatcher() -> None:
@@ -122,9 +123,14 @@ def dispatcher() -> None:
     It turns due requests into runs, assigns runs to workers, reassigns those of unresponsive
     workers, and cleans up.
     """
+    _supervise([_dispatcher()])
+
+
+def _supervise(children: Sequence[Child]) -> None:
     with errors_in_words():
-        Settings()
-    supervise([_dispatcher()], StopSignal().listen())
+        settings = Settings()  # so that a wrong one ends this, and not each of its children
+        with sending(settings):
+            supervise(children, StopSignal().listen())
 
 
 def demo() -> None:

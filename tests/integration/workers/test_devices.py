@@ -7,6 +7,9 @@ from app.certificates.signing import statement_of
 from app.certificates.tables import CertificateRow
 from app.domain.states import BlobState
 from app.storage.tables import BlobRow
+from app.tracing.spans import span_of_request
+from tests.support.collector import assert_connected, handed_over
+from tests.support.patience import until
 from tests.support.points import Points
 from tests.support.workshop import Workshop
 from workers import jobs
@@ -55,9 +58,16 @@ def test_a_run_trains_forgets_and_says_on_how_many_devices(workshop, policy):
     train, _ = workshop.split()
     request_id = workshop.forget(train[0])
     workshop.dispatch()
-    forgotten = work_on(workshop)
+    with handed_over() as spans:
+        forgotten = work_on(workshop)
+        until(lambda: any(span.name == "erase" for span in spans))
     assert forgotten.state == "published", forgotten.failure_reason
     assert workshop.request(request_id).state == "completed"
+    assert_connected([*spans, span_of_request(request_id, begun_ns=1, state="accepted")])
+    (run,) = (span for span in spans if span.name == "run")
+    (published,) = (span for span in spans if span.name == "publishing")
+    assert published.parent == run.place.span
+    assert published.pid != run.pid
     first, second = mechanisms_of(workshop)
     for mechanism in (first, second):
         assert (mechanism["devices"], mechanism["parallelism"]) == (DEVICES, "shard_grad_op")

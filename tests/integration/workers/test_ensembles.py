@@ -23,6 +23,7 @@ from app.ledger.tables import MemberTrainingRow
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
 from app.storage.tables import BlobRow
+from tests.support.collector import assert_connected, handed_over
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
@@ -192,7 +193,15 @@ def test_other_workers_train_members_too(workshop, monkeypatch):
     monkeypatch.setattr(ensembles, "train_member", after_help)
     monkeypatch.setattr(ensembles, "step_reporter", lambda _: lambda *step: told.append(step))
     monkeypatch.setattr(ensembles, "ram_only", nullcontext)  # the test itself starts a process
-    carry_out(workshop)
+    with handed_over() as spans:
+        carry_out(workshop)
+        until(lambda: any(span.name == "run" for span in spans))
+    assert_connected(spans)
+    (run,) = (span for span in spans if span.name == "run")
+    helped = [span for span in spans if span.name == "member"]
+    assert len(helped) == MEMBERS - 1
+    assert {span.parent for span in helped} == {run.place.span}
+    assert run.pid not in {span.pid for span in helped}
     assert len(own) == 1
     assert told[0] == (1000 * (MEMBERS - 1) + 1, 1000 * MEMBERS)
     assert all(step <= steps for step, steps in told)

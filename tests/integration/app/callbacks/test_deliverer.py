@@ -21,7 +21,9 @@ from app.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
 from app.domain.scopes import Scope
 from app.main import create_app
+from app.tracing.spans import place_of_request
 from tests.integration.app.callbacks.conftest import endpoints, events, make_due, settle
+from tests.support.collector import assert_connected, handed_over
 from tests.support.dumps import everything_in_postgres
 from tests.support.patience import PATIENCE_S, until
 from tests.support.receiver import Received, Receiver, status
@@ -81,6 +83,27 @@ def test_the_signature_is_verified_by_the_standards_library(
     for change in (lambda r: r.body + b" ", lambda r: r.body.replace(b"accepted", b"cancelled")):
         with pytest.raises(WebhookVerificationError):
             verify(Received(first.path, first.headers, change(first)), secret_of(workshop))
+
+
+def test_a_trace_tells_of_each_attempt_to_deliver(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    receiver.answers = [status(500)]
+    with handed_over() as spans:
+        request_id = forget(workshop, receiver.url)
+        settle(deliverer)
+        make_due(workshop)
+        settle(deliverer)
+        until(lambda: len(spans) == 4)
+    assert_connected(spans)
+    attempts = [span for span in spans if span.name == "callback"]
+    assert [(span.facts.state, span.facts.attempt, span.error) for span in attempts] == [
+        ("failed", 1, "CallbackError"),
+        ("delivered", 2, None),
+        ("delivered", 1, None),
+    ]
+    assert {span.parent for span in attempts} == {place_of_request(request_id).span}
+    assert "sesame" not in "".join(span.to_json() for span in spans)
 
 
 def test_nothing_of_the_records_is_told(

@@ -53,6 +53,7 @@ PASSING = {
     "command": ("app.cli", "log", "checkpoint"),
     "command that holds keys": ("app.cli", "signing-key", "list"),
     "health check": ("app.processes.health", "api"),
+    "sender of spans": ("app.tracing.sender",),
 }
 
 

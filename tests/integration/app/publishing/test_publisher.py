@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 
 from app.certificates.verification import verify
 from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS
-from app.models.releases import Releases, served
+from app.models.releases import Releases, answered_by, served
 from app.monitoring.publishing_metrics import publishing_metrics
 from app.publishing import repository
 from app.publishing.lock import alone
@@ -21,6 +21,8 @@ from app.publishing.tables import CopyRow, PlacementRow
 from app.publishing.targets import targets_of
 from app.registry import repository as registry
 from app.services import Services
+from app.tracing.spans import place_of_request
+from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
@@ -96,6 +98,32 @@ def test_three_versions_in_turn_leave_the_last_alone(
         False,
         True,
     ]
+
+
+def test_a_trace_tells_where_what_a_request_led_to_was_published(
+    workshop: Workshop, publisher: Publisher, folder: Path
+) -> None:
+    workshop.define()
+    workshop.work()
+    _want(workshop)
+    _settle(workshop, publisher)
+    with handed_over() as spans:
+        request_id = workshop.forget(workshop.split()[0][0])
+        workshop.dispatch()
+        workshop.work()
+        (folder / "model").unlink()
+        (folder / "model").write_bytes(b"in the way")
+        _settle(workshop, publisher)
+        (folder / "model").unlink()
+        for _ in range(2):  # the second one finds all in its place
+            _want(workshop)
+            _settle(workshop, publisher)
+        until(lambda: len(spans) == 4)
+    assert_connected(spans)
+    tries = [span for span in spans if span.name == "publish"]
+    assert [span.error for span in tries] == ["TargetError", None]
+    assert {span.parent for span in tries} == {place_of_request(request_id).span}
+    assert {(span.facts.model, span.facts.target) for span in tries} == {("model", "shelf")}
 
 
 def test_what_is_there_verifies_and_says_what_it_is(
@@ -233,7 +261,8 @@ def test_what_changes_while_it_is_sent_is_sent_again(
 
     real = targets_of(services.settings.publishers)
     releases = Releases(services.blobs, services.signer, ())
-    publisher = Publisher(services.database, {"shelf": Slow()}, releases.of, served, Terms())
+    targets = {"shelf": Slow()}
+    publisher = Publisher(services.database, targets, releases.of, served, answered_by, Terms())
     publisher._settle_and_leave(placement)
     assert overtaken == [1]
     assert _placement(workshop).due_at is not None
@@ -291,6 +320,7 @@ def test_what_was_changed_there_is_found(
         targets_of(services.settings.publishers),
         releases.of,
         served,
+        answered_by,
         Terms(check_s=0),
     )
     _settle(workshop, publisher)

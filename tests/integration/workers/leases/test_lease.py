@@ -14,7 +14,7 @@ from app.ledger import repository, runs
 from app.processes.stopping import StopSignal
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
-from workers.leases import lease as leases
+from workers.leases import holding
 from workers.leases.lease import Lease
 
 LEASE_S = 0.6
@@ -53,7 +53,8 @@ def test_a_run_is_leased_once(workshop, lease, stop):
 def test_a_run_is_kept_whenever_a_third_of_its_lease_is_over(workshop, stop, monkeypatch):
     """By a clock that moves when the test says so."""
     now = [1000.0]
-    monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = SimpleNamespace(monotonic=lambda: now[0], time_ns=time.time_ns)
+    monkeypatch.setattr(holding, "time", clock)
     run_id, lease_s = workshop.active_run(), 60.0
     lease = Lease.take(workshop.services.database, run_id, lease_s=lease_s, stop=stop)
     with lease:
