@@ -4,14 +4,19 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.patience import PATIENCE_S
 
-CALLS = "openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg,connect,prlimit64"
-_CALL = re.compile(r"^\d+\s+(\w+)\((.*)$")
+CALLS = (
+    "openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg,connect,prlimit64,"
+    "clone,clone3"
+)
+_CALL = re.compile(r"^(\d+)\s+(\w+)\((.*)$")
+_RESUMED = re.compile(r"^(\d+)\s+<\.\.\. clone3? resumed>.* = (\d+)$")
+_MADE = re.compile(r" = (\d+)$")
 _SOCKET = re.compile(r"^\d+<(?:UNIX-STREAM|UNIX|socket):\[(\d+)")
 _CONNECTED = re.compile(r'^\d+<[A-Z-]+:\[(\d+).*sun_path="([^"]+)"')
 
@@ -38,7 +43,7 @@ def traced(output: Path, command: list[str]) -> list[str]:
 
 @dataclass
 class Phase:
-    """What was done between two settings of the largest file size: to zero, and back.
+    """What a process did between two settings of its largest file size: to zero, and back.
 
     Attributes:
         opened_to_write: the arguments of calls that open a file for writing.
@@ -50,32 +55,61 @@ class Phase:
 
 
 def sealed_phases(trace: Path) -> list[Phase]:
-    """Return the sealed phases of a trace; the last one may have no end."""
+    """Return the sealed phases of all processes of a trace; the last of each may have no end."""
     phases: list[Phase] = []
     peers: dict[str, str] = {}
-    inside = False
-    for call, arguments in _calls(trace):
+    going: dict[int, Phase] = {}
+    process_of = _processes(trace)
+    for thread, call, arguments in _calls(trace):
+        process = process_of.get(thread, thread)
+        phase = going.get(process)
         if call == "prlimit64" and "RLIMIT_FSIZE, {" in arguments:
-            inside = "RLIMIT_FSIZE, {rlim_cur=0," in arguments
-            if inside:
-                phases.append(Phase())
+            if "RLIMIT_FSIZE, {rlim_cur=0," in arguments:
+                phases.append(going.setdefault(process, Phase()))
+            else:
+                going.pop(process, None)
         elif call == "connect":
             if connected := _CONNECTED.match(arguments):
                 peers[connected[1]] = connected[2]
-        elif not inside:
+        elif phase is None:
             continue
         elif call in ("openat", "open", "creat"):
             if call == "creat" or re.search(r"O_(WRONLY|RDWR|CREAT|TRUNC|APPEND)", arguments):
-                phases[-1].opened_to_write.append(arguments)
-        elif call != "prlimit64":
+                phase.opened_to_write.append(arguments)
+        elif call not in ("prlimit64", "clone", "clone3"):
             socket = _SOCKET.match(arguments)
             target = arguments.split(",", 1)[0]
-            phases[-1].written.append(peers.get(socket[1], target) if socket else target)
+            phase.written.append(peers.get(socket[1], target) if socket else target)
     return phases
 
 
-def _calls(trace: Path) -> Iterator[tuple[str, str]]:
+def _processes(trace: Path) -> dict[int, int]:
+    """Return which process each thread but its first belongs to."""
+    process_of: dict[int, int] = {}
+    waiting: set[int] = set()
+    with trace.open(errors="replace") as lines:
+        for line in lines:
+            if (call := _CALL.match(line)) and call[2] in ("clone", "clone3"):
+                if "CLONE_THREAD" not in call[3]:
+                    continue
+                if made := _MADE.search(line):
+                    process_of[int(made[1])] = int(call[1])
+                else:
+                    waiting.add(int(call[1]))
+            elif (resumed := _RESUMED.match(line)) and int(resumed[1]) in waiting:
+                waiting.remove(int(resumed[1]))
+                process_of[int(resumed[2])] = int(resumed[1])
+    return {thread: _first(thread, process_of) for thread in process_of}
+
+
+def _first(thread: int, maker_of: Mapping[int, int]) -> int:
+    while thread in maker_of:
+        thread = maker_of[thread]
+    return thread
+
+
+def _calls(trace: Path) -> Iterator[tuple[int, str, str]]:
     with trace.open(errors="replace") as lines:
         for line in lines:
             if call := _CALL.match(line):
-                yield call[1], call[2]
+                yield int(call[1]), call[2], call[3]

@@ -31,10 +31,12 @@ def collector():
         yield collector
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory, collector):
-    data_dir = tmp_path_factory.mktemp("leaks") / "data"
-    with running(data_dir, **collector.environment) as service:
+@pytest.fixture(scope="module", params=["1", "3"], ids=["one process", "three processes"])
+def service(request, tmp_path_factory, collector):
+    directory = tmp_path_factory.mktemp("leaks")
+    with running(
+        directory / "data", EXPUNGE_DEVICES=request.param, **collector.environment
+    ) as service:
         yield service
 
 

@@ -19,12 +19,21 @@ from workers.distributed.team import Processes
 
 VARIABLE: Final = "EXPUNGE_DEVICES"
 CONNECTED_WITHIN: Final = timedelta(minutes=5)
-# The leading process may read records, or evaluate, for hours. A process that ends closes its
-# connections, which the others notice at once.
-_PATIENCE: Final = timedelta(days=365)
+ANSWERED_WITHIN: Final = timedelta(minutes=20)
+"""How long a process waits for the others' part in what all of them do at once. Each has the same
+work before it, so this is more than the slowest is behind; a process that waits for something else,
+or stands still, ends the attempt."""
+# The leading process may read records, or evaluate, for hours before it says what is next. If it
+# ends, its connections are closed, which the others notice at once.
+_TOLD_WITHIN: Final = timedelta(days=365)
 
 
-def connected(environment: Mapping[str, str], *, within: timedelta = CONNECTED_WITHIN) -> Processes:
+def connected(
+    environment: Mapping[str, str],
+    *,
+    within: timedelta = CONNECTED_WITHIN,
+    answered_within: timedelta = ANSWERED_WITHIN,
+) -> Processes:
     """Return the processes of this run, connected, as ``elastic_launch`` describes them.
 
     Raises:
@@ -46,14 +55,15 @@ def connected(environment: Mapping[str, str], *, within: timedelta = CONNECTED_W
             store=PrefixStore("run", store),
             rank=rank,
             world_size=devices,
-            timeout=_PATIENCE,
+            timeout=answered_within,
         )
+        orders = dist.new_group(backend="gloo", timeout=_TOLD_WITHIN)
     except RuntimeError as error:
         raise ProcessLostError(
             f"the {devices} processes of this run did not all connect within "
             f"{within.total_seconds():g} s"
         ) from error
-    return Processes(rank, devices, device=device)
+    return Processes(rank, devices, orders=orders, device=device)
 
 
 def _device(rank: int, devices: int) -> torch.device:

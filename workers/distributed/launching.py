@@ -107,18 +107,19 @@ def launch(entry: Callable[..., None], *arguments: object, devices: int, name: s
 
 def _why(told: list[Connection], error: ChildFailedError) -> Exception:
     """Return what the processes said; one that lost another is not the reason."""
-    said: list[tuple[Failure, str]] = []
-    for pipe in told:
+    said: dict[int, tuple[Failure, str]] = {}
+    for rank, pipe in enumerate(told):
         if pipe.poll():
             kind, reason = pipe.recv_bytes().decode().split(" ", 1)
-            said.append((Failure(kind), reason))
-    for kind, reason in sorted(said, key=lambda each: list(Failure).index(each[0])):
-        if kind is not Failure.LOST:
+            said[rank] = Failure(kind), reason
+    silent = {rank: each for rank, each in error.failures.items() if rank not in said}
+    order = list(Failure)
+    for kind, reason in sorted(said.values(), key=lambda each: order.index(each[0])):
+        if kind in _RAISED and not (kind is Failure.OTHER and silent):
             return _RAISED[kind](reason)
-    if said:
-        return ProcessLostError(said[0][1])
-    rank, failure = error.get_first_failure()
-    return ProcessLostError(f"process {rank} of this run ended: {_ended(failure.exitcode)}")
+    for rank, failure in silent.items():
+        return ProcessLostError(f"process {rank} of this run ended: {_ended(failure.exitcode)}")
+    return ProcessLostError(next(reason for _, reason in said.values()))
 
 
 def _ended(exit_code: int) -> str:

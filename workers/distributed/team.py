@@ -104,7 +104,9 @@ def _together(
         try:
             return work(*args, **kwargs)
         except RuntimeError as error:
-            raise ProcessLostError("another process of this run ended, or sent nonsense") from error
+            raise ProcessLostError(
+                "another process of this run ended, stands still, or does something else"
+            ) from error
 
     return done
 
@@ -120,8 +122,11 @@ class Processes(Team):
 
     parallelism = Parallelism.SHARD_GRAD_OP
 
-    def __init__(self, rank: int, devices: int, *, device: torch.device = _CPU) -> None:
+    def __init__(
+        self, rank: int, devices: int, *, orders: dist.ProcessGroup, device: torch.device = _CPU
+    ) -> None:
         self.devices = devices
+        self._orders = orders
         self._device = device
         self.leads = rank == _LEADER
         self._rank = rank
@@ -247,14 +252,14 @@ class Processes(Team):
     @_together
     def _say(self, said: Mapping[str, object]) -> None:
         content = _bytes(json.dumps(said).encode())
-        dist.broadcast(torch.tensor([len(content)]), _LEADER)
-        dist.broadcast(content, _LEADER)
+        dist.broadcast(torch.tensor([len(content)]), _LEADER, group=self._orders)
+        dist.broadcast(content, _LEADER, group=self._orders)
 
     def _hear(self) -> dict[str, Any]:
         size = torch.zeros(1, dtype=torch.int64)
-        dist.broadcast(size, _LEADER)
+        dist.broadcast(size, _LEADER, group=self._orders)
         content = torch.zeros(int(size), dtype=torch.uint8)
-        dist.broadcast(content, _LEADER)
+        dist.broadcast(content, _LEADER, group=self._orders)
         said: dict[str, Any] = json.loads(content.numpy().tobytes())
         return said
 

@@ -96,6 +96,8 @@ def test_what_one_process_computes_says_nothing_of_devices(workshop):
         "mid_training",
         "mid_noise",
         "mid_fine_tune",
+        "follower_connecting",
+        "follower_gathering",
         "before_publish",
     ],
 )

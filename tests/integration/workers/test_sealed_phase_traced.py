@@ -42,6 +42,24 @@ with open(sys.argv[2], "r+b", buffering=0) as file:
         pass
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
 """
+# The first one is sealed and writes from a thread, while the other one writes, too.
+TWO_PROCESSES = """
+import os, resource, sys, threading
+def write(path):
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+hear, tell = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(hear, 1)
+    write(sys.argv[2])
+    os._exit(0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+writing = threading.Thread(target=write, args=[sys.argv[1]])
+writing.start()
+writing.join()
+os.write(tell, b"1")
+os.waitpid(child, 0)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +149,19 @@ def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id,
     assert {Path(target).name for target in phase.written} == {".s.PGSQL.5432"}
 
 
+def test_no_process_of_a_divided_run_writes_a_file_while_it_is_sealed(services, run_id, tmp_path):
+    phases = trace(tmp_path, RUN, run_id, EXPUNGE_DEVICES="3")
+    with services.database.transaction() as session:
+        run = session.get_one(RunRow, run_id)
+        assert run.state == "published", run.failure_reason
+    assert len(phases) == 3
+    for phase in phases:
+        assert phase.opened_to_write == []
+        others = [target for target in phase.written if "->127.0.0.1:" not in target]
+        assert len(phase.written) - len(others) > 3
+        assert {Path(target).name for target in others} <= {".s.PGSQL.5432"}
+
+
 def traced_run(services, tmp_path, run_id, environment):
     (phase,) = trace(tmp_path, RUN, run_id, **environment)
     with services.database.transaction() as session:
@@ -157,6 +188,12 @@ def test_a_streamed_run_writes_to_its_object_store_nothing_but_what_it_asks_for(
     assert sent
     others = {Path(target).name for target in phase.written if target not in sent}
     assert others == {".s.PGSQL.5432"}
+
+
+def test_the_trace_tells_processes_apart(tmp_path):
+    (phase,) = trace(tmp_path, TWO_PROCESSES, tmp_path / "sealed", tmp_path / "other")
+    assert [part for part in phase.opened_to_write if "/sealed" in part]
+    assert not [part for part in phase.opened_to_write if "/other" in part]
 
 
 def test_the_trace_would_show_a_file(tmp_path):
