@@ -108,7 +108,7 @@ class Case:
         network = self._fresh()
         flat = network.flat
         noise = plan.end_std * torch.randn_like(flat.values)
-        plan.frame.on(flat.shapes, flat.device).weights_at(noise, out=flat.values)
+        plan.frame.on(flat).weights_at(noise, out=flat.held)
         return network
 
     def _tune(

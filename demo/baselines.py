@@ -45,8 +45,8 @@ class Baselines:
         """Return the accuracy after fine-tuning a random start of the initialisation's scale."""
         network = Network(self._factory, device=choose_device())
         flat = network.flat
-        frame = ReferenceFrame.of(self._factory).on(flat.shapes, flat.device)
-        frame.weights_at(torch.randn_like(flat.values), out=flat.values)
+        frame = ReferenceFrame.of(self._factory).on(flat)
+        frame.weights_at(torch.randn_like(flat.values), out=flat.held)
         return self._trained(network, self._retained, test)
 
     def _trained(self, network: Network, examples: Examples, test: Examples) -> float:

@@ -8,6 +8,8 @@ from app.certificates.checkpoint import origin_of
 from app.certificates.signing import payload_from
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import check_place, check_statement
+from app.certificates.weights_file import WeightsFile
+from app.domain.content import Content
 from app.domain.errors import DraftOutdatedError
 from app.failpoints import reach
 from app.ledger import publication, runs
@@ -15,9 +17,10 @@ from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
+from workers.published.content import WeightsContent
 
 
-def stored(services: Services, lease: Lease, content: bytes, *, kind: str) -> StoredBlob:
+def stored(services: Services, lease: Lease, content: Content, *, kind: str) -> StoredBlob:
     """Write a result to an object; the run is recorded as its writer before it exists."""
 
     def reserve() -> str:
@@ -31,7 +34,7 @@ def stored(services: Services, lease: Lease, content: bytes, *, kind: str) -> St
 
 
 def publish_result(
-    services: Services, lease: Lease, result: publication.RunResult, content: bytes
+    services: Services, lease: Lease, result: publication.RunResult, content: WeightsContent
 ) -> None:
     """Publish the result if the offline verifier accepts it.
 
@@ -50,7 +53,7 @@ def publish_result(
         with services.database.transaction() as session:
             checked = publication.draft(session, run_id=lease.run_id, result=result)
         if checked is not None:
-            check_statement(payload_from(checked), weights=content)
+            check_statement(payload_from(checked), weights=WeightsFile(content.opened()))
         with services.database.transaction() as session:
             publication.publish(
                 session,

@@ -26,14 +26,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
 from app.certificates.parameters import draws_of, grid_of
 from app.certificates.schema import NoiseSection
 from app.certificates.statement import CertifyingPhase
-from app.certificates.weights_file import tensors_sha256
+from app.certificates.weights_file import WeightsFile, tensors_sha256
 from app.domain.architectures.base import BaseDigest
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
@@ -46,7 +45,13 @@ from app.services import Services
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
-from workers.distributed.orders import assembled, counted, divided_among
+from workers.distributed.orders import (
+    Order,
+    assembled,
+    counted,
+    divided_among,
+    require_same_frame,
+)
 from workers.distributed.team import ALONE, Team
 from workers.ensembles.run import EnsembleRun, Made
 from workers.exact.arithmetic import kernels
@@ -58,6 +63,7 @@ from workers.mechanisms.frame import ReferenceFrame
 from workers.networks.base import pinned
 from workers.networks.network import Network, Tensors
 from workers.noise.generators import SecureNoise
+from workers.published.content import WeightsContent
 from workers.publishing import publish_result, stored
 from workers.rehearsal.rehearse import rehearse
 from workers.rehearsal.starts import require_drawn_start
@@ -109,13 +115,14 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
     reach("after_lease")
     model = outlast_outages(lease.check, lambda: load_model(services, lease.model_id))
     with lease.phase(Phase.LOADING):
-        network = _rehearsed(services, lease, model)
+        devices = 1 if _releases_openly(lease, model) else divided_among(team, lease.plan)
+        network = _rehearsed(services, lease, model, team if devices > 1 else ALONE)
         size, base = network.flat.size, network.base
+        network.destroy()
         del network
         outlast_outages(lease.check, lambda: _require_same_base(services, lease, base))
         factory = model.factory(services.settings)
         fresh = pinned(starting(model.backbone, factory), base)
-        devices = 1 if _releases_openly(lease, model) else divided_among(team, lease.plan)
         data = outlast_outages(
             lease.check,
             lambda: load_records(services, lease, model, dimension=size, devices=devices),
@@ -138,16 +145,16 @@ def _carry_out(run: _Run) -> None:
         tensors, phase, evaluation = _train_openly(run)
     else:
         certified, phase = _certify(run)
-        tensors = certified.tensors()
+        tensors = certified.views()
         evaluation = measuring.evaluate(lease, data, certified)
         evaluation |= measuring.noise_curve(data, certified, phase, evaluation)
     if model.policy.audit and made is None:
         evaluation["audit"] = measuring.audit(data, certified)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
-        content = safetensors.numpy.save(
+        content = WeightsContent(
             publishable(model.backbone, tensors),
-            metadata=replace(model.description, base=run.base).to_metadata(),
+            replace(model.description, base=run.base).to_metadata(),
         )
         result = RunResult(
             weights=stored(services, lease, content, kind="weights"),
@@ -162,7 +169,7 @@ def _carry_out(run: _Run) -> None:
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
-            members=() if made is None else made.members_in(content),
+            members=() if made is None else made.members_in(WeightsFile(content.opened())),
         )
         publish_result(services, lease, result, content)
 
@@ -173,15 +180,16 @@ def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
     plan, device = data.plan, choose_device()
     mechanism = mechanism_named(plan.mechanism)
     trains = lease.kind is RunKind.TRAIN or mechanism.trains_anew
-    lineage = lineage_of(plan, model, data, run.factory)
     team = assembled(
         run.team,
         model_id=lease.model_id,
         plan=plan,
         base=run.base,
-        frame=lineage.frame,
         records=len(data.retain),
+        held_out=len(data.held_out),
     )
+    lineage = lineage_of(plan, model, data, run.factory)
+    require_same_frame(team, lineage.frame)
     noise = SecureNoise(device)
     sealed = Sealed(
         run.fresh,
@@ -226,13 +234,14 @@ def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
         sealed.destroy()
     if mechanism.fine_tunes:
         _fine_tune(run, certified)
+    certified.gather()
     drawn = counted(team, noise.drawn)
     phase = _phase(run, lineage.frame, certified, team, generator=noise.name, drawn=drawn)
     require_drawn(phase, drawn, basis=run.basis, trains=trains, size=certified.size)
     return certified, phase
 
 
-def _rehearsed(services: Services, lease: Lease, model: ModelSpec) -> Network:
+def _rehearsed(services: Services, lease: Lease, model: ModelSpec, team: Team) -> Network:
     """Try the network before any record is read; return it, untrained.
 
     Only here are exceptions of the operator's code shown in full. The recipe's groups must have
@@ -243,12 +252,14 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec) -> Network:
     )
     factory = model.factory(services.settings, in_full=True)
     require_drawn_start(factory)
+    team.announce(Order.REHEARSE, model_id=lease.model_id)
     network = rehearse(
         starting(model.backbone, factory),
         model.task,
         model.form,
         device=choose_device(),
         private=trains_privately,
+        team=team,
     )
     optimizer_of(network.module, model.recipe)
     return network
@@ -319,4 +330,4 @@ def _train_openly(run: _Run) -> tuple[Mapping[str, NDArray[Any]], None, dict[str
             held_out=data.held_out,
             on_progress=halfway("mid_training", loss_reporter(lease)),
         )
-    return network.tensors(), None, measuring.evaluate(lease, data, network)
+    return network.views(), None, measuring.evaluate(lease, data, network)

@@ -125,7 +125,7 @@ class Mechanism(Section):
     tensors: Annotated[list[Name], Field(min_length=1, max_length=MAX_TENSORS)]
     noise: NoiseSection | None
     devices: Annotated[int, Field(ge=2, le=MOST_DEVICES)] | None = None
-    parallelism: Literal[Parallelism.SHARD_GRAD_OP] | None = None
+    parallelism: Literal[Parallelism.FULL_SHARD] | None = None
 
 
 class WhiteningSection(Section):

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 
 from app.certificates import strict_json
 from app.domain.architectures.ensemble import by_member
+from app.domain.content import Content
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError, VerificationError
 
@@ -141,7 +142,8 @@ class WeightsFile:
             raise VerificationError("weights", "not a safetensors file") from error
 
     def _header(self) -> tuple[dict[str, Any], int, int]:
-        size = self._file.seek(0, 2)
+        self._file.seek(0, 2)
+        size = self._file.tell()
         self._file.seek(0)
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
         data_start = _LENGTH_BYTES + length
@@ -169,10 +171,13 @@ def opened(weights: Path | bytes | WeightsFile) -> Iterator[WeightsFile]:
         raise VerificationError("digest", "the weights cannot be read") from error
 
 
-def tensors_sha256(content: bytes) -> str:
+def tensors_sha256(content: Content) -> str:
     """Return the digest of a safetensors file's tensors alone, without what its header says."""
-    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
-    return hashlib.sha256(memoryview(content)[_LENGTH_BYTES + length :]).hexdigest()
+    digest = hashlib.sha256()
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    for at in range(start, len(content), _BYTES_AT_ONCE):
+        digest.update(content[at : at + _BYTES_AT_ONCE])
+    return digest.hexdigest()
 
 
 def _tensor(entry: dict[str, Any], data_start: int) -> StoredTensor:

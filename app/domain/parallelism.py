@@ -9,10 +9,9 @@ MOST_DEVICES: Final = 64
 class Parallelism(StrEnum):
     """What each of several processes held.
 
-    ``none``: there was one process. ``shard_grad_op``: every process held all weights; gradients,
-    the optimiser's state, the noisy position and its noise were divided (PyTorch's name for the
-    second stage of ZeRO).
+    ``none``: there was one process. ``full_shard``: weights, gradients, the optimiser's state, the
+    noisy position and its noise were divided (PyTorch's name for the third stage of ZeRO).
     """
 
     NONE = "none"
-    SHARD_GRAD_OP = "shard_grad_op"
+    FULL_SHARD = "full_shard"

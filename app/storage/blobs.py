@@ -31,11 +31,12 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.database import Database
+from app.domain.content import Content
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
 from app.failpoints import reach
-from app.storage.encryption import HEADER_BYTES, Identity, content_size, encrypt
+from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, Identity, content_size, encrypt
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
@@ -108,7 +109,7 @@ class Blobs:
         session.flush()
         return blob_id
 
-    def fill(self, blob_id: str, content: bytes, *, session: Session | None = None) -> StoredBlob:
+    def fill(self, blob_id: str, content: Content, *, session: Session | None = None) -> StoredBlob:
         """Write the content of a reserved blob under a new key; safe to repeat.
 
         ``session`` is the transaction that reserved it; None for a run's blob.
@@ -192,11 +193,15 @@ class Blobs:
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(start, stop))
 
-    def read(self, blob_id: str) -> bytes:
-        """Return a whole blob; raises what ``open_range`` raises."""
+    def open(self, blob_id: str) -> BlobRange:
+        """Read a whole blob; as ``open_range``."""
         _reach_store("before_blob_read")
         identity, size = self._stored(blob_id)
-        return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
+        return BlobRange(self._objects, self._keys, identity, size, range(size))
+
+    def read(self, blob_id: str) -> bytes:
+        """Return a whole blob; raises what ``open_range`` raises."""
+        return self.open(blob_id).read_all()
 
     def sweep(self, dataset_id: str | None = None) -> int:
         """Shred all blobs that were given up, or those of one dataset; return how many.
@@ -338,8 +343,11 @@ def _stay_awake(session: Session) -> None:
     session.connection().exec_driver_sql("SELECT 1")
 
 
-def _described(blob_id: str, content: bytes) -> StoredBlob:
-    return StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
+def _described(blob_id: str, content: Content) -> StoredBlob:
+    digest = hashlib.sha256()
+    for start in range(0, len(content), CHUNK_BYTES):
+        digest.update(content[start : start + CHUNK_BYTES])
+    return StoredBlob(blob_id, digest.hexdigest(), len(content))
 
 
 def _reach_store(point: str) -> None:

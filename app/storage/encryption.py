@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from app.domain.content import Content
 from app.domain.errors import CorruptObjectError
 
 KEY_BYTES = 32
@@ -41,14 +42,13 @@ class Identity:
     kind: str
 
 
-def encrypt(content: bytes, key: bytes, identity: Identity) -> Iterator[bytes]:
+def encrypt(content: Content, key: bytes, identity: Identity) -> Iterator[bytes]:
     """Yield the stored object of ``content``, part by part; ``key`` has 32 bytes."""
     header = _HEADER.pack(_NAME, _VERSION, os.urandom(_PREFIX_BYTES))
     chunks = _Chunks(header, key, identity, len(content))
     yield header
-    view = memoryview(content)
     for index in range(chunks.count):
-        yield chunks.encrypt(index, view[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
+        yield chunks.encrypt(index, content[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
 
 
 def stored_size(size: int) -> int:
@@ -103,7 +103,7 @@ class _Chunks:
     def length(self, index: int) -> int:
         return min(CHUNK_BYTES, self._size - index * CHUNK_BYTES)
 
-    def encrypt(self, index: int, content: memoryview) -> bytes:
+    def encrypt(self, index: int, content: bytes) -> bytes:
         return self._cipher.encrypt(self._nonce(index), content, self._associated(index))
 
     def decrypt(self, index: int, stored: bytes) -> bytes:

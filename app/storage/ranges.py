@@ -36,6 +36,7 @@ class BlobRange:
         self._keys = keys
         self._blob_id = identity.blob_id
         self._position, self._stop = part.start, part.stop
+        self.size = len(part)
         header = _header(objects, self._blob_id, expected_size=stored_size(size))
         self._decryption = Decryption(header, keys.get(self._blob_id), identity, size)
         first, last = part.start // CHUNK_BYTES, max(part.start, part.stop - 1) // CHUNK_BYTES

@@ -19,8 +19,9 @@ from workers.training.evaluate import EVALUATION_BATCH
 _BYTES_PER_WEIGHT: Final = 48
 """Parameters, gradients and moments, their best values, a float64 position with its noise, and the
 file that is published; descent has fewer of them and float64."""
-_BYTES_DIVIDED: Final = 24
-"""How many of them are for a process's own stretch: moments, position, and its frame."""
+_BYTES_DIVIDED: Final = 40
+"""How many of them are divided among processes: all but a network as it is built or published, and
+the file that it starts from."""
 _BYTES_PER_ENTRY: Final = 256
 """A record's number, key, batch and places, while they are chosen from the ledger."""
 _BYTES_PER_PREDICTION: Final = 64

@@ -1,16 +1,19 @@
 """Loads a run's records and initial weights."""
 
 import hashlib
+import mmap
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from typing import BinaryIO, Final, cast
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from app.certificates.weights_file import StoredTensor, WeightsFile
 from app.datasets.tables import DatasetRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
@@ -42,6 +45,23 @@ from workers.networks.architectures import build
 from workers.tasks.catalogue import encoder_of, form_of, task_of
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
+
+_DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""By their names in a safetensors file."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +240,30 @@ def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
             blob_id = None if head is None else head.blob_id
     if blob_id is None:
         raise RunFailedError("the model has no weights to start from: upload them again")
-    content = services.blobs.read(blob_id)
+    with closing(services.blobs.open(blob_id)) as parts:
+        content = mmap.mmap(-1, max(1, parts.size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for part in parts:
+            content.write(part)
     # The lineage's history accounts for exactly the certified version.
     if head is not None and hashlib.sha256(content).hexdigest() != head.sha256:
         raise RunFailedError("the initial weights are not the version's: run 'expunge log fsck'")
-    return trainable(architecture, safetensors.torch.load(content))
+    return trainable(architecture, _views_of(content))
+
+
+def _views_of(content: mmap.mmap) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file, whose numbers stay where they are."""
+    return {
+        name: torch.empty(each.shape, dtype=_DTYPES[each.dtype])
+        if each.size == 0
+        else _view_of(content, each)
+        for name, each in WeightsFile(cast("BinaryIO", content)).tensors().items()
+    }
+
+
+def _view_of(content: mmap.mmap, stored: StoredTensor) -> torch.Tensor:
+    dtype = _DTYPES[stored.dtype]
+    if stored.start % dtype.itemsize == 0:
+        numbers = torch.frombuffer(content, dtype=dtype, count=stored.size, offset=stored.start)
+    else:
+        numbers = torch.frombuffer(bytearray(content[stored.start : stored.end]), dtype=dtype)
+    return numbers.reshape(stored.shape)

@@ -22,6 +22,7 @@ _TUNE: Final = getattr(_LIBC, "mallopt", None)
 # glibc's names, and the most that it takes for the second.
 _TRIM_THRESHOLD: Final = (-1, 128 << 20)
 _MMAP_THRESHOLD: Final = (-3, 32 << 20)
+_MMAP_SOONER: Final = (-3, 256 << 10)
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,15 @@ def give_back() -> None:
     """Return what was freed to the system; glibc would keep it for later."""
     if _TRIM is not None:
         _TRIM(0)
+
+
+def free_at_once() -> None:
+    """Let this process give back at once what it frees in large pieces; ``keep_freed`` undone.
+
+    Blocks' weights come and go in every step of a divided run, and would leave gaps.
+    """
+    if _TUNE is not None:
+        _TUNE(*_MMAP_SOONER)
 
 
 def in_words(size: int) -> str:

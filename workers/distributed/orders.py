@@ -11,7 +11,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+import torch
+
 from app.domain.architectures.base import BaseDigest
+from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.planning.mechanisms.catalogue import mechanism_named
 from workers.distributed.team import ALONE, Team
@@ -22,10 +25,13 @@ from workers.networks.base import digest_of
 class Order(StrEnum):
     """What is done next."""
 
+    REHEARSE = "rehearse"
     BEGIN = "begin"
+    LOAD = "load"
     TRAIN = "train"
     UNLEARN = "unlearn"
     FINE_TUNE = "fine_tune"
+    GATHER = "gather"
     COUNT = "count"
     END = "end"
 
@@ -37,15 +43,15 @@ class Beginning:
     Attributes:
         plan: as JSON.
         base: the digest of the network's public tensors, as JSON.
-        frame: the digest of the coordinates of the noisy phase, if it has any.
         records: how many are learned from.
+        held_out: how many are not, and may end the fine-tuning.
     """
 
     model_id: str
     plan: dict[str, Any]
     base: dict[str, Any] | None
-    frame: str | None
     records: int
+    held_out: int
 
     @classmethod
     def of(
@@ -54,16 +60,16 @@ class Beginning:
         plan: Plan,
         *,
         base: BaseDigest | None,
-        frame: ReferenceFrame | None,
         records: int,
+        held_out: int,
     ) -> Self:
         """Return what the leading process knows of its run."""
         return cls(
             model_id,
             plan.to_json(),
             None if base is None else base.to_json(),
-            None if frame is None else frame_digest(frame),
             records,
+            held_out,
         )
 
     def fields(self) -> dict[str, Any]:
@@ -71,11 +77,26 @@ class Beginning:
         return asdict(self)
 
 
-def frame_digest(frame: ReferenceFrame) -> str:
-    """Return the SHA-256 of a frame's scales and centres, in hex."""
-    centre = {name: digest_of(tensor) for name, tensor in frame.centre.items()}
-    document = json.dumps([frame.to_json(), centre], sort_keys=True)
-    return hashlib.sha256(document.encode()).hexdigest()
+def require_same_frame(team: Team, frame: ReferenceFrame | None) -> None:
+    """Check that the noisy phase's coordinates are the leading process's, if it has any.
+
+    Raises:
+        PlanError: the network's factory draws other numbers under the same seeds here.
+    """
+    own = torch.frombuffer(bytearray(_digest(frame)), dtype=torch.uint8)
+    leading = own.clone()
+    team.align_(leading)
+    if not torch.equal(leading, own):
+        raise PlanError("the network's initialisation differs between processes of one run")
+
+
+def _digest(frame: ReferenceFrame | None) -> bytes:
+    """Return the SHA-256 of a frame's scales and centres."""
+    document: object = None
+    if frame is not None:
+        centre = {name: digest_of(tensor) for name, tensor in frame.centre.items()}
+        document = [frame.to_json(), centre]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).digest()
 
 
 def assembled(
@@ -84,8 +105,8 @@ def assembled(
     model_id: str,
     plan: Plan,
     base: BaseDigest | None,
-    frame: ReferenceFrame | None,
     records: int,
+    held_out: int,
 ) -> Team:
     """Return the processes that divide a run, once they know what it is about.
 
@@ -93,7 +114,7 @@ def assembled(
     """
     if team.devices == 1 or not is_divided(plan):
         return ALONE
-    beginning = Beginning.of(model_id, plan, base=base, frame=frame, records=records)
+    beginning = Beginning.of(model_id, plan, base=base, records=records, held_out=held_out)
     team.announce(Order.BEGIN, **beginning.fields())
     return team
 

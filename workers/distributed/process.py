@@ -9,10 +9,12 @@ import torch
 
 from app import log_context, logs
 from app.domain.plan import Plan
+from app.failpoints import reach
 from app.processes.hardening import harden
 from app.processes.stopping import StopSignal, stop_with_parent
 from app.services import Services, open_services
 from app.settings import Settings
+from workers.data.memory import free_at_once
 from workers.distributed.connecting import connected
 from workers.distributed.following import follow
 from workers.distributed.launching import Confession, launch
@@ -72,9 +74,12 @@ def _prepare(parent_pid: int, stop: StopSignal | None) -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["WORLD_SIZE"])))
     load_rules()
+    free_at_once()
 
 
 def _take_part(run_id: str, fencing_token: int, stop: StopSignal) -> None:
+    if int(os.environ["RANK"]) != 0:
+        reach("follower_connecting")
     team = connected(os.environ)
     services = open_services(Settings())
     try:

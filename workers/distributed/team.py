@@ -1,13 +1,12 @@
 """The processes of one run: how its batches and weights are divided among them.
 
-Each process computes the gradient of its rows of every batch. The flat vector of weights is cut
-into stretches, one for each process, which holds the optimiser's state and the float64 position of
-its own stretch alone, moves it, and adds noise of its own generator to it (ZeRO's second stage,
-Rajbhandari et al. 2020; PyTorch calls it ``shard_grad_op``). All of them hold all weights.
+Each process computes the gradient of its rows of every batch. Of every trained tensor it holds some
+rows (``workers.distributed.shards``): their weights, gradients, optimiser's state and float64
+position, which it moves, and adds noise of its own generator to.
 
-    reduce_   sums the gradients of all processes, each stretch in the process that moves it
-    norm      the norm of a vector of which each process has its stretch: the same number in all
-    gather_   gives every process the stretches that the others have moved
+    norm      the norm of a vector of which each process has a part: the same number in all
+    deal      a batch's rows, divided among them
+    same      a batch's rows, all of them in each process
 
 The leading process alone reads the ledger, chooses batches and decides when to stop. What it says
 to the others are JSON objects and tensors: nothing that is received is ever executed.
@@ -15,13 +14,14 @@ to the others are JSON objects and tensors: nothing that is received is ever exe
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial, wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial, wraps
 from itertools import pairwise
 from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from app.domain.errors import ProcessLostError
 from app.domain.parallelism import Parallelism
@@ -31,8 +31,10 @@ from workers.training.gradients import parts_of
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-Dealt = tuple[Batch, float]
-"""A process's rows of a batch, and their share of it; nothing and 0 where it has none."""
+Dealt = list[tuple[Batch, float]]
+"""A process's parts of a batch, and their shares of it: as many in each process.
+
+A process without rows of its own has some of another one, with share 0."""
 
 _NUMBERS_AT_ONCE: Final = 1 << 22
 """How many numbers one collective moves: what it needs besides them stays small."""
@@ -47,12 +49,8 @@ class Team:
     leads: bool = True
     parallelism: Parallelism = Parallelism.NONE
 
-    def stretch(self, size: int) -> slice:
-        """Return which of ``size`` weights this process moves."""
-        return slice(0, size)
-
     def norm(self, own: float) -> float:
-        """Return the norm of a vector of which this process has a stretch of norm ``own``.
+        """Return the norm of a vector of which this process has a part of norm ``own``.
 
         All processes get the very same number; one that is not finite makes it not finite.
         """
@@ -75,17 +73,15 @@ class Team:
         return dict(drawn)
 
     def align_(self, values: torch.Tensor) -> None:
-        """Give every process the leading one's numbers."""
+        """Give every process the leading one's numbers, in place; they are contiguous."""
 
-    def reduce_(self, gradients: torch.Tensor) -> None:
-        """Sum gradients over processes; only this process's stretch is defined afterwards."""
+    def deal(self, batches: Iterator[Batch], micro_batches: int) -> Iterator[Dealt]:
+        """Yield this process's parts of each batch; the leading process's batches count."""
+        return (parts_of(batch, micro_batches) for batch in batches)
 
-    def gather_(self, values: torch.Tensor) -> None:
-        """Replace every other stretch by that of the process that moves it."""
-
-    def deal(self, batches: Iterator[Batch]) -> Iterator[Dealt]:
-        """Yield this process's rows of each batch; the leading process's batches count."""
-        return ((batch, 1.0) for batch in batches)
+    def same(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the leading process's batches, whole."""
+        return batches
 
     def announce(self, what: str, **fields: object) -> None:
         """Tell the other processes, if this one leads, what is done next."""
@@ -120,7 +116,7 @@ class Processes(Team):
         ProcessLostError: another process ended.
     """
 
-    parallelism = Parallelism.SHARD_GRAD_OP
+    parallelism = Parallelism.FULL_SHARD
 
     def __init__(
         self, rank: int, devices: int, *, orders: dist.ProcessGroup, device: torch.device = _CPU
@@ -129,14 +125,15 @@ class Processes(Team):
         self._orders = orders
         self._device = device
         self.leads = rank == _LEADER
-        self._rank = rank
+        self.rank = rank
 
     def __repr__(self) -> str:
-        return f"<Processes: {self._rank} of {self.devices}>"
+        return f"<Processes: {self.rank} of {self.devices}>"
 
-    def stretch(self, size: int) -> slice:
-        """Return which of ``size`` weights this process moves."""
-        return self._stretches(size)[self._rank]
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """The processes, as PyTorch divides tensors among them."""
+        return DeviceMesh(self._device.type, list(range(self.devices)))
 
     @_together
     def norm(self, own: float) -> float:
@@ -173,27 +170,52 @@ class Processes(Team):
     @_together
     def align_(self, values: torch.Tensor) -> None:
         """Give every process the leading one's numbers."""
-        self._all(values, partial(dist.broadcast, src=_LEADER, async_op=True))
+        for piece in torch.split(values.view(-1), _NUMBERS_AT_ONCE):
+            dist.broadcast(piece, _LEADER)
 
     @_together
-    def reduce_(self, gradients: torch.Tensor) -> None:
-        """Sum gradients over processes; only this process's stretch is defined afterwards."""
-        for rank, stretch in enumerate(self._stretches(gradients.numel())):
-            self._all(gradients[stretch], partial(dist.reduce, dst=rank, async_op=True))
+    def spread(self, whole: torch.Tensor | None, parts: Sequence[slice], own: torch.Tensor) -> None:
+        """Give each process its part of the leading one's contiguous tensor, into ``own``.
 
-    @_together
-    def gather_(self, values: torch.Tensor) -> None:
-        """Replace every other stretch by that of the process that moves it."""
-        for rank, stretch in enumerate(self._stretches(values.numel())):
-            self._all(values[stretch], partial(dist.broadcast, src=rank, async_op=True))
-
-    def deal(self, batches: Iterator[Batch]) -> Iterator[Dealt]:
-        """Yield this process's rows of each batch, until the leading process has no more.
-
-        A batch's rows are divided evenly. No process gets a single one, which BatchNorm cannot
-        process, if the batch has more: then some of them get none.
+        Others give None. ``parts`` are those of all processes, ``own`` is 1-D.
         """
-        return self._dealing(batches) if self.leads else self._receiving()
+        if whole is None:
+            self._move(own, lambda piece: dist.recv(piece, _LEADER))
+            return
+        numbers = whole.view(-1)
+        for rank, part in enumerate(parts):
+            if rank == self.rank:
+                own.copy_(numbers[part])
+            else:
+                self._move(numbers[part], partial(dist.send, dst=rank))
+
+    @_together
+    def collect(
+        self, whole: torch.Tensor | None, parts: Sequence[slice], own: torch.Tensor
+    ) -> None:
+        """Do the reverse of ``spread``."""
+        if whole is None:
+            self._move(own, lambda piece: dist.send(piece, _LEADER))
+            return
+        numbers = whole.view(-1)
+        for rank, part in enumerate(parts):
+            if rank == self.rank:
+                numbers[part].copy_(own)
+            else:
+                self._move(numbers[part], partial(dist.recv, src=rank))
+
+    def deal(self, batches: Iterator[Batch], micro_batches: int) -> Iterator[Dealt]:
+        """Yield this process's parts of each batch, until the leading process has no more.
+
+        A batch's rows are divided evenly. No part is a single one, which BatchNorm cannot process,
+        if the batch has more: then there are fewer.
+        """
+        return self._dealing(batches, micro_batches) if self.leads else self._receiving()
+
+    def same(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the leading process's batches, whole, until it has no more."""
+        dealt = self._sharing(batches) if self.leads else self._receiving()
+        return (batch for parts in dealt for batch, _ in parts)
 
     def announce(self, what: str, **fields: object) -> None:
         """Tell the other processes what is done next; only the leading one is heard."""
@@ -205,49 +227,55 @@ class Processes(Team):
         """Return what the leading process announced; waits for it."""
         return self._hear()
 
-    def _dealing(self, batches: Iterator[Batch]) -> Iterator[Dealt]:
+    def _dealing(self, batches: Iterator[Batch], micro_batches: int) -> Iterator[Dealt]:
         for batch in batches:
-            yield self._divided(batch)
-        self._say({"rows": []})
+            yield self._sent(batch, _divided(batch, self.devices, micro_batches))
+        self._say({"parts": []})
+
+    def _sharing(self, batches: Iterator[Batch]) -> Iterator[Dealt]:
+        for batch in batches:
+            yield self._sent(batch, [[(batch, 1.0)]] * self.devices)
+        self._say({"parts": []})
 
     @_together
-    def _divided(self, batch: Batch) -> Dealt:
-        """Send every other process its rows; return this one's."""
-        parts = parts_of(batch, self.devices)
-        rows = [len(part[INPUTS]) for part, _ in parts]
+    def _sent(self, batch: Batch, parts: Sequence[Dealt]) -> Dealt:
+        """Send every other process its parts of a batch; return this one's."""
         layout = [[name, _name_of(each.dtype), *each.shape[1:]] for name, each in batch.items()]
-        self._say({"rows": rows, "layout": layout})
+        sizes = [[[len(part[INPUTS]), share] for part, share in each] for each in parts]
+        self._say({"parts": sizes, "layout": layout})
         sending = [
             (tensor, dist.isend(tensor, rank))
-            for rank, (part, _) in enumerate(parts)
-            if rank != self._rank
+            for rank, each in enumerate(parts)
+            if rank != self.rank
+            for part, _ in each
             for tensor in map(_flat, part.values())
+            if tensor.numel()
         ]
         for _, sent in sending:
             if sent is not None:
                 sent.wait()
-        return parts[self._rank]
+        return parts[self.rank]
 
     def _receiving(self) -> Iterator[Dealt]:
         while dealt := self._received():
             yield dealt
 
     @_together
-    def _received(self) -> Dealt | None:
-        """Return this process's rows of the next batch; None after the last."""
+    def _received(self) -> Dealt:
+        """Return this process's parts of the next batch; nothing after the last."""
         said = self._hear()
-        rows = said["rows"]
-        if not rows:
-            return None
-        if self._rank >= len(rows):
-            return {}, 0.0
-        own = rows[self._rank]
-        batch: Batch = {}
-        for name, dtype, *shape in said["layout"]:
-            tensor = torch.empty((own, *shape), dtype=getattr(torch, dtype))
+        if not said["parts"]:
+            return []
+        return [
+            ({name: self._tensor(rows, *form) for name, *form in said["layout"]}, share)
+            for rows, share in said["parts"][self.rank]
+        ]
+
+    def _tensor(self, rows: int, dtype: str, *shape: int) -> torch.Tensor:
+        tensor = torch.empty((rows, *shape), dtype=getattr(torch, dtype))
+        if tensor.numel():
             dist.recv(_flat(tensor), _LEADER)
-            batch[name] = tensor.to(self._device)
-        return batch, own / sum(rows)
+        return tensor.to(self._device)
 
     @_together
     def _say(self, said: Mapping[str, object]) -> None:
@@ -269,19 +297,24 @@ class Processes(Team):
         dist.all_gather(everyone, torch.tensor([own], dtype=dtype))
         return [each.item() for each in everyone]
 
-    def _stretches(self, size: int) -> list[slice]:
-        """Return the stretches of all processes, in their order; sizes differ by at most one."""
-        ends = [size * rank // self.devices for rank in range(self.devices + 1)]
-        return [slice(start, end) for start, end in pairwise(ends)]
-
-    def _all(
-        self, vector: torch.Tensor, collective: Callable[[torch.Tensor], dist.Work | None]
-    ) -> None:
-        """Apply a collective to a vector in place, a piece at a time."""
+    def _move(self, vector: torch.Tensor, move: Callable[[torch.Tensor], object]) -> None:
+        """Send or receive a vector in place, a piece at a time."""
         for piece in torch.split(vector, _NUMBERS_AT_ONCE):
-            going = collective(piece) if piece.numel() else None
-            if going is not None:
-                going.wait()
+            if piece.numel():
+                move(piece)
+
+
+def _divided(batch: Batch, devices: int, micro_batches: int) -> list[Dealt]:
+    """Return the parts of each process, of which all have the same number.
+
+    All compute as often, since their blocks' weights are gathered each time. What is there for the
+    sake of the number only has share 0.
+    """
+    parts = parts_of(batch, devices * micro_batches)
+    most = -(-len(parts) // devices)
+    ends = [len(parts) * rank // devices for rank in range(devices + 1)]
+    own = [parts[start:end] or [(parts[0][0], 0.0)] for start, end in pairwise(ends)]
+    return [[*each, *([(each[0][0], 0.0)] * (most - len(each)))] for each in own]
 
 
 def _bytes(content: bytes) -> torch.Tensor:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
@@ -64,9 +63,9 @@ class Made:
     learned: tuple[str, ...]
     anew: frozenset[int]
 
-    def members_in(self, content: bytes) -> list[tuple[str, bool]]:
+    def members_in(self, file: WeightsFile) -> list[tuple[str, bool]]:
         """Return the digest of each member of the published file, and whether it was trained."""
-        digests = WeightsFile(BytesIO(content)).digests_of_members()
+        digests = file.digests_of_members()
         return [(digest, member in self.anew) for member, digest in enumerate(digests)]
 
     def phase(self, plan: Plan) -> CertifyingPhase:

@@ -8,7 +8,8 @@ Positions are float64 whatever the network's own dtype: they carry the noise. Th
 position's, rounded once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -20,7 +21,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.mechanisms.vectors import pieces
-from workers.networks.flat import stretches_of
+from workers.networks.flat import FlatParameters
 
 # Public and never changed: the frame of an architecture is the same on every worker.
 SEEDS: Final = tuple(range(8))
@@ -78,22 +79,27 @@ class ReferenceFrame:
         Raises:
             RunFailedError: a tensor of ``public_weights`` that fits the network is not finite.
         """
-        first = _build_under(SEEDS[0], factory)
-        squares = {name: _squares(tensor) for name, tensor in first.items()}
-        constant = set(first)
-        for seed in SEEDS[1:]:
-            other = _build_under(seed, factory)
-            constant = {name for name in constant if torch.equal(first[name], other[name])}
-            squares = {name: squares[name] + _squares(other[name]) for name in first}
+        # One network at a time: of those before only what is needed of them.
+        squares: dict[str, float] = {}
+        contents: dict[str, set[bytes]] = {}
+        for seed in SEEDS:
+            last: dict[str, torch.Tensor] = {}
+            last = _build_under(seed, factory)
+            for name, tensor in last.items():
+                squares[name] = squares.get(name, 0.0) + _squares(tensor)
+                contents.setdefault(name, set()).add(_content(tensor))
+        random = {name for name, found in contents.items() if len(found) > 1}
         measured = {
-            name: _rounded((squares[name] / (len(SEEDS) * first[name].numel())) ** 0.5)
-            for name in first
-            if name not in constant
+            name: _rounded((squares[name] / (len(SEEDS) * last[name].numel())) ** 0.5)
+            for name in last
+            if name in random
         }
         fallback = median(measured.values()) if measured else _SCALE_WITHOUT_RANDOM_TENSORS
-        scale = {name: measured.get(name, fallback) for name in first}
-        centre = {name: first[name] if name in constant else torch.zeros(()) for name in first}
-        public = _fitting(public_weights or {}, first)
+        scale = {name: measured.get(name, fallback) for name in last}
+        centre = {
+            name: torch.zeros(()) if name in random else tensor for name, tensor in last.items()
+        }
+        public = _fitting(public_weights or {}, last)
         if not public:
             return cls(origin=Centre.INITIALISATION_MEAN, scale=scale, centre=centre)
         return cls(
@@ -113,38 +119,41 @@ class ReferenceFrame:
             document["public_source"] = dict(self.public_source)
         return document
 
-    def on(
-        self, shapes: Mapping[str, torch.Size], device: torch.device, stretch: slice | None = None
-    ) -> "FlatFrame":
-        """Return the frame for one flat buffer that holds tensors of ``shapes`` in their order.
-
-        With a ``stretch``, it is for that part of the buffer.
+    def on(self, flat: FlatParameters) -> "FlatFrame":
+        """Return the frame for what this process holds of a network's tensors.
 
         Raises:
             RunFailedError: the tensors are not those of this frame.
         """
-        if list(shapes) != list(self.scale):
+        if list(flat.shapes) != list(self.scale):
             raise RunFailedError("the reference frame belongs to another architecture")
-        within = stretches_of(shapes, stretch)
-        centre = [
-            self.centre[name].expand(shapes[name]).reshape(-1)[part].to(device)
-            for name, part in within.items()
-        ]
-        scale = [
-            torch.full((part.stop - part.start,), self.scale[name], device=device)
-            for name, part in within.items()
-        ]
-        return FlatFrame(torch.cat(centre), torch.cat(scale))
+        return FlatFrame(
+            [
+                FramePart(
+                    size=flat.own[name].stop - flat.own[name].start,
+                    centre=self._centre_of(name, shape, flat.own[name], flat.device),
+                    scale=self.scale[name],
+                )
+                for name, shape in flat.shapes.items()
+            ]
+        )
+
+    def _centre_of(
+        self, name: str, shape: torch.Size, part: slice, device: torch.device
+    ) -> torch.Tensor | None:
+        """Return a part of a tensor's centre, 1-D; None for zeros."""
+        centre = self.centre[name]
+        return centre.expand(shape).reshape(-1)[part].to(device) if bool(centre.any()) else None
 
 
 class Coordinates(Protocol):
     """Where an update rule works, beside the weights that the network computes with."""
 
-    def position_of(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return the position of ``weights``, float64 [size]."""
+    def position_of(self, held: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the position of the weights that this process holds of each tensor, float64."""
 
-    def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
-        """Write the weights at ``position`` into ``out``, in its dtype."""
+    def weights_at(self, position: torch.Tensor, *, out: Sequence[torch.Tensor]) -> None:
+        """Write the weights at ``position`` into ``out``, one of each tensor, in its dtype."""
 
     def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
         """Turn a gradient by the weights into one by the position, in place."""
@@ -156,11 +165,14 @@ class RawWeights:
     A rule that moves or noises weights refuses others; one that does not change them takes any.
     """
 
-    def position_of(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return ``weights``."""
-        return weights
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values = values
 
-    def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
+    def position_of(self, held: Sequence[torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
+        """Return them."""
+        return self._values
+
+    def weights_at(self, position: torch.Tensor, *, out: Sequence[torch.Tensor]) -> None:
         """Do nothing: ``position`` and ``out`` are one."""
 
     def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -168,43 +180,52 @@ class RawWeights:
         return gradient
 
 
+@dataclass(frozen=True, eq=False)
+class FramePart:
+    """The frame for a part of one tensor; its centre is 1-D, or None for zeros."""
+
+    size: int
+    centre: torch.Tensor | None
+    scale: float
+
+
 class FlatFrame:
-    """Centre (of the weights' dtype) and scale (float32) as flat buffers beside the weights."""
+    """The frame for what a process holds of each tensor; a position has these in a row."""
 
-    def __init__(self, centre: torch.Tensor, scale: torch.Tensor) -> None:
-        self._centre = centre if bool(centre.any()) else None
-        self._scale = scale
+    def __init__(self, parts: Sequence[FramePart]) -> None:
+        self._parts = parts
+        self._sizes = [part.size for part in parts]
 
-    def position_of(self, weights: torch.Tensor) -> torch.Tensor:
+    def position_of(self, held: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return u = (x - c) / w as a new buffer."""
-        position = torch.empty_like(weights, dtype=torch.float64)
-        for here, there, centre, scale in self._pieces(position, weights):
-            here.copy_(there)
-            if self._centre is not None:
-                here.sub_(centre)
-            here.div_(scale)
+        position = torch.empty(sum(self._sizes), dtype=torch.float64, device=held[0].device)
+        for part, here, weights in self._each(position, held):
+            here.copy_(weights)
+            if part.centre is not None:
+                here.sub_(part.centre)
+            here.div_(part.scale)
         return position
 
-    def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
+    def weights_at(self, position: torch.Tensor, *, out: Sequence[torch.Tensor]) -> None:
         """Write x = c + w u into ``out``, computed in float64."""
-        for here, there, centre, scale in self._pieces(position, out):
-            if self._centre is None:
-                torch.mul(scale, here, out=there)
-            else:
-                torch.addcmul(centre, scale, here, out=there)
+        for part, here, weights in self._each(position, out):
+            centre = here if part.centre is None else part.centre
+            for moved, there, base in pieces(here, weights, centre):
+                if part.centre is None:
+                    torch.mul(moved, part.scale, out=there)
+                else:
+                    torch.add(base, moved, alpha=part.scale, out=there)
 
     def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
         """Turn a gradient by x into the gradient by u, w g, in place."""
-        for slope, scale in pieces(gradient, self._scale):
-            slope.mul_(scale)
+        for part, slope in zip(self._parts, torch.split(gradient, self._sizes), strict=True):
+            slope.mul_(part.scale)
         return gradient
 
-    def _pieces(
-        self, position: torch.Tensor, weights: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Yield stretches of position, weights, centre and scale; no centre shows as the scale."""
-        centre = self._scale if self._centre is None else self._centre
-        return pieces(position, weights, centre, self._scale)
+    def _each(
+        self, position: torch.Tensor, held: Sequence[torch.Tensor]
+    ) -> Iterator[tuple[FramePart, torch.Tensor, torch.Tensor]]:
+        return zip(self._parts, torch.split(position, self._sizes), held, strict=True)
 
 
 def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.Tensor]:
@@ -219,7 +240,12 @@ def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch
 
 
 def _squares(tensor: torch.Tensor) -> float:
-    return float(tensor.double().square().sum())
+    flat = tensor.reshape(-1)
+    return sum(float(piece.double().square().sum()) for (piece,) in pieces(flat))
+
+
+def _content(tensor: torch.Tensor) -> bytes:
+    return hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy().data).digest()
 
 
 def _rounded(scale: float) -> float:

@@ -84,8 +84,8 @@ def run_noisy_phase(
 
     Buffers are left at their initial values. The order of batches does not depend on weights or
     records. The rule works on a float64 position in the frame; without a frame, on the weights
-    themselves, which are then float64. Of several processes each moves its own stretch, with noise
-    of its own source, by the sum of all gradients; the leading one says when to stop.
+    themselves, which are then float64. Of several processes each moves what it holds, with noise of
+    its own source, by the sum of all gradients; the leading one says when to stop.
 
     Raises:
         TargetNotMetError: the rule's parameters cannot meet the target.
@@ -93,27 +93,19 @@ def run_noisy_phase(
         SealedStateError: the network moved its parameters out of the flat buffer.
         PlanError: the network created or changed a public tensor or a buffer.
     """
-    flat, team = network.flat, network.team
-    team.align_(flat.values)
-    own = team.stretch(flat.size)
-    values = flat.values[own]
-    coordinates: Coordinates = (
-        RawWeights() if frame is None else frame.on(flat.shapes, flat.device, own)
-    )
-    position = coordinates.position_of(values)
-    conditions = Conditions(noise=noise, epsilon=epsilon, delta=delta, across=team)
+    flat = network.flat
+    coordinates: Coordinates = RawWeights(flat.values) if frame is None else frame.on(flat)
+    position = coordinates.position_of(flat.held)
+    conditions = Conditions(noise=noise, epsilon=epsilon, delta=delta, across=network.team)
     run = rule.begin(position, conditions)
-    coordinates.weights_at(position, out=values)
-    team.gather_(flat.values)
+    coordinates.weights_at(position, out=flat.held)
     reset_buffers(network.module)
 
     def step(gradient: torch.Tensor) -> None:
         if run.steps >= rule.steps:
             raise TargetNotMetError("the planned steps did not meet the target")
-        team.reduce_(gradient)
-        run.step(position, coordinates.pull_back_(gradient[own]))
-        coordinates.weights_at(position, out=values)
-        team.gather_(flat.values)
+        run.step(position, coordinates.pull_back_(gradient))
+        coordinates.weights_at(position, out=flat.held)
         on_progress(run.steps, rule.steps, run.guarantee)
 
     try:
@@ -121,7 +113,7 @@ def run_noisy_phase(
         if run.steps < rule.steps:
             on_progress(run.steps, run.steps, run.guarantee)
     finally:
-        if position.data_ptr() != values.data_ptr():
+        if frame is not None:
             position.zero_()
     return run
 
@@ -168,11 +160,10 @@ def _step_until(
     batches = _until(done, feed.forever(flat.device))
     with without_buffers(module):
         flat.attach_gradients()
-        for batch, dealt in network.team.deal(batches):
+        for parts in network.team.deal(batches, feed.micro_batches):
             flat.gradients.zero_()
-            for part, of_batch in feed.parts(visited(network.task, batch)) if batch else ():
-                loss = feed.objective(network.task.loss(module, part))
-                share = of_batch * dealt
+            for part, share in parts:
+                loss = feed.objective(network.task.loss(module, visited(network.task, part)))
                 (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
             step(flat.gradients)
     flat.require_attached()

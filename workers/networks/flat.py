@@ -19,6 +19,7 @@ class FlatParameters:
         gradients: [size], of the same dtype, between ``attach_gradients`` and
             ``release_gradients``, else empty; ``backward`` adds to it.
         shapes: name to shape of every tensor, in order.
+        own: which numbers of each tensor, in a row, this process holds: here all.
 
     Raises:
         PlanError: no parameter can be trained, or one is neither float32 nor float64, or of
@@ -30,15 +31,25 @@ class FlatParameters:
         named = dict(module.named_parameters())
         self._parameters = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
         self._frozen = named.keys() - self._parameters.keys()
-        _refuse_unsupported(self._parameters)
+        require_supported(self._parameters)
         self.shapes = {name: tensor.shape for name, tensor in self._parameters.items()}
-        self.values = torch.cat([tensor.detach().reshape(-1) for tensor in self])
+        self.own = {name: slice(0, shape.numel()) for name, shape in self.shapes.items()}
+        first = next(iter(self))
+        self.values = torch.empty(
+            sum(tensor.numel() for tensor in self), dtype=first.dtype, device=first.device
+        )
         self.gradients = self.values.new_empty(0)
         for tensor, value in zip(self, self._split(self.values), strict=True):
+            value.copy_(tensor.detach())
             tensor.data = value
 
     def __iter__(self) -> Iterator[nn.Parameter]:
         return iter(self._parameters.values())
+
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """What this process holds of each tensor, in their order, 1-D views."""
+        return [value.view(-1) for value in self._split(self.values)]
 
     @property
     def size(self) -> int:
@@ -49,22 +60,6 @@ class FlatParameters:
     def device(self) -> torch.device:
         """Where the buffers are."""
         return self.values.device
-
-    def pieces(self, stretch: slice) -> dict[str, torch.Tensor]:
-        """Return the part of each tensor that lies in a stretch, as a view with its gradient.
-
-        ``attach_gradients`` comes first. Where a tensor lies outside, its part is empty.
-        """
-        parts: dict[str, torch.Tensor] = {}
-        for (name, part), values, gradients in zip(
-            stretches_of(self.shapes, stretch).items(),
-            self._split(self.values),
-            self._split(self.gradients),
-            strict=True,
-        ):
-            parts[name] = values.view(-1)[part]
-            parts[name].grad = gradients.view(-1)[part]
-        return parts
 
     def attach_gradients(self) -> None:
         """Make every parameter's gradient a view of ``gradients``, all zeros."""
@@ -106,22 +101,8 @@ class FlatParameters:
         ]
 
 
-def stretches_of(
-    shapes: Mapping[str, torch.Size], stretch: slice | None = None
-) -> dict[str, slice]:
-    """Return which part of each tensor lies in a stretch of the flat buffer; None for all of it."""
-    parts: dict[str, slice] = {}
-    begin = 0
-    for name, shape in shapes.items():
-        size = shape.numel()
-        first, last = (begin, begin + size) if stretch is None else (stretch.start, stretch.stop)
-        start = min(max(first - begin, 0), size)
-        parts[name] = slice(start, max(start, min(last - begin, size)))
-        begin += size
-    return parts
-
-
-def _refuse_unsupported(parameters: dict[str, nn.Parameter]) -> None:
+def require_supported(parameters: Mapping[str, torch.Tensor]) -> None:
+    """Raise ``PlanError`` unless there are parameters, all float32 or all float64."""
     if not parameters:
         raise PlanError("the architecture has no parameters to train")
     dtype = next(iter(parameters.values())).dtype

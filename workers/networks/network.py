@@ -4,6 +4,7 @@ It is not protected: ``workers.seal.sealed.Sealed`` wraps weights that have not 
 used directly where there is nothing to protect: retraining, and a first release ``as_trained``.
 """
 
+import gc
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,10 +18,10 @@ from app.domain.architectures.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.examples import Records
+from workers.distributed.shards import Shards, flat_of
 from workers.distributed.team import ALONE, Team
 from workers.networks.base import digest_of, digests_of, require_same
-from workers.networks.buffers import require_supported_buffers
-from workers.networks.flat import FlatParameters
+from workers.networks.buffers import require_supported_buffers, statistics_of
 from workers.networks.tensor_names import renamed
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
@@ -40,13 +41,14 @@ class Network:
         task: what it learns.
         dtype: float32 or float64, of all parameters and buffers; None leaves them as built. A hook
             converts inputs to it.
-        team: the processes that divide its training; each has a network of its own.
+        team: the processes that divide it. Each has a network of its own, with some rows of every
+            trained tensor; all begin with the leading one's.
 
     Attributes:
         task: what it learns.
-        team: the processes that divide its training.
-        module: the network; its parameters are views into ``flat``.
-        flat: its trainable parameters and their gradients.
+        team: the processes that divide it.
+        module: the network; its parameters are those of ``flat``.
+        flat: its trainable parameters and their gradients, or what this process holds of them.
         base: the digest of its public tensors, which nothing here changes; None without any.
 
     Raises:
@@ -64,32 +66,39 @@ class Network:
     ) -> None:
         self.task = task
         self.team = team
+        self._factory, self._dtype = factory, dtype
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(os.urandom(8)))
             self.module = factory().to(device=device, dtype=dtype)
         if dtype is not None:
             self.module.register_forward_pre_hook(lambda _, inputs: _converted(inputs, dtype))
         require_supported_buffers(self.module)
-        self.flat = FlatParameters(self.module)
         self._digests = digests_of(self.module)
+        self.flat = flat_of(self.module, team)
         self.base = BaseDigest.of(self._digests)
 
     def __repr__(self) -> str:
         return f"<Network: {self.flat.size} parameters on {self.flat.device}>"
 
-    def load(self, tensors: Tensors) -> None:
+    def load(self, tensors: Tensors | None) -> None:
         """Replace all parameters and buffers but the base's.
 
         Args:
             tensors: parameters and buffers by their ``state_dict`` names, which may share a prefix;
                 of any floating-point precision. With or without the base, which must be this very
-                one: another may have been trained.
+                one: another may have been trained. None in a process that does not lead.
 
         Raises:
             RunFailedError: a tensor is missing, unknown, of another shape or kind, or not finite,
                 or not that of the base.
         """
-        whole = self.module.state_dict()
+        shards = self.flat if isinstance(self.flat, Shards) else None
+        if tensors is None:
+            if shards is None:
+                raise RunFailedError("there are no weights to load")
+            shards.spread(None)
+            return
+        whole, statistics = self.module.state_dict(), statistics_of(self.module)
         own = self._own()
         tensors = renamed(tensors, whole if len(tensors) > len(own) else own)
         for name in tensors.keys() - own.keys():
@@ -101,19 +110,11 @@ class Network:
         with torch.no_grad():
             for name, target in own.items():
                 tensor = torch.as_tensor(tensors[name])
-                if tensor.shape != target.shape:
-                    raise RunFailedError(
-                        f"the weights' tensor {name!r} has shape {list(tensor.shape)}, "
-                        f"the network's {list(target.shape)}"
-                    )
-                if tensor.is_floating_point() != target.is_floating_point():
-                    raise RunFailedError(
-                        f"the weights' tensor {name!r} is {tensor.dtype}, the network's "
-                        f"{target.dtype}: save it unquantised"
-                    )
-                target.copy_(tensor)
-                if not bool(torch.isfinite(target).all()):
-                    raise RunFailedError(f"the weights' tensor {name!r} is not finite")
+                _require_fitting(name, tensor, target)
+                if shards is None or name in statistics:
+                    target.copy_(tensor)
+            if shards is not None:
+                shards.spread({name: torch.as_tensor(tensors[name]) for name in shards.shapes})
 
     def train(
         self,
@@ -144,6 +145,8 @@ class Network:
             team=self.team,
         )
         self.require_base()
+        if self.team.devices > 1:
+            gc.collect()  # PyTorch's frames may refer to the optimiser, and so to its state
         return steps
 
     def evaluate(self, examples: Records) -> Evaluation:
@@ -178,11 +181,34 @@ class Network:
         Raises:
             PlanError: the network changed its base.
         """
+        return {name: np.array(each, copy=True, order="C") for name, each in self.views().items()}
+
+    def views(self) -> dict[str, NDArray[Any]]:
+        """Return the same without copying what is in the CPU's memory already.
+
+        Raises:
+            PlanError: the network changed its base.
+        """
         self.require_base()
-        return {
-            name: np.array(tensor.detach().cpu().numpy(), copy=True, order="C")
-            for name, tensor in self._own().items()
-        }
+        return {name: tensor.detach().cpu().numpy() for name, tensor in self._own().items()}
+
+    def gathered(self) -> "Network":
+        """Return the whole network, in the leading process; overwrite what each held of it.
+
+        The others return theirs, which is of no use any more.
+        """
+        if not isinstance(self.flat, Shards):
+            return self
+        whole: Network | None = None
+        if self.team.leads:
+            device = self.flat.device
+            whole = Network(self._factory, device=device, task=self.task, dtype=self._dtype)
+            kept = statistics_of(whole.module)
+            for name, statistic in statistics_of(self.module).items():
+                kept[name].copy_(statistic)
+        self.flat.collect(None if whole is None else whole.flat)
+        self.destroy()
+        return whole or self
 
     def require_base(self) -> None:
         """Check that the public tensors are those that the network was built with.
@@ -203,13 +229,29 @@ class Network:
         """
         self.flat.destroy()
         with torch.no_grad():
-            for tensor in self._own().values():
+            for tensor in statistics_of(self.module).values():
                 tensor.zero_()
 
     def _own(self) -> dict[str, torch.Tensor]:
         """Return all parameters and buffers but the base's, by their ``state_dict`` names."""
         state: dict[str, torch.Tensor] = self.module.state_dict()
         return {name: tensor for name, tensor in state.items() if name not in self._digests}
+
+
+def _require_fitting(name: str, tensor: torch.Tensor, target: torch.Tensor) -> None:
+    """Raise ``RunFailedError`` unless a tensor may be copied to the network's."""
+    if tensor.shape != target.shape:
+        raise RunFailedError(
+            f"the weights' tensor {name!r} has shape {list(tensor.shape)}, "
+            f"the network's {list(target.shape)}"
+        )
+    if tensor.is_floating_point() != target.is_floating_point():
+        raise RunFailedError(
+            f"the weights' tensor {name!r} is {tensor.dtype}, the network's "
+            f"{target.dtype}: save it unquantised"
+        )
+    if not bool(torch.isfinite(tensor.to(target.dtype)).all()):
+        raise RunFailedError(f"the weights' tensor {name!r} is not finite")
 
 
 def _converted(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.distributed.tensor import DTensor
 
 from app.domain.errors import PlanError, RunFailedError
 from workers.data.examples import Examples, Form
@@ -138,10 +139,15 @@ def _require_variants_alone(task: CustomTask, batch: Batch) -> None:
 
 
 def _require_gradients(task: CustomTask, network: Network, batch: Batch) -> None:
-    module, trained = network.module, list(network.flat)
+    module, flat = network.module, network.flat
     mean = called("loss of the task", lambda: task.loss(module, batch).mean(), in_full=True)
-    found = torch.autograd.grad(mean, trained, allow_unused=True)
-    if all(each is None for each in found):
+    flat.release_gradients()
+    if mean.requires_grad:
+        mean.backward()  # type: ignore[no-untyped-call]
+    found = [tensor.grad for tensor in flat if tensor.grad is not None]
+    flat.attach_gradients()
+    if not found:
         raise RunFailedError("the task's loss does not depend on the network")
-    if not all(math.isfinite(float(each.abs().sum())) for each in found if each is not None):
+    own = (each.to_local() if isinstance(each, DTensor) else each for each in found)
+    if not all(math.isfinite(float(each.abs().sum())) for each in own):
         raise RunFailedError("the task's loss has gradients that are not finite")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from workers.mechanisms.vectors import pieces
 from workers.tasks.task import INPUTS, Batch, Task
 from workers.training.evaluate import evaluating
 
@@ -70,6 +71,9 @@ def _seeded() -> Iterator[None]:
 def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
     if now.shape != before.shape:
         return False
-    size = float(before.abs().nan_to_num(posinf=0.0).max()) if before.numel() else 0.0
-    tolerance = size * _TOLERANCES.get(before.device.type, _TOLERANCE)
-    return torch.allclose(now, before, rtol=0.0, atol=tolerance, equal_nan=True)
+    parts = list(pieces(now.detach().reshape(-1), before.detach().reshape(-1)))
+    sizes = [float(then.abs().nan_to_num(posinf=0.0).max()) for _, then in parts if len(then)]
+    tolerance = max(sizes, default=0.0) * _TOLERANCES.get(before.device.type, _TOLERANCE)
+    return all(
+        torch.allclose(here, then, rtol=0.0, atol=tolerance, equal_nan=True) for here, then in parts
+    )

@@ -6,7 +6,7 @@ a tensor from one batch to the next outside its ``state_dict``, or remembers any
 changes what it computes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
 from workers.data.examples import Examples, Form
+from workers.distributed.team import ALONE, Team
 from workers.dp_sgd.gradients import per_record_gradients
 from workers.networks.base import digests_of, require_same
 from workers.networks.buffers import require_supported_buffers, without_buffers
@@ -27,6 +28,10 @@ from workers.tasks.task import Batch, Task
 _OTHER_SEED: Final = 17
 _TRIED: Final = 5
 _PRIVATELY_TRIED: Final = 32
+_DIVIDED: Final = (
+    "the network is divided between its layers, so only a layer's own forward may read its "
+    "weights; what does otherwise runs on one device, with EXPUNGE_DEVICES=1"
+)
 _REMEMBERS: Final = (
     "the network computes something else of the same records after it saw others: what it "
     "remembers outside its parameters could carry forgotten records past the noise; random numbers "
@@ -41,6 +46,7 @@ def rehearse(
     *,
     device: torch.device,
     private: bool = False,
+    team: Team = ALONE,
 ) -> Network:
     """Compute what training and evaluation do of random records; return the network, untrained.
 
@@ -50,18 +56,19 @@ def rehearse(
         form: of the records that it reads.
         device: where runs compute.
         private: whether the network is to be trained with DP-SGD.
+        team: the processes that divide the network; each rehearses, on the same records.
 
     Raises:
         RunFailedError: the network's or the task's code raised; its traceback is in the message.
         PlanError: the network has state or a layer that no mechanism covers, or the task mixes
             records.
     """
-    network = Network(factory, device=device, task=task)
+    network = Network(factory, device=device, task=task, team=team)
     module, flat = network.module, network.flat
     if network.base is not None:
         _require_public(module, factory)
     batch = Examples(form.random(_TRIED), form).rows(0, _TRIED, device=device)
-    weights, kept = flat.values.clone(), dict(_tensors_kept(module))
+    weights, kept = [each.clone() for each in flat.held], dict(_tensors_kept(module))
     before = {name: tensor.clone() for name, tensor in kept.items()}
     module.train()
     flat.attach_gradients()
@@ -76,7 +83,7 @@ def rehearse(
             f"{what} the network on random records",
             lambda: remembers(compute, batch),
             in_full=True,
-            advice=form.advice,
+            advice="; ".join(filter(None, [form.advice, _DIVIDED if team.devices > 1 else ""])),
         )
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -116,13 +123,9 @@ def _require_public(module: nn.Module, factory: Callable[[], nn.Module]) -> None
     )
 
 
-def _require_unchanged(network: Network, before: torch.Tensor) -> None:
-    if torch.equal(network.flat.values, before):
-        return
-    start = 0
-    for name, shape in network.flat.shapes.items():
-        part = slice(start, start := start + shape.numel())
-        if not torch.equal(network.flat.values[part], before[part]):
+def _require_unchanged(network: Network, before: Sequence[torch.Tensor]) -> None:
+    for name, now, then in zip(network.flat.shapes, network.flat.held, before, strict=True):
+        if not torch.equal(now, then):
             raise PlanError(
                 f"the network changes its parameter {name!r} in forward or backward, past the "
                 "noise: compute what it needs from the parameter without changing it"

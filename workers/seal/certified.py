@@ -71,6 +71,14 @@ class Certified:
             retain, recipe, epochs=epochs, held_out=held_out, on_progress=on_progress
         )
 
+    def gather(self) -> None:
+        """Gather the weights in the leading process, where several processes divided them.
+
+        Only there the object is of use afterwards.
+        """
+        self._network.team.announce(Order.GATHER)
+        self._network = self._network.gathered()
+
     def evaluate(self, examples: Records) -> Evaluation:
         """Return metrics and mean loss; ``RunFailedError`` if there are no examples."""
         return self._network.evaluate(examples)
@@ -113,6 +121,10 @@ class Certified:
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return copies of all parameters and buffers by their ``state_dict`` names."""
         return self._network.tensors()
+
+    def views(self) -> dict[str, NDArray[Any]]:
+        """Return the same without copying what is in the CPU's memory already."""
+        return self._network.views()
 
     def __repr__(self) -> str:
         return f"<Certified: {self._network.flat.size} parameters, {self.noisy_steps} noisy steps>"

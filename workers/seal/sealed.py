@@ -121,14 +121,17 @@ class Sealed:
         network = Network(factory, device=device, task=task, dtype=dtype, team=team)
         _HELD[self] = _Held(network, factory, dtype)
 
-    def load(self, tensors: Tensors) -> None:
+    def load(self, tensors: Tensors | None) -> None:
         """Load the weights and buffers of the lineage head or of an upload.
+
+        A process that does not lead gives None, and gets what it holds of them.
 
         Raises:
             RunFailedError: the tensors do not fit the architecture, or are not finite.
         """
         held = self._require_held()
         held.origin = _Origin.OTHER
+        held.network.team.announce(Order.LOAD)
         self._inside("loading", lambda: held.network.load(tensors))
 
     def train(
@@ -281,7 +284,9 @@ class Sealed:
             guarantee=guarantee,
             steps=run.steps,
             recompute_buffers=lambda: recompute_buffers(
-                held.network.module, held.network.task, lambda: feed.once(device)
+                held.network.module,
+                held.network.task,
+                lambda: held.network.team.same(feed.once(device)),
             ),
         )
         return guarantee

@@ -11,6 +11,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.data.examples import Records
+from workers.distributed.team import ALONE, Team
 from workers.tasks.task import INPUTS, Batch, Task
 
 EVALUATION_BATCH = 1024
@@ -70,15 +71,20 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
     )
 
 
-def mean_loss(module: nn.Module, task: Task, examples: Records) -> float:
-    """Return the mean loss in evaluation mode; the module's mode is kept."""
+def mean_loss(module: nn.Module, task: Task, examples: Records, team: Team = ALONE) -> float:
+    """Return the mean loss in evaluation mode; the module's mode is kept.
+
+    Of several processes each computes it, of all records, and gets the leading one's.
+    """
     device = next(module.parameters()).device
     with evaluating(module):
         losses = [
             task.loss(module, batch).cpu().double()
-            for batch in examples.in_order(EVALUATION_BATCH, device=device)
+            for batch in team.same(examples.in_order(EVALUATION_BATCH, device=device))
         ]
-    return float(torch.cat(losses).mean())
+    found = torch.cat(losses).mean().reshape(1)
+    team.align_(found)
+    return float(found)
 
 
 def _joined(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:

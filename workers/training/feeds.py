@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from workers.data.examples import Records
 from workers.tasks.task import INPUTS, Batch
-from workers.training.gradients import parts_of
 
 
 class Feed(Protocol):
@@ -22,8 +21,9 @@ class Feed(Protocol):
     def once(self, device: torch.device) -> Iterator[Batch]:
         """Yield every record once."""
 
-    def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
-        """Return a batch in the parts that are computed one after the other, with their shares."""
+    @property
+    def micro_batches(self) -> int:
+        """In how many parts a process computes a batch, one after the other."""
 
     def objective(self, losses: torch.Tensor) -> torch.Tensor:
         """Return what a batch's step minimises, of its records' losses [n]."""
@@ -39,7 +39,7 @@ class RandomBatches:
     def __init__(self, examples: Records, batch_size: int, *, micro_batches: int = 1) -> None:
         self._examples = examples
         self._batch_size = batch_size
-        self._micro_batches = micro_batches
+        self.micro_batches = micro_batches
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
         """Yield epochs, each in its own order."""
@@ -48,10 +48,6 @@ class RandomBatches:
     def once(self, device: torch.device) -> Iterator[Batch]:
         """Yield every record once."""
         return self._examples.epoch(self._batch_size, device=device)
-
-    def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
-        """Return the recipe's micro-batches."""
-        return parts_of(batch, self._micro_batches)
 
     def objective(self, losses: torch.Tensor) -> torch.Tensor:
         """Return the mean."""
@@ -88,6 +84,7 @@ class FixedBatches:
         sizes = np.bincount(batch_of, minlength=batches)
         self._pieces = examples.cut(order, sizes.tolist())
         self._batches = batches
+        self.micro_batches = 1  # a gradient's rounding is accounted for as one sum
         self._batch_size = batch_size
         self._next = position % batches
         self._loss_bound = loss_bound
@@ -103,10 +100,6 @@ class FixedBatches:
         for batch in islice(self._pieces.cycle(0, device=device), self._batches):
             if len(batch[INPUTS]):
                 yield batch
-
-    def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
-        """Return the whole batch: its gradient's rounding is accounted for as one sum."""
-        return [(batch, 1.0)]
 
     def objective(self, losses: torch.Tensor) -> torch.Tensor:
         """Return the sum divided by ``batch_size``."""

@@ -3,6 +3,7 @@
 The noisy and tracked phases take the parts from here and nothing else: never the precision.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import torch
@@ -28,27 +29,22 @@ def parts_of(batch: Batch, parts: int) -> list[tuple[Batch, float]]:
 
 
 def add_gradient(
-    module: Forward,
-    task: Task,
-    batch: Batch,
-    *,
-    micro_batches: int,
-    precision: str,
-    share: float = 1.0,
+    module: Forward, task: Task, parts: Iterable[tuple[Batch, float]], *, precision: str
 ) -> torch.Tensor:
     """Add the gradient of a batch's mean loss; return that loss, detached, 0-dim.
 
-    Both are multiplied by ``share``: how much of a larger batch this one is.
+    The batch comes in parts with their shares, of which a process may have a few: then both are
+    what these add to the whole batch's.
 
     In ``bfloat16`` the forward pass runs under autocast; the loss is computed in float32, and
     weights and gradients keep their dtype.
     """
     total: torch.Tensor | None = None
     forward = _halved(module) if precision == _BFLOAT16 else module
-    for part, of_batch in parts_of(batch, micro_batches):
+    for part, share in parts:
         loss = task.loss(forward, part).mean()
-        if of_batch * share != 1.0:
-            loss = loss * (of_batch * share)
+        if share != 1.0:
+            loss = loss * share
         loss.backward()  # type: ignore[no-untyped-call]
         total = loss.detach() if total is None else total + loss.detach()
     return torch.zeros(()) if total is None else total

@@ -1,7 +1,7 @@
 """Training without noise: initially, and again once the target is met."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 import torch
@@ -13,7 +13,7 @@ from workers.data.examples import Records
 from workers.distributed.team import ALONE, Team
 from workers.networks.flat import FlatParameters
 from workers.tasks.augmented import visited
-from workers.tasks.task import Batch, Task
+from workers.tasks.task import Task
 from workers.training.evaluate import mean_loss
 from workers.training.gradients import add_gradient
 from workers.training.optimizers import Schedule
@@ -69,26 +69,17 @@ def train(
         return 0
     device = next(module.parameters()).device
     loss_sum = torch.zeros((), device=device)
-    patience = _patience(module, task, recipe, held_out)
+    patience = _patience(module, task, recipe, held_out, team)
     module.train()
     torch.manual_seed(int.from_bytes(os.urandom(8)))
     epochs_of = examples.forever(recipe.batch_size, device=device)
-    batches = _until_exhausted(islice(epochs_of, steps), per_epoch, patience)
     with updating(module, flat, recipe, team) as update:
         schedule = Schedule(update.optimizer, recipe, steps)
-        for step, (batch, share) in enumerate(team.deal(batches), start=1):
+        dealt = team.deal(islice(epochs_of, steps), recipe.micro_batches)
+        for step, parts in enumerate(dealt, start=1):
             update.begin()
-            loss = torch.zeros((), device=device)
-            if share > 0:
-                loss = add_gradient(
-                    module,
-                    task,
-                    visited(task, batch),
-                    micro_batches=recipe.micro_batches,
-                    precision=recipe.precision,
-                    share=share,
-                )
-            loss = team.total(loss)
+            seen = ((visited(task, part), share) for part, share in parts)
+            loss = team.total(add_gradient(module, task, seen, precision=recipe.precision))
             schedule.begin(step)
             update.finish()
             loss_sum += loss
@@ -96,6 +87,8 @@ def train(
                 _require_finite(loss_sum)
             if on_progress is not None:
                 on_progress(step, steps, loss)
+            if patience is not None and step % per_epoch == 0 and patience.exhausted():
+                break
     if patience is not None:
         patience.restore()
     for tensor in trained_by(update.optimizer):
@@ -103,22 +96,12 @@ def train(
     return step
 
 
-def _until_exhausted(
-    batches: Iterator[Batch], per_epoch: int, patience: Patience | None
-) -> Iterator[Batch]:
-    """Yield batches until there are no more, or an epoch was the last that held-out records let."""
-    for step, batch in enumerate(batches, start=1):
-        yield batch
-        if patience is not None and step % per_epoch == 0 and patience.exhausted():
-            return
-
-
 def _patience(
-    module: nn.Module, task: Task, recipe: TrainingRecipe, held_out: Records | None
+    module: nn.Module, task: Task, recipe: TrainingRecipe, held_out: Records | None, team: Team
 ) -> Patience | None:
     if recipe.patience is None or held_out is None or len(held_out) == 0:
         return None
-    return Patience(module, lambda: mean_loss(module, task, held_out), recipe.patience)
+    return Patience(module, lambda: mean_loss(module, task, held_out, team), recipe.patience)
 
 
 def _require_finite(number: torch.Tensor) -> None:

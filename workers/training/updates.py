@@ -1,4 +1,4 @@
-"""How a step of an optimiser changes the weights: all of them, or each process its stretch.
+"""How a step of an optimiser changes the weights: all of them, or each process its part.
 
 Optimisers and clipping work on each number alone but for the gradient's norm, which is the whole
 one's. So several processes take the steps that one process would take, up to the rounding of sums.
@@ -49,36 +49,38 @@ class WholeUpdate:
 
 
 class DividedUpdate:
-    """A step of this process's stretch; the other processes take that of theirs.
-
-    All begin with the leading process's weights.
-    """
+    """A step of what this process holds; the other processes take that of theirs."""
 
     def __init__(
         self, module: nn.Module, flat: FlatParameters, recipe: TrainingRecipe, team: Team
     ) -> None:
-        team.align_(flat.values)
         flat.attach_gradients()
         self._flat = flat
-        self._own = team.stretch(flat.size)
         self._team = team
         self._clip_norm = recipe.clip_norm
-        self.optimizer = optimizer_of(module, recipe, flat.pieces(self._own))
+        self.optimizer = optimizer_of(module, recipe, _with_gradients(flat))
 
     def begin(self) -> None:
         """Zero the last step's gradients."""
         self._flat.gradients.zero_()
 
     def finish(self) -> None:
-        """Sum gradients, clip by the whole norm, step, and get the others' weights."""
-        self._team.reduce_(self._flat.gradients)
-        own = self._flat.gradients[self._own]
+        """Clip by the whole norm, and step."""
+        own = self._flat.gradients
         if self._clip_norm is not None:
             norm = self._team.norm(float(torch.linalg.vector_norm(own, dtype=torch.float64)))
             # As torch.nn.utils.clip_grad_norm_ has it.
             own.mul_(min(1.0, self._clip_norm / (norm + 1e-6)))
         self.optimizer.step()
-        self._team.gather_(self._flat.values)
+
+
+def _with_gradients(flat: FlatParameters) -> dict[str, torch.Tensor]:
+    """Return what this process holds of each tensor, by name, with its gradient."""
+    named = dict(zip(flat.shapes, flat.held, strict=True))
+    parts = torch.split(flat.gradients, [held.numel() for held in named.values()])
+    for held, gradient in zip(named.values(), parts, strict=True):
+        held.grad = gradient
+    return named
 
 
 @contextmanager

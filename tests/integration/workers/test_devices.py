@@ -70,7 +70,7 @@ def test_a_run_trains_forgets_and_says_on_how_many_devices(workshop, policy):
     assert published.pid != run.pid
     first, second = mechanisms_of(workshop)
     for mechanism in (first, second):
-        assert (mechanism["devices"], mechanism["parallelism"]) == (DEVICES, "shard_grad_op")
+        assert (mechanism["devices"], mechanism["parallelism"]) == (DEVICES, "full_shard")
 
 
 def test_what_one_process_computes_says_nothing_of_devices(workshop):

@@ -11,6 +11,17 @@ from workers.data.run_records import load_records
 from workers.leases.lease import Lease
 
 
+class Stored(list):
+    """A blob's content in parts."""
+
+    @property
+    def size(self):
+        return sum(map(len, self))
+
+    def close(self):
+        pass
+
+
 @pytest.fixture
 def workshop(services):
     return Workshop(services)
@@ -54,7 +65,7 @@ def test_a_run_starts_from_the_certified_weights_alone(workshop, monkeypatch):
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     services = workshop.services
-    monkeypatch.setattr(type(services.blobs), "read", lambda *_: WEIGHTS + b" ")
+    monkeypatch.setattr(type(services.blobs), "open", lambda *_: Stored([WEIGHTS, b" "]))
     run_id = workshop.active_run()
     with (
         Lease.take(services.database, run_id, lease_s=30.0, stop=StopSignal()) as lease,

@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import beta, norm
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.chains import minorant, reflection
@@ -17,32 +16,10 @@ from app.accounting.chains.noisy_chain import NoisyChain
 from app.accounting.chains.noisy_step import NoisyStep
 from app.accounting.histories.history import History, Release, Steps
 from app.accounting.histories.history_account import Outlook
+from tests.support.attacking import mu_lower_bound, rates, upper
 from tests.support.histories import recipe
 
 DRAWS = 200_000
-FAILURE = 1e-6
-
-
-def upper(hits, draws):
-    """The Clopper-Pearson upper limit of a probability."""
-    return 1.0 if hits == draws else float(beta.ppf(1 - FAILURE / 2, hits + 1, draws - hits))
-
-
-def rates(first, second):
-    """Upper limits of both error rates of the best threshold, chosen on held-out draws."""
-    half = len(first) // 2
-    candidates = np.quantile(np.concatenate([first[:half], second[:half]]), np.linspace(0, 1, 201))
-    errors = [np.mean(first[:half] <= t) + np.mean(second[:half] > t) for t in candidates]
-    threshold = candidates[int(np.argmin(errors))]
-    missed = upper(int(np.sum(first[half:] <= threshold)), len(first) - half)
-    false = upper(int(np.sum(second[half:] > threshold)), len(second) - half)
-    return missed, false
-
-
-def mu_lower_bound(first, second):
-    """A lower bound on the mu of the pair of worlds, whatever they are."""
-    missed, false = rates(first, second)
-    return float(norm.ppf(1 - false) - norm.ppf(missed))
 
 
 def clipped_walk(start, *, contraction, push, noise_stds, generator):

@@ -400,7 +400,7 @@ def _about(statement: dict[str, Any], weights: bytes) -> Case:
 
 class TestDevices:
     @pytest.mark.parametrize(
-        "fields", [{"devices": 3}, {"parallelism": "shard_grad_op"}], ids=["alone", "how alone"]
+        "fields", [{"devices": 3}, {"parallelism": "full_shard"}], ids=["alone", "how alone"]
     )
     def test_devices_without_how_they_divided_the_work(self, fields: dict[str, Any]) -> None:
         reason = lie("gradient_clipping", lambda said: said["mechanism"].update(fields))
@@ -408,13 +408,13 @@ class TestDevices:
 
     @pytest.mark.parametrize("name", ["projected_noisy_sgd", "tracked_release", "exact_training"])
     def test_several_for_a_mechanism_that_is_not_divided(self, name: str) -> None:
-        fields = {"devices": 3, "parallelism": "shard_grad_op"}
+        fields = {"devices": 3, "parallelism": "full_shard"}
         reason = lie(name, lambda said: said["mechanism"].update(fields))
         assert "several devices for what one computes" in reason
 
     @pytest.mark.parametrize("devices", [0, 1, 65, 2.0, "3"])
     def test_a_number_that_is_none_of_several(self, devices: object) -> None:
-        fields = {"devices": devices, "parallelism": "shard_grad_op"}
+        fields = {"devices": devices, "parallelism": "full_shard"}
         reason = lie("gradient_clipping", lambda said: said["mechanism"].update(fields))
         assert "statement" in reason
 
@@ -422,7 +422,7 @@ class TestDevices:
     def test_several_that_divided_the_work_are_accepted(self, name: str) -> None:
         case = synthetic()[name]
         statement = deepcopy(case.statement)
-        said = {"devices": 3, "parallelism": "shard_grad_op"}
+        said = {"devices": 3, "parallelism": "full_shard"}
         statement["predicate"]["mechanism"].update(said)
         payload = json.dumps(statement).encode()
         bundle = json.dumps(signed_payload(payload, SIGNER)).encode()

@@ -69,7 +69,7 @@ def test_public_weights_become_the_centre():
     network = Network(normalised, device=CPU)
     network.load(public)
     flat = network.flat
-    assert not frame.on(flat.shapes, CPU).position_of(flat.values).any()
+    assert not frame.on(flat).position_of(flat.held).any()
 
 
 def test_public_weights_of_a_network_for_other_classes_leave_its_last_layer_where_it_was():
@@ -107,8 +107,8 @@ def test_change_of_coordinates_matches_its_definition_tensor_by_tensor():
     network = Network(normalised, device=CPU)
     flat = network.flat
     frame = ReferenceFrame.of(normalised)
-    on = frame.on(flat.shapes, CPU)
-    position = on.position_of(flat.values)
+    on = frame.on(flat)
+    position = on.position_of(flat.held)
     pulled = on.pull_back_(torch.ones(flat.size))
     sizes = [shape.numel() for shape in flat.shapes.values()]
     for name, u, w in zip(flat.shapes, position.split(sizes), pulled.split(sizes), strict=True):
@@ -116,9 +116,9 @@ def test_change_of_coordinates_matches_its_definition_tensor_by_tensor():
         expected = (weights - frame.centre[name]).double() / frame.scale[name]
         torch.testing.assert_close(u, expected.reshape(-1), rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(w, torch.full_like(w, frame.scale[name]))
-    again = torch.empty(flat.size)
+    again = [torch.empty_like(held) for held in flat.held]
     on.weights_at(position, out=again)
-    assert torch.equal(again, flat.values)  # float64 in between loses nothing of float32
+    assert torch.equal(torch.cat(again), flat.values)  # float64 in between loses nothing of float32
 
 
 @pytest.mark.parametrize("centred", [False, True])
@@ -126,45 +126,45 @@ def test_the_weights_are_those_of_the_position_rounded_once(centred):
     public = normalised().state_dict() if centred else None
     network = Network(normalised, device=CPU)
     frame = ReferenceFrame.of(normalised, public_weights=public)
-    on = frame.on(network.flat.shapes, CPU)
-    position = on.position_of(network.flat.values)
+    on = frame.on(network.flat)
+    position = on.position_of(network.flat.held)
     assert position.dtype == torch.float64
     position += 1e-12 * torch.arange(position.numel())
-    weights = torch.empty(network.flat.size)
+    weights = [torch.empty_like(held) for held in network.flat.held]
     on.weights_at(position, out=weights)
     expected = torch.cat([
         frame.centre[name].double().expand(shape).reshape(-1)
-        + torch.tensor(frame.scale[name]).double() * part
+        + frame.scale[name] * part
         for (name, shape), part in zip(
             network.flat.shapes.items(),
             position.split([shape.numel() for shape in network.flat.shapes.values()]),
             strict=True,
         )
     ])  # fmt: skip
-    assert torch.equal(weights, expected.float())
+    assert torch.equal(torch.cat(weights), expected.float())
 
 
 def test_a_network_of_float64_has_positions_of_its_own_precision():
     network = Network(normalised, device=CPU, dtype=torch.float64)
     with torch.no_grad():
         network.flat.values.add_(1e-13)
-    on = ReferenceFrame.of(normalised).on(network.flat.shapes, CPU)
-    again = torch.empty_like(network.flat.values)
-    on.weights_at(on.position_of(network.flat.values), out=again)
-    torch.testing.assert_close(again, network.flat.values, rtol=1e-15, atol=1e-15)
+    on = ReferenceFrame.of(normalised).on(network.flat)
+    again = [torch.empty_like(held) for held in network.flat.held]
+    on.weights_at(on.position_of(network.flat.held), out=again)
+    torch.testing.assert_close(torch.cat(again), network.flat.values, rtol=1e-15, atol=1e-15)
 
 
 def test_without_a_frame_position_and_weights_are_one():
     weights, gradient = torch.ones(3, dtype=torch.float64), torch.ones(3)
-    coordinates = RawWeights()
-    assert coordinates.position_of(weights) is weights
+    coordinates = RawWeights(weights)
+    assert coordinates.position_of([weights]) is weights
     assert coordinates.pull_back_(gradient) is gradient
 
 
 def test_the_frame_of_another_architecture_is_refused():
     flat = Network(cifar, device=CPU).flat
     with pytest.raises(RunFailedError, match="another architecture"):
-        ReferenceFrame.of(normalised).on(flat.shapes, CPU)
+        ReferenceFrame.of(normalised).on(flat)
 
 
 def test_json_holds_every_tensor_and_nothing_but_plain_numbers():

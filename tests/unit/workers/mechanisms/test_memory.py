@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
 from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent
-from workers.mechanisms.frame import FlatFrame
+from workers.mechanisms.frame import FlatFrame, FramePart
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
@@ -65,11 +65,11 @@ def descent_step():
 
 
 def change_of_coordinates():
-    frame, here = FlatFrame(torch.ones(SIZE), torch.ones(SIZE)), position()
+    frame, here = FlatFrame([FramePart(SIZE, torch.ones(SIZE), 2.0)]), position()
     weights, slope = torch.ones(SIZE), torch.ones(SIZE)
 
     def work():
-        frame.weights_at(here, out=weights)
+        frame.weights_at(here, out=[weights])
         frame.pull_back_(slope)
 
     return work
@@ -90,8 +90,8 @@ def test_a_step_allocates_nothing_of_the_weights_size(make):
 
 
 def test_a_position_is_the_one_copy():
-    frame, weights = FlatFrame(torch.ones(SIZE), torch.ones(SIZE)), torch.ones(SIZE)
-    assert largest_allocation(lambda: frame.position_of(weights)) == 8 * SIZE
+    frame, weights = FlatFrame([FramePart(SIZE, torch.ones(SIZE), 2.0)]), torch.ones(SIZE)
+    assert largest_allocation(lambda: frame.position_of([weights])) == 8 * SIZE
 
 
 def test_the_measurement_sees_a_hidden_copy():

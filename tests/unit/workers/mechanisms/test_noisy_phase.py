@@ -120,13 +120,13 @@ def test_what_the_rule_moves_is_float64_and_the_weights_are_it_rounded_once(digi
             return super().begin(position, conditions)
 
     def report(*_):
-        weights = torch.empty(network.flat.size)
+        weights = [torch.empty_like(held) for held in network.flat.held]
         frame.weights_at(seen[0], out=weights)
-        assert torch.equal(weights, network.flat.values)
+        assert torch.equal(torch.cat(weights), network.flat.values)
         assert (seen[0] / grid_of(rule.noise_std)).frac().eq(0).all()
 
     rule = Watched(**vars(mechanism()))
-    frame = ReferenceFrame.of(normalised).on(network.flat.shapes, CPU)
+    frame = ReferenceFrame.of(normalised).on(network.flat)
     run(network, digit_images, rule=rule, on_progress=report)
     assert seen[0].dtype == torch.float64
 
@@ -170,9 +170,11 @@ def test_a_descent_moves_a_network_of_float64_by_its_gradient(digit_images):
 
 def test_the_first_gradient_is_taken_at_the_clipped_start(digit_images):
     network, seen = Network(normalised, device=CPU), []
-    network.module.register_forward_pre_hook(lambda *_: seen.append(network.flat.values.clone()))
+    network.module.register_forward_pre_hook(
+        lambda *_: seen.append([held.clone() for held in network.flat.held])
+    )
     run(network, digit_images)
-    frame = ReferenceFrame.of(normalised).on(network.flat.shapes, CPU)
+    frame = ReferenceFrame.of(normalised).on(network.flat)
     assert float(frame.position_of(seen[0]).norm()) == pytest.approx(5.0, rel=1e-5)
 
 

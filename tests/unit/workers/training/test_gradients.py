@@ -52,7 +52,7 @@ def test_the_gradients_of_the_parts_add_up_to_that_of_the_batch(parts):
     features, labels = records.values()
     loss = cross_entropy(module(features), labels)
     (expected,) = torch.autograd.grad(loss, [module.layer.weight])
-    found = add_gradient(module, CLASSIFICATION, records, micro_batches=parts, precision="float32")
+    found = add_gradient(module, CLASSIFICATION, parts_of(records, parts), precision="float32")
     torch.testing.assert_close(module.layer.weight.grad, expected)
     torch.testing.assert_close(found, loss.detach())
 
@@ -60,7 +60,7 @@ def test_the_gradients_of_the_parts_add_up_to_that_of_the_batch(parts):
 def test_bfloat16_is_for_the_forward_pass_alone():
     module, records = Watched(), batch(50)
     features, labels = records.values()
-    loss = add_gradient(module, CLASSIFICATION, records, micro_batches=1, precision="bfloat16")
+    loss = add_gradient(module, CLASSIFICATION, parts_of(records, 1), precision="bfloat16")
     assert module.seen == [(50, torch.bfloat16)]
     assert loss.dtype == module.layer.weight.grad.dtype == torch.float32
     expected = cross_entropy(module.layer(features).detach(), labels)

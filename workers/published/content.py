@@ -1,0 +1,111 @@
+"""The safetensors file of a network whose tensors stay where they are, in memory once."""
+
+import io
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_TYPES: Final[Mapping[str, str]] = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_ALIGNED: Final = 8
+
+
+class WeightsContent:
+    """The file's bytes. Its header is made here; its tensors must not change meanwhile.
+
+    Source: https://github.com/huggingface/safetensors#format
+    """
+
+    def __init__(self, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+        header: dict[str, Any] = {"__metadata__": dict(metadata)}
+        ordered = sorted(tensors.items(), key=lambda named: (-named[1].itemsize, named[0]))
+        start = 0
+        for name, tensor in ordered:
+            stop = start + tensor.nbytes
+            form = {"dtype": _TYPES[tensor.dtype.name], "shape": list(tensor.shape)}
+            header[name] = {**form, "data_offsets": [start, stop]}
+            start = stop
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _ALIGNED)
+        self._parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
+        self._parts += [_bytes_of(tensor) for _, tensor in ordered]
+        self._starts = [0, *accumulate(map(len, self._parts))]
+
+    def __len__(self) -> int:
+        """Return the file's size."""
+        return self._starts[-1]
+
+    def __getitem__(self, part: slice) -> bytes:
+        """Return some of its bytes."""
+        start, stop, _ = part.indices(len(self))
+        found = []
+        index = bisect_right(self._starts, start) - 1
+        while start < stop:
+            within = start - self._starts[index]
+            found.append(bytes(self._parts[index][within : within + stop - start]))
+            start += len(found[-1])
+            index += 1
+        return b"".join(found)
+
+    def opened(self) -> io.BufferedReader:
+        """Return them as a file of its own."""
+        return io.BufferedReader(_Reading(self))
+
+
+class _Reading(io.RawIOBase):
+    def __init__(self, content: WeightsContent) -> None:
+        self._content = content
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to another place."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._content)}[
+            whence
+        ]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the place that is read next."""
+        return self._position
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Read what comes next."""
+        view = memoryview(buffer).cast("B")
+        content = self._content[self._position : self._position + len(view)]
+        view[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+
+def _bytes_of(tensor: NDArray[Any]) -> memoryview:
+    little = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
