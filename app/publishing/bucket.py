@@ -6,7 +6,7 @@ replaced or deleted are deleted for good.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,17 +20,17 @@ _MOST_MARK_BYTES = 1000
 
 
 class Bucket:
-    """A bucket; ``open_prefix`` gives access to the objects whose names begin alike."""
+    """A bucket, or the objects in it whose names begin alike."""
 
     kind = "s3"
 
-    def __init__(self, open_prefix: Callable[[str], S3ObjectStore]) -> None:
-        self._open_prefix = open_prefix
+    def __init__(self, objects: S3ObjectStore) -> None:
+        self._objects = objects
 
     def hold(self, subject: Subject, release: Release | None, step: Step) -> None:
         """See ``Target``."""
-        store = self._open_prefix(f"{subject.name}/")
         with _errors_in_words():
+            store = self._objects.below(f"{subject.name}/")
             present = set(store.names())
             mark = _mark(store) if _MARK in present else None
         if present and (mark is None or mark.get("model") != subject.id):

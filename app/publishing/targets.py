@@ -33,11 +33,11 @@ def _target(publisher: Publisher) -> Target:
         )
         return Mlflow(server, prefix=publisher.prefix, experiment=publisher.experiment)
     return Bucket(
-        lambda prefix: S3ObjectStore(
+        S3ObjectStore(
             publisher.bucket,
             endpoint=publisher.endpoint,
             region=publisher.region,
-            prefix=publisher.prefix + prefix,
+            prefix=publisher.prefix,
             access_key=revealed(publisher.access_key),
             secret_key=revealed(publisher.secret_key),
         )

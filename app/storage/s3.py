@@ -5,6 +5,7 @@ they are encrypted, and their key was destroyed before.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import cached_property, partial
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, Unpack
@@ -50,6 +51,14 @@ class S3ObjectStore:
             response_checksum_validation="when_required",
         )
         return client
+
+    def below(self, prefix: str) -> "S3ObjectStore":
+        """Return the objects whose names go on with ``prefix``, over the same connections."""
+        with _errors_in_words():
+            self._client  # noqa: B018 - it takes a while to make: so the copy has it, too
+        found = copy(self)
+        found._prefix += prefix  # noqa: SLF001 - its own class
+        return found
 
     def create_bucket(self) -> bool:
         """Create the bucket if it does not exist; return whether it was created."""

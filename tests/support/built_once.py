@@ -11,6 +11,7 @@ from typing import Any
 
 import fastapi.applications
 import pytest
+from botocore.loaders import JSONFileLoader
 from fastapi.routing import APIRoute, _IncludedRouter
 from starlette.routing import BaseRoute
 
@@ -29,6 +30,9 @@ def built_once() -> Iterator[None]:
         # OpenSSL checks an RSA key's primes whenever it reads them.
         read = cache(private_keys.load_pem_private_key)
         patch.setattr(private_keys, "load_pem_private_key", read)
+        # Each client would parse megabytes that describe Amazon's services.
+        parsed = cache(JSONFileLoader().load_file)
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: parsed(path))
         pool = _pools_once()
         patch.setattr(planners, "ProcessPool", pool)
         patch.setattr(app.main, "ProcessPool", pool)
@@ -68,7 +72,9 @@ def _documents_once() -> Callable[..., dict[str, Any]]:
 def _identity(route: BaseRoute) -> object:
     if isinstance(route, _IncludedRouter):
         return id(route.original_router), _demands(route)
-    return getattr(route, "path", None), getattr(route, "endpoint", None)
+    endpoint = getattr(route, "endpoint", None)
+    # Each application has a function of its own that answers with its document.
+    return getattr(route, "path", None), getattr(endpoint, "__qualname__", None)
 
 
 def _demands(included: _IncludedRouter) -> object:

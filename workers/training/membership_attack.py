@@ -9,7 +9,6 @@ probability that a forgotten record has a smaller loss than a held-out one, with
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 from app.domain.errors import RunFailedError
 from workers.data.examples import Records
@@ -43,11 +42,11 @@ def loss_threshold_auc(*, members: NDArray[np.float64], others: NDArray[np.float
     """
     if not len(members) or not len(others):
         raise RunFailedError("a membership attack needs a forgotten and a held-out record")
-    losses = np.nan_to_num(np.concatenate([members, others]), nan=np.inf, posinf=np.inf)
-    ranks = stats.rankdata(-losses)
-    smallest_sum = len(members) * (len(members) + 1) / 2
-    pairs = len(members) * len(others)
-    return float((ranks[: len(members)].sum() - smallest_sum) / pairs)
+    members, others = (
+        np.nan_to_num(losses, nan=np.inf, posinf=np.inf) for losses in (members, np.sort(others))
+    )
+    not_above = sum(int(np.searchsorted(others, members, side).sum()) for side in ("left", "right"))
+    return 1 - not_above / (2 * len(members) * len(others))
 
 
 def record_losses(network: Network, examples: Records) -> NDArray[np.float64]:

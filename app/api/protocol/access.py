@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request, Security
@@ -79,11 +80,11 @@ async def authenticate_again(request: Request) -> None:
     await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
 
 
+@dataclass(frozen=True)
 class Needs:
     """Requires a scope of callers."""
 
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
+    scope: Scope
 
     async def __call__(
         self,

@@ -35,11 +35,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
 
 
 def _bucket(server: S3Server, prefix: str = "models/") -> Bucket:
-    return Bucket(
-        lambda rest: S3ObjectStore(
-            server.bucket, endpoint=server.endpoint, prefix=prefix + rest, **ACCESS
-        )
-    )
+    return Bucket(S3ObjectStore(server.bucket, endpoint=server.endpoint, prefix=prefix, **ACCESS))
 
 
 def _seen(server: S3Server, prefix: str = "models/") -> Seen:
@@ -67,6 +63,7 @@ def test_a_version_is_there_and_the_one_before_is_gone_for_good(server: S3Server
     assert _seen(server) == {}
 
 
+@pytest.mark.slow  # hundreds of calls; ``test_folder`` does the same in a folder
 def test_interrupted_anywhere_it_ends_the_same(server: S3Server) -> None:
     def fresh() -> tuple[Target, Callable[[], Seen]]:
         prefix = f"{uuid4().hex}/"
