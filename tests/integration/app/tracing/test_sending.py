@@ -14,6 +14,7 @@ from app.tracing.handing import SOCKET_VARIABLE, hand_over, is_on
 from app.tracing.sending import sending
 from app.tracing.spans import Facts, Span, Step, Work, span_of_request
 from tests.support.collector import Collector, assert_connected
+from tests.support.command_lines import words_of
 from tests.support.patience import until
 from tests.support.receiver import status
 
@@ -38,12 +39,13 @@ def _trace(request: str) -> list[Span]:
     ]
 
 
+def _senders() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "app.tracing.sender" in words_of(p)]
+
+
 def _sender() -> psutil.Process:
-    return until(
-        lambda: next(
-            (p for p in psutil.Process().children() if "app.tracing.sender" in p.cmdline()), None
-        )
-    )
+    (sender,) = until(_senders)
+    return sender
 
 
 def test_spans_arrive_as_they_were_handed_over(collector: Collector) -> None:
@@ -101,7 +103,7 @@ def test_the_sender_knows_no_setting_and_no_secret_and_leaves_nothing(
         assert ours == {"EXPUNGE_SUPERVISOR_PID"}
         assert "sesame" not in variables.values()
         with sending(ON):  # a process that another one of ours has started
-            assert len(psutil.Process().children()) == 1
+            assert len(_senders()) == 1
     assert not is_on()
     assert not folder.exists()
 
