@@ -184,6 +184,7 @@ def accepted(first: str) -> list[str]:
     return [second for second in POLICIES if second in named]
 
 
+@pytest.mark.slow  # twelve models are trained, and forget twice
 def test_a_lineage_is_certified_by_what_happened_to_it_whatever_its_policy_becomes(
     digits: TestClient, services: Services, work: Callable[[], None]
 ) -> None:

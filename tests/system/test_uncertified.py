@@ -125,6 +125,7 @@ def assert_all_kinds(told, request):
     assert ("window" in found) == ("streamed" in request.node.callspec.id)
 
 
+@pytest.mark.slow  # every place is searched for everything
 def test_nothing_is_left_of_a_run_that_was_published(
     places, services, records, run_id, monkeypatch, caplog, request
 ):
@@ -205,6 +206,7 @@ def ensemble_run(records, services):
     return workshop.active_run()
 
 
+@pytest.mark.slow  # every place is searched for everything, twice
 def test_a_member_that_was_handed_over_is_in_an_encrypted_object_alone(
     places, services, records, ensemble_run, monkeypatch, caplog
 ):

@@ -142,6 +142,7 @@ def _without_torch(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow  # models of all kinds are trained, and programs started
 def test_published_files_are_used_as_the_service_evaluated_them(
     services: Services, released: Path
 ) -> None:

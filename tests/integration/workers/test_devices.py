@@ -14,7 +14,12 @@ from tests.support.points import Points
 from tests.support.workshop import Workshop
 from workers import jobs
 
-DEVICES = 3
+DEVICES = 2
+POINTS = (
+    *("follower_begun", "follower_training", "follower_noise", "follower_fine_tune"),
+    *("mid_training", "mid_noise", "mid_fine_tune"),
+    *("follower_connecting", "follower_gathering", "before_publish"),
+)
 
 
 @pytest.fixture
@@ -44,6 +49,7 @@ def blobs_of(workshop):
         return sorted(row.id for row in rows)
 
 
+@pytest.mark.slow  # it starts two processes for each run
 @pytest.mark.parametrize(
     "policy",
     [
@@ -85,35 +91,23 @@ def test_what_one_process_computes_says_nothing_of_devices(workshop):
     assert {"devices", "parallelism"}.isdisjoint(mechanism)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "point",
-    [
-        "follower_begun",
-        "follower_training",
-        "follower_noise",
-        "follower_fine_tune",
-        "mid_training",
-        "mid_noise",
-        "mid_fine_tune",
-        "follower_connecting",
-        "follower_gathering",
-        "before_publish",
-    ],
-)
-def test_a_process_killed_at_any_phase_leaves_nothing_and_the_next_attempt_publishes(
-    workshop, point, caplog
+@pytest.mark.slow  # it starts two processes for each attempt
+def test_a_process_killed_at_any_phase_leaves_nothing_and_the_next_attempt_goes_on(
+    workshop, caplog, monkeypatch
 ):
+    monkeypatch.setenv("EXPUNGE_MAX_ATTEMPTS", str(len(POINTS) + 1))
     workshop.define(mechanism="gradient_clipping", budget_epochs=8)
     before = blobs_of(workshop)
-    workshop.points.arm(point, "SIGKILL")
-    run = work_on(workshop)
-    assert workshop.points.waiting() == []
-    assert (run.state, run.attempt) == ("queued", 1)
-    assert "of this run ended" in caplog.text
-    assert blobs_of(workshop) == before
-    assert mechanisms_of(workshop) == []
-    again = work_on(workshop)
-    assert again.state == "published", again.failure_reason
+    for attempt, point in enumerate(POINTS, 1):
+        caplog.clear()
+        workshop.points.arm(point, "SIGKILL")
+        run = work_on(workshop)
+        assert workshop.points.waiting() == [], point
+        assert (run.state, run.attempt) == ("queued", attempt), point
+        assert "of this run ended" in caplog.text, point
+        assert blobs_of(workshop) == before, point
+        assert mechanisms_of(workshop) == [], point
+    last = work_on(workshop)
+    assert last.state == "published", last.failure_reason
     (mechanism,) = mechanisms_of(workshop)
     assert mechanism["devices"] == DEVICES

@@ -136,6 +136,7 @@ def trace(tmp_path, program, *arguments, **environment):
     return sealed_phases(output)
 
 
+@pytest.mark.slow  # a run under strace
 def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id, tmp_path):
     with handed_over() as spans:
         phases = trace(tmp_path, RUN, run_id)
@@ -149,6 +150,7 @@ def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id,
     assert {Path(target).name for target in phase.written} == {".s.PGSQL.5432"}
 
 
+@pytest.mark.slow  # a run under strace
 def test_no_process_of_a_divided_run_writes_a_file_while_it_is_sealed(services, run_id, tmp_path):
     phases = trace(tmp_path, RUN, run_id, EXPUNGE_DEVICES="3")
     with services.database.transaction() as session:
@@ -171,6 +173,7 @@ def traced_run(services, tmp_path, run_id, environment):
     return phase
 
 
+@pytest.mark.slow  # a run under strace
 def test_a_streamed_run_reads_records_in_its_sealed_phase_and_writes_no_file(
     services, streamed_run, tmp_path
 ):
@@ -179,6 +182,7 @@ def test_a_streamed_run_reads_records_in_its_sealed_phase_and_writes_no_file(
     assert len(phase.written) > 100  # it asks for each shard where it is now
 
 
+@pytest.mark.slow  # a run under strace
 def test_a_streamed_run_writes_to_its_object_store_nothing_but_what_it_asks_for(
     bucket, services, streamed_run, tmp_path
 ):

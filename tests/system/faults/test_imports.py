@@ -9,6 +9,8 @@ import pytest
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import kill, running
 
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
+
 ROWS = 600
 CELL_BYTES = 1 << 18
 """So that 64 MiB, a batch, are less than half of the rows."""
@@ -55,22 +57,18 @@ def imported(client, service, dataset, folder):
     return ended
 
 
-def slow(*values):
-    return pytest.param(values, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     "faults",
     [
-        slow("import_listed", "SIGKILL"),
-        slow("before_blob_write", "SIGKILL"),
-        slow("after_blob_write", "SIGKILL"),
-        slow("before_records_commit", "SIGKILL"),
+        ("import_listed", "SIGKILL"),
+        ("before_blob_write", "SIGKILL"),
+        ("after_blob_write", "SIGKILL"),
+        ("before_records_commit", "SIGKILL"),
         ("before_records_commit", "pass", "SIGKILL"),
-        slow("import_batch_added", "SIGKILL"),
-        slow("import_batch_added", "pass", "SIGKILL"),
-        slow("import_batch_added", "pass", "pass", "SIGKILL"),
-        slow("before_records_commit", "SIGKILL", "SIGKILL"),
+        ("import_batch_added", "SIGKILL"),
+        ("import_batch_added", "pass", "SIGKILL"),
+        ("import_batch_added", "pass", "pass", "SIGKILL"),
+        ("before_records_commit", "SIGKILL", "SIGKILL"),
     ],
     ids="-".join,
 )
@@ -79,7 +77,6 @@ def test_killed_and_taken_up_where_it_was(client, service, dataset, folder, faul
     imported(client, service, dataset, folder)
 
 
-@pytest.mark.slow
 def test_the_worker_killed_with_its_child(client, service, dataset, folder):
     service.points.arm("import_batch_added", "SIGSTOP")
     asked = client.import_records(dataset, folder.as_uri())
@@ -90,7 +87,6 @@ def test_the_worker_killed_with_its_child(client, service, dataset, folder):
     assert (ended["state"], ended["added"], ended["rows"]) == ("completed", ROWS, ROWS)
 
 
-@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_up_adds_nothing_twice(client, service, dataset, folder):
     service.points.arm("import_batch_added", "SIGSTOP")
     asked = client.import_records(dataset, folder.as_uri())
@@ -103,7 +99,6 @@ def test_a_frozen_worker_that_wakes_up_adds_nothing_twice(client, service, datas
     assert client.dataset(dataset)["records"] == ROWS
 
 
-@pytest.mark.slow
 def test_cancelled_in_the_middle_and_tried_again(client, service, dataset, folder):
     service.points.arm("import_batch_added", "SIGSTOP")
     asked = client.import_records(dataset, folder.as_uri())

@@ -1,7 +1,6 @@
 """Every part of a running service killed in the middle of a run; nobody's request suffers.
 
 One service for all tests: each makes it forget another person, with a run that takes seconds.
-``make test`` kills a worker, the API in a call, and Redis; ``make test-slow`` does all else.
 """
 
 import itertools
@@ -25,6 +24,8 @@ from tests.support.facts import (
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import LEASE_S, is_alive, kill, running
 from tests.support.slow import FACTORY
+
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
 MODEL = "digits-mlp"
 # A second or more of noisy steps, one an epoch, and next to no fine-tuning.
@@ -85,7 +86,6 @@ def test_the_worker_and_its_child_killed(service, client, frozen):
     assert await_completed(client, frozen)["attempt"] == 2
 
 
-@pytest.mark.slow
 def test_the_worker_killed_and_its_child_orphaned(service, client, forgetting):
     worker = service.part("worker")
     (child,) = worker.children()
@@ -95,7 +95,6 @@ def test_the_worker_killed_and_its_child_orphaned(service, client, forgetting):
     assert await_completed(client, forgetting)["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_the_child_killed(service, client, frozen):
     worker = service.part("worker")
     kill(worker.children())
@@ -103,7 +102,6 @@ def test_the_child_killed(service, client, frozen):
     assert service.part("worker").pid == worker.pid
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["before_publish", "before_commit"])
 def test_the_child_killed_when_its_weights_are_written(service, client, point):
     """What it wrote has seen records that are forgotten now, and no run will ever publish it."""
@@ -113,7 +111,6 @@ def test_the_child_killed_when_its_weights_are_written(service, client, point):
     assert only_what_is_current_is_stored(service)
 
 
-@pytest.mark.slow
 def test_the_child_frozen_when_its_weights_are_written(service, client):
     service.points.arm("after_blob_write", "SIGSTOP")
     request = client.forget("digits", subject_ids=[next(subjects)])
@@ -127,7 +124,6 @@ def test_the_child_frozen_when_its_weights_are_written(service, client):
         until(lambda: only_what_is_current_is_stored(service))
 
 
-@pytest.mark.slow
 def test_the_api_killed(service, client, forgetting):
     kill([service.part("api")])
     assert await_completed(client, forgetting)["attempt"] == 1
@@ -165,7 +161,6 @@ def forget(service, call):
     )
 
 
-@pytest.mark.slow
 def test_the_dispatcher_killed(service, client, forgetting):
     kill([service.part("dispatcher")])
     assert await_completed(client, forgetting)["attempt"] == 1
@@ -181,7 +176,6 @@ def test_redis_killed_and_away_until_the_run_has_ended(service, client, forgetti
     assert service.parts() == parts
 
 
-@pytest.mark.slow
 def test_redis_wiped_while_a_job_waits_and_another_is_carried_out(service, client, forgetting):
     client.define_model({**model("waiting", first_release="as_trained"), "dataset": "others"})
     until(lambda: client.model("waiting")["latest_run"]["state"] == "queued")
@@ -192,7 +186,6 @@ def test_redis_wiped_while_a_job_waits_and_another_is_carried_out(service, clien
     until(lambda: client.model("waiting")["latest_run"]["state"] == "published")
 
 
-@pytest.mark.slow
 def test_postgres_killed_and_away_for_longer_than_a_lease(service, client, forgetting):
     parts = service.parts()
     with service.unsupervised():
@@ -212,7 +205,6 @@ def test_postgres_killed_and_away_for_longer_than_a_lease(service, client, forge
     assert service.parts() == parts
 
 
-@pytest.mark.slow
 def test_the_supervisor_killed_and_started_again(service, client, forgetting):
     old = service.processes()
     assert len(old) == 5
@@ -224,7 +216,6 @@ def test_the_supervisor_killed_and_started_again(service, client, forgetting):
     until(lambda: len(service.processes()) == 4)
 
 
-@pytest.mark.slow
 def test_sigterm_stops_everything_and_the_next_start_goes_on(service, client, forgetting):
     run_id = client.model(MODEL)["latest_run"]["id"]
     assert service.stop() == 0

@@ -4,6 +4,7 @@ Two models that are equal down to their batches and their held-out records, on o
 request reaches both, and only runs of one of them are killed. All that is not noise must be equal.
 """
 
+import itertools
 import json
 import math
 import random
@@ -29,9 +30,9 @@ from tests.support.emptying import unguarded
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import kill, running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 CALM, DISTURBED = "calm", "disturbed"
-REQUESTS = 10
+REQUESTS = 6
 # How often runs are killed in the course of the series: two of them once, and one twice.
 KILLS = (1, 1, 2)
 # Some tenths of a second of each, and enough to meet the target with this little noise.
@@ -246,7 +247,10 @@ def test_a_series_with_killed_workers_is_an_undisturbed_one_but_for_noise(
     names = define_equal_models(service, client, database, mechanism)
     planned = dict(zip(rng.sample(range(REQUESTS), len(KILLS)), KILLS, strict=True))
     before, landed, missed = None, 0, 0
-    for number in range(REQUESTS):
+    for number in itertools.count():
+        if number >= REQUESTS and landed >= 2:
+            break
+        assert number < 5 * REQUESTS, f"hardly any kill hits a run: {why}"
         aimed = min(2, planned.get(number, 0) + missed)
         request, kills = forget(
             service,
@@ -267,4 +271,3 @@ def test_a_series_with_killed_workers_is_an_undisturbed_one_but_for_noise(
             # What is compared is sharp enough to see one request more or less.
             assert np.linalg.norm(calm.weights - before.weights) > 2 * distance, why
         before = calm
-    assert landed >= 2, why

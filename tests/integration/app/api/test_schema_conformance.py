@@ -23,7 +23,7 @@ from app.services import Services
 from tests.support import schemathesis_hooks  # noqa: F401 - registers how files are sent
 from tests.support.workshop import DATASET, Workshop
 
-EXAMPLES = 10
+EXAMPLES = 6
 
 
 @pytest.fixture

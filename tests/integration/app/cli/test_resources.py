@@ -144,6 +144,7 @@ def build(*, input_shape, classes, width):
 """
 
 
+@pytest.mark.slow  # it starts programs that import PyTorch
 def test_a_public_network_is_tried_here_and_added(
     served: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

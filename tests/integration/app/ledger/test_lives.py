@@ -526,7 +526,7 @@ class Lives(RuleBasedStateMachine):
             before[certificate.model_id] = certificate.sha256
 
 
-@pytest.mark.parametrize("histories", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("histories", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_event_changes_which_records_a_lineage_was_trained_on(
     services: Services, app_database: Engine, histories: int
 ) -> None:

@@ -1,7 +1,5 @@
 """What the cases of the matrix are made of."""
 
-import pytest
-
 from tests.support.digits import RECIPE, model
 from tests.support.slow import FACTORY
 
@@ -12,11 +10,6 @@ DEFINITION = {
     "architecture": {"name": "custom", "factory": FACTORY},
     "recipe": {**RECIPE, "batch_size": 1000},
 }
-
-
-def slow(*values):
-    """A case for ``make test-slow`` alone."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def lost_its_lease(service, client):

@@ -6,12 +6,13 @@ import pytest
 from app.client import ApiError
 from tests.support.digits import head
 from tests.support.patience import PATIENCE_S, until
-from tests.system.faults.matrix.cases import slow
+
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
 NOISE = {"mechanism": "tracked_release", "epsilon": 50.0, "parameters": {"noise_std": 20.0}}
 
 
-@pytest.mark.parametrize("point", ["at_once", slow("before_answer_commit")])
+@pytest.mark.parametrize("point", ["at_once", "before_answer_commit"])
 def test_killed_while_a_request_is_certified(point, client, points, others, traces):
     name = f"{point}-head".replace("_", "-")
     client.define_model({**head(name, first_release="certify", **NOISE), "dataset": "others"})

@@ -4,22 +4,24 @@ import pytest
 
 from tests.support.facts import await_completed
 from tests.support.patience import until
-from tests.system.faults.matrix.cases import DEFINITION, slow
+from tests.system.faults.matrix.cases import DEFINITION
+
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
 # The points before the publishing transaction's end, in the order of a run.
 BEFORE_THE_COMMIT = (
-    slow("after_lease"),
-    slow("before_blob_read"),
-    slow("after_load"),
+    "after_lease",
+    "before_blob_read",
+    "after_load",
     "mid_noise",
-    slow("at_target"),
-    slow("mid_fine_tune"),
-    slow("before_blob_write"),
-    slow("after_blob_write"),
-    slow("before_publish"),
-    slow("before_commit"),
+    "at_target",
+    "mid_fine_tune",
+    "before_blob_write",
+    "after_blob_write",
+    "before_publish",
+    "before_commit",
 )
-AFTER_THE_COMMIT = ("after_publish", slow("before_shred"), slow("after_shred"))
+AFTER_THE_COMMIT = ("after_publish", "before_shred", "after_shred")
 
 
 @pytest.mark.parametrize("point", BEFORE_THE_COMMIT)
@@ -34,20 +36,18 @@ def test_killed_after_the_commit_and_never_carried_out_again(point, client, poin
     assert await_completed(client, forget())["attempt"] == 1
 
 
-@pytest.mark.parametrize("point", ["before_blob_write", slow("after_blob_write")])
+@pytest.mark.parametrize("point", ["before_blob_write", "after_blob_write"])
 def test_killed_while_records_are_erased(point, client, points, forget):
     points.arm(point, "pass", "SIGKILL")
     assert await_completed(client, forget())["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_killed_in_one_attempt_after_the_other(client, points, forget):
     points.arm("mid_noise", "SIGKILL")
     points.arm("before_commit", "SIGKILL")
     assert await_completed(client, forget())["attempt"] == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "first_release"),
     [

@@ -17,9 +17,10 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
 from tests.support.service import kill
 from tests.support.slow import FACTORY
-from tests.system.faults.matrix.cases import slow
 from workers.ensembles.helping import KIND
 from workers.queue import enqueue_members, open_queue
+
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
 NAME, MEMBERS = "ensemble", 4
 # A member takes three seconds, so that another worker is there before the last one is begun, on a
@@ -123,7 +124,7 @@ def _has_ended(client, request):
     return client.request(request)["state"] in ("completed", "failed")
 
 
-@pytest.mark.parametrize("point", [slow("mid_member"), slow("member_trained"), "member_written"])
+@pytest.mark.parametrize("point", ["mid_member", "member_trained", "member_written"])
 def test_a_helper_is_killed_and_the_run_goes_on(point, service, met_by_a_helper):
     assert met_by_a_helper(point, "SIGKILL")["attempt"] == 1
     if point == "member_written":
@@ -134,9 +135,9 @@ def test_a_helper_is_killed_and_the_run_goes_on(point, service, met_by_a_helper)
     ("point", "members", "attempts"),
     [
         ("mid_training", 2, 2),  # of two members it is met by whoever trains the first
-        slow("at_target", MEMBERS, 2),
-        slow("before_publish", MEMBERS, 2),
-        slow("after_publish", MEMBERS, 1),
+        ("at_target", MEMBERS, 2),
+        ("before_publish", MEMBERS, 2),
+        ("after_publish", MEMBERS, 1),
     ],
 )
 def test_the_runs_own_worker_is_killed(point, members, attempts, client, points, forget_of):
@@ -144,7 +145,6 @@ def test_the_runs_own_worker_is_killed(point, members, attempts, client, points,
     assert await_completed(client, forget_of(members))["attempt"] == attempts
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["mid_member", "member_trained", "member_written"])
 def test_a_helper_sleeps_until_the_run_is_over(point, service, points, met_by_a_helper):
     """Its member is trained by the run's own worker; what it hands over late is refused."""
@@ -155,7 +155,6 @@ def test_a_helper_sleeps_until_the_run_is_over(point, service, points, met_by_a_
     until(lambda: "the lease was lost" in service.log.read_text()[seen:])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["mid_member", "member_written"])
 def test_a_helper_sleeps_and_the_runs_own_worker_is_killed(point, service, points, met_by_a_helper):
     """Neither what it handed over nor what it hands over late is the next attempt's."""
@@ -171,7 +170,6 @@ def test_a_helper_sleeps_and_the_runs_own_worker_is_killed(point, service, point
     until(lambda: "the lease was lost" in service.log.read_text()[seen:])
 
 
-@pytest.mark.slow
 def test_a_helper_is_told_to_stop(service, met_by_a_helper):
     seen = service.log.stat().st_size
 
@@ -184,7 +182,6 @@ def test_a_helper_is_told_to_stop(service, met_by_a_helper):
     assert "the worker was asked to stop" in service.log.read_text()[seen:]
 
 
-@pytest.mark.slow
 def test_redis_is_wiped_while_members_are_trained(service, met_by_a_helper):
     def wipe():
         (helper,) = service.frozen()
@@ -195,7 +192,6 @@ def test_redis_is_wiped_while_members_are_trained(service, met_by_a_helper):
     assert met_by_a_helper("mid_member", "SIGSTOP", then=wipe)["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_postgres_is_restarted_while_a_member_is_handed_over(service, met_by_a_helper):
     def restart():
         (helper,) = service.frozen()
@@ -206,7 +202,6 @@ def test_postgres_is_restarted_while_a_member_is_handed_over(service, met_by_a_h
     assert met_by_a_helper("member_written", "SIGSTOP", then=restart)["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_help_is_asked_for_more_than_once(service, client, forget_of):
     with service.second_worker(), Redis.from_url(service.servers.redis_url) as connection:
         queue = open_queue(connection)
@@ -220,7 +215,6 @@ def test_help_is_asked_for_more_than_once(service, client, forget_of):
         until(lambda: queue.count == 0)
 
 
-@pytest.mark.slow
 def test_the_clock_is_set_back_and_a_helper_dies(service, jump, met_by_a_helper):
     def die():
         (helper,) = service.frozen()

@@ -10,12 +10,12 @@ from redis import Redis
 from tests.support.facts import await_completed
 from tests.support.patience import until
 from tests.support.service import is_alive, kill
-from tests.system.faults.matrix.cases import lost_its_lease, slow
+from tests.system.faults.matrix.cases import lost_its_lease
+
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
 
-@pytest.mark.parametrize(
-    "point", [slow("after_lease"), "mid_noise", slow("before_commit"), slow("after_publish")]
-)
+@pytest.mark.parametrize("point", ["after_lease", "mid_noise", "before_commit", "after_publish"])
 def test_redis_wiped(point, service, client, points, forget):
     points.arm(point, "SIGSTOP")
     request = forget()
@@ -26,9 +26,7 @@ def test_redis_wiped(point, service, client, points, forget):
     await_completed(client, request)
 
 
-@pytest.mark.parametrize(
-    "point", [slow("after_lease"), slow("mid_noise"), "before_commit", slow("before_shred")]
-)
+@pytest.mark.parametrize("point", ["after_lease", "mid_noise", "before_commit", "before_shred"])
 def test_postgres_restarted(point, service, client, points, forget):
     points.arm(point, "SIGSTOP")
     request = forget()
@@ -78,7 +76,7 @@ def in_the_midst_of_publishing(owner):
     return backend
 
 
-@pytest.mark.parametrize("worker_dies", [False, slow(True)])
+@pytest.mark.parametrize("worker_dies", [False, True])
 def test_the_answer_to_the_commit_is_lost(worker_dies, service, client, points, owner, forget):
     points.arm("before_commit", "SIGSTOP")
     request = forget()

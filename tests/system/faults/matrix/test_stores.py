@@ -7,18 +7,16 @@ import pytest
 from tests.support.facts import await_completed, await_ended
 from tests.support.patience import until
 from tests.support.small_disk import full
-from tests.system.faults.matrix.cases import slow
+
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
 
-@pytest.mark.parametrize(
-    "point", [slow("before_blob_read"), "before_blob_write", slow("after_blob_write")]
-)
+@pytest.mark.parametrize("point", ["before_blob_read", "before_blob_write", "after_blob_write"])
 def test_a_run_outlasts_an_object_store_that_times_out(point, client, points, forget):
     points.arm(point, *["ETIMEDOUT"] * 4)
     assert await_completed(client, forget())["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_a_fault_in_every_attempt_fails_the_run_until_it_is_tried_again(
     client, points, forget, failed_runs
 ):
@@ -33,13 +31,11 @@ def test_a_fault_in_every_attempt_fails_the_run_until_it_is_tried_again(
     assert await_completed(client, request)["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_the_object_store_times_out_while_records_are_erased(client, points, forget):
     points.arm("before_blob_write", "pass", "ETIMEDOUT", "ETIMEDOUT")
     assert await_completed(client, forget())["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_the_object_store_times_out_while_it_shreds(client, points, forget):
     points.arm("before_shred", *["ETIMEDOUT"] * 3)
     assert await_completed(client, forget())["attempt"] == 1
@@ -48,9 +44,9 @@ def test_the_object_store_times_out_while_it_shreds(client, points, forget):
 @pytest.mark.parametrize(
     ("point", "faults"),
     [
-        slow("mid_noise", ["SIGSTOP"]),
+        ("mid_noise", ["SIGSTOP"]),
         ("before_blob_write", ["SIGSTOP"]),
-        slow("before_blob_write", ["pass", "SIGSTOP"]),
+        ("before_blob_write", ["pass", "SIGSTOP"]),
     ],
     ids=["at the next write", "at the write of the weights", "while records are erased"],
 )

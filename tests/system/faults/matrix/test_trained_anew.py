@@ -6,7 +6,9 @@ from tests.support.digits import DATASET
 from tests.support.facts import await_completed
 from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
-from tests.system.faults.matrix.cases import DEFINITION, slow
+from tests.system.faults.matrix.cases import DEFINITION
+
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
 NETWORK, HEAD = "trained-anew", "solved"
 DEFINITIONS = {
@@ -55,14 +57,14 @@ def forget_of(client, crowd, asked):
     ("model", "point", "attempts"),
     [
         (NETWORK, "mid_training", 2),
-        slow(NETWORK, "before_blob_write", 2),
-        slow(NETWORK, "before_commit", 2),
-        slow(NETWORK, "after_publish", 1),
-        slow(HEAD, "after_load", 2),
-        slow(HEAD, "before_blob_write", 2),
-        slow(HEAD, "after_blob_write", 2),
+        (NETWORK, "before_blob_write", 2),
+        (NETWORK, "before_commit", 2),
+        (NETWORK, "after_publish", 1),
+        (HEAD, "after_load", 2),
+        (HEAD, "before_blob_write", 2),
+        (HEAD, "after_blob_write", 2),
         (HEAD, "before_commit", 2),
-        slow(HEAD, "after_publish", 1),
+        (HEAD, "after_publish", 1),
     ],
 )
 def test_killed_and_what_was_asked_for_is_forgotten(
@@ -74,7 +76,6 @@ def test_killed_and_what_was_asked_for_is_forgotten(
     assert client.certified(model)["number"] == before + 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "point", "attempts"),
     [

@@ -6,11 +6,13 @@ from redis import Redis
 from tests.support.facts import await_completed
 from tests.support.patience import until
 from tests.support.service import kill
-from tests.system.faults.matrix.cases import MODEL, lost_its_lease, slow
+from tests.system.faults.matrix.cases import MODEL, lost_its_lease
 from workers.queue import enqueue_run, open_queue
 
+pytestmark = pytest.mark.slow  # a whole service, and what befalls it
 
-@pytest.mark.parametrize("point", [slow("after_load"), slow("at_target"), "before_publish"])
+
+@pytest.mark.parametrize("point", ["after_load", "at_target", "before_publish"])
 def test_a_worker_that_slept_through_its_lease_publishes_nothing(
     point, service, client, points, forget
 ):
@@ -24,7 +26,6 @@ def test_a_worker_that_slept_through_its_lease_publishes_nothing(
     assert await_completed(client, request)["attempt"] >= 2
 
 
-@pytest.mark.slow
 def test_a_worker_wakes_up_after_another_has_published(service, client, points, forget):
     points.arm("before_publish", "SIGSTOP")
     request = forget()
@@ -34,7 +35,6 @@ def test_a_worker_wakes_up_after_another_has_published(service, client, points, 
     until(lambda: lost_its_lease(service, client))
 
 
-@pytest.mark.slow
 def test_two_workers_are_handed_the_same_run(service, client, points, forget):
     points.arm("mid_noise", "SIGSTOP")
     request = forget()
@@ -49,7 +49,6 @@ def test_two_workers_are_handed_the_same_run(service, client, points, forget):
         await_completed(client, request)
 
 
-@pytest.mark.slow
 def test_the_clock_jumps_forward_over_a_lease(service, client, points, forget, jump):
     points.arm("after_blob_write", "SIGSTOP")
     request = forget()
@@ -66,7 +65,6 @@ def test_the_clock_jumps_forward_over_a_lease(service, client, points, forget, j
     assert await_completed(client, request)["attempt"] == 2
 
 
-@pytest.mark.slow
 def test_the_clock_is_set_back_and_the_worker_dies(service, client, points, forget, jump):
     points.arm("mid_noise", "SIGSTOP")
     request = forget()
@@ -76,7 +74,6 @@ def test_the_clock_is_set_back_and_the_worker_dies(service, client, points, forg
     assert await_completed(client, request)["attempt"] == 2
 
 
-@pytest.mark.slow
 def test_the_clock_is_set_back_while_a_request_waits(service, client, forget, jump):
     dispatcher = service.part("dispatcher")
     dispatcher.suspend()

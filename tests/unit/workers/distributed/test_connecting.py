@@ -8,7 +8,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from app.domain.errors import ProcessLostError
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import together
+from tests.support.processes import launched
 from workers.distributed.connecting import ANSWERED_WITHIN, CONNECTED_WITHIN, connected
 
 SOON = timedelta(seconds=2)
@@ -42,10 +42,11 @@ def standing_still(team):
     return team.norm(1.0)
 
 
+@pytest.mark.slow  # it starts processes, which must not agree or come for seconds
 @pytest.mark.parametrize("part", [disagreeing, standing_still])
 def test_processes_that_do_not_do_the_same_end_the_attempt(tmp_path, part):
     with pytest.raises(ProcessLostError, match="stands still, or does something else"):
-        together(part, devices=2, folder=tmp_path, answered_within=SOON)
+        launched(part, devices=2, folder=tmp_path, answered_within=SOON)
 
 
 def slow(team):
@@ -56,6 +57,7 @@ def slow(team):
     return team.heard()["do"], team.norm(1.0)
 
 
+@pytest.mark.slow  # it starts processes, one of which sleeps
 def test_a_leading_process_may_take_longer_before_it_says_what_is_next(tmp_path):
-    results = together(slow, devices=2, folder=tmp_path, answered_within=SOON)
+    results = launched(slow, devices=2, folder=tmp_path, answered_within=SOON)
     assert results == [2**0.5, ("go", 2**0.5)]

@@ -13,7 +13,7 @@ from app.accounting import gradient_clipping, model_clipping
 from app.domain.errors import ProcessLostError, RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
-from tests.support.processes import together
+from tests.support.processes import launched, together
 from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
 from workers.distributed.elsewhere import Elsewhere
@@ -150,9 +150,9 @@ def unlearned(team, rule, seed=None):
 
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("name", RECIPES)
-def test_training_on_several_devices_is_that_on_one(tmp_path, devices, name):
+def test_training_on_several_devices_is_that_on_one(devices, name):
     values, losses, steps = trained(ALONE, RECIPES[name])
-    results = together(trained, RECIPES[name], devices=devices, folder=tmp_path)
+    results = together(trained, RECIPES[name], devices=devices)
     torch.testing.assert_close(results[0][0], values, rtol=1e-3, atol=1e-4)
     for _, other_losses, other_steps in results:
         assert other_steps == steps
@@ -161,10 +161,10 @@ def test_training_on_several_devices_is_that_on_one(tmp_path, devices, name):
 
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("name", sorted(rules()))
-def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(tmp_path, devices, name):
+def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(devices, name):
     rule = rules()[name]
     values, steps, drawn, _ = unlearned(ALONE, rule)
-    results = together(unlearned, rule, devices=devices, folder=tmp_path)
+    results = together(unlearned, rule, devices=devices)
     torch.testing.assert_close(results[0][0], values, rtol=1e-3, atol=1e-5)
     for _, other_steps, own, counted in results:
         assert other_steps == steps
@@ -172,13 +172,10 @@ def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(tmp_pat
         assert sum(own.values()) < sum(drawn.values())
 
 
-def test_each_process_adds_noise_of_its_own_to_its_own_stretch(tmp_path):
+def test_each_process_adds_noise_of_its_own_to_its_own_stretch():
     rule = rules()["output_perturbation"]
     still, _, _, _ = unlearned(ALONE, rule)
-    for folder in ("first", "again"):
-        (tmp_path / folder).mkdir()
-    first = together(unlearned, rule, "secure", devices=2, folder=tmp_path / "first")
-    again = together(unlearned, rule, "secure", devices=2, folder=tmp_path / "again")
+    first, again = (together(unlearned, rule, "secure", devices=2) for _ in range(2))
     scale = ReferenceFrame.of(factory).on(Network(factory, device=CPU).flat)
     ones = scale.pull_back_(torch.ones_like(still))
     noises = [
@@ -212,9 +209,9 @@ def uneven(team, micro_batches):
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_rows_are_divided_and_none_is_alone_or_lost(tmp_path, micro_batches):
+def test_rows_are_divided_and_none_is_alone_or_lost(micro_batches):
     whole = uneven(ALONE, 1)
-    results = together(uneven, micro_batches, devices=3, folder=tmp_path)
+    results = together(uneven, micro_batches, devices=3)
     for step, parts in enumerate(zip(*results, strict=True)):
         ((_, batch),) = whole[step]
         assert len({len(each) for each in parts}) == 1
@@ -232,8 +229,8 @@ def normed(team):
     return team.norm(0.1 + team.leads), team.count(2), nan
 
 
-def test_every_process_gets_the_very_same_norm(tmp_path):
-    results = together(normed, devices=3, folder=tmp_path)
+def test_every_process_gets_the_very_same_norm():
+    results = together(normed, devices=3)
     assert len({norm for norm, _, _ in results}) == 1
     assert results[0][0] == pytest.approx((1.1**2 + 2 * 0.1**2) ** 0.5)
     assert all(count == 6 and np.isnan(norm) for _, count, norm in results)
@@ -249,9 +246,10 @@ def dying(team: Team, how):
 
 def test_a_process_that_is_killed_ends_all(tmp_path):
     with pytest.raises(ProcessLostError, match=r"process (1 )?of this run ended"):
-        together(dying, "killed", devices=2, folder=tmp_path)
+        launched(dying, "killed", devices=2, folder=tmp_path)
 
 
+@pytest.mark.slow  # it starts three processes
 def test_the_reason_of_the_process_that_failed_is_told(tmp_path):
     with pytest.raises(RunFailedError, match="its own reason"):
-        together(dying, "failed", devices=3, folder=tmp_path)
+        launched(dying, "failed", devices=3, folder=tmp_path)

@@ -1,5 +1,7 @@
 """Networks of all kinds, each layer divided by itself, learn what they learn in one process."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -141,12 +143,20 @@ def network_of(team, factory):
     return network
 
 
+@contextmanager
+def blocks_of(parameters):
+    """Divide every layer that has so many parameters by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "_BLOCK", parameters)
+        yield
+
+
 def learned(team):
     """The weights of every network after training, in the leading process, and how it held them."""
-    shards._BLOCK = 1
     found = {}
     for name, factory in NETWORKS.items():
-        network = network_of(team, factory)
+        with blocks_of(1):
+            network = network_of(team, factory)
         held = sum(each.numel() for each in network.flat.held)
         steps = network.train(seen_by(team)[0], RECIPE, epochs=2)
         network.flat.require_attached()
@@ -160,9 +170,9 @@ def of_one():
     return learned(ALONE)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
-def test_every_layer_divided_by_itself_learns_the_same(tmp_path, devices, of_one):
-    results = together(learned, devices=devices, folder=tmp_path)
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 3])
+def test_every_layer_divided_by_itself_learns_the_same(devices, of_one):
+    results = together(learned, devices=devices)
     for name, (tensors, whole, size, steps) in of_one.items():
         found, *_ = results[0][name]
         assert found.keys() == tensors.keys()
@@ -182,8 +192,8 @@ def impatient(team):
             nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
         )
 
-    shards._BLOCK = 1
-    network = network_of(team, factory)
+    with blocks_of(1):
+        network = network_of(team, factory)
     recipe = TrainingRecipe(learning_rate=0.5, batch_size=20, patience=2)
     retain, held_out = seen_by(team)
     losses = []
@@ -197,8 +207,8 @@ def impatient(team):
     return steps, losses
 
 
-def test_held_out_records_end_the_training_of_all_at_once(tmp_path):
-    results = together(impatient, devices=3, folder=tmp_path)
+def test_held_out_records_end_the_training_of_all_at_once():
+    results = together(impatient, devices=3)
     assert results[0] == results[1] == results[2]
     steps, _ = results[0]
     assert steps % 3 == 0
@@ -206,9 +216,9 @@ def test_held_out_records_end_the_training_of_all_at_once(tmp_path):
 
 
 def refused(team, factory, block):
-    shards._BLOCK = block
     try:
-        rehearse(factory, CLASSIFICATION, FORM, device=CPU, team=team)
+        with blocks_of(block):
+            rehearse(factory, CLASSIFICATION, FORM, device=CPU, team=team)
     except (PlanError, RunFailedError) as error:
         return type(error).__name__, str(error)
     return None
@@ -260,8 +270,8 @@ def rehearsed(team):
     }
 
 
-def test_what_cannot_be_divided_is_refused_before_any_record_is_read(tmp_path):
-    for found in together(rehearsed, devices=2, folder=tmp_path):
+def test_what_cannot_be_divided_is_refused_before_any_record_is_read():
+    for found in together(rehearsed, devices=3):
         assert found["attention"] is found["tied"] is found["reaching, small"] is None
         kind, reason = found["reaching"]
         assert kind == "RunFailedError"
@@ -291,8 +301,8 @@ def moved(team):
     return found
 
 
-def test_a_parameter_that_is_moved_is_found_out(tmp_path):
-    for found in together(moved, devices=2, folder=tmp_path):
+def test_a_parameter_that_is_moved_is_found_out():
+    for found in together(moved, devices=3):
         assert ["moved" in found[0], "created" in found[1], "moved" in found[2]] == [True] * 3
 
 
@@ -311,7 +321,7 @@ def framed(team):
     return None
 
 
-def test_a_network_that_starts_otherwise_in_another_process_is_refused(tmp_path):
-    leading, *others = together(framed, devices=3, folder=tmp_path)
+def test_a_network_that_starts_otherwise_in_another_process_is_refused():
+    leading, *others = together(framed, devices=3)
     assert leading is None
     assert all("differs between processes" in found for found in others)
