@@ -10,6 +10,7 @@ import pytest
 from tests.support.patience import PATIENCE_S, until
 
 PROGRAM = """
+import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ def meanwhile():
     finally:
         print("left", flush=True)
 
+# What runs in the background of a shell is started without the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 run(uvicorn.Server(uvicorn.Config(app, port=0, log_config=None)), meanwhile())
 print("went on")
 """
