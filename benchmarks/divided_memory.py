@@ -22,7 +22,6 @@ import psutil
 from torch import nn
 
 from app import schema
-from app.access import api_keys
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
 from app.domain.architectures.architecture import ArchitectureSpec
@@ -30,14 +29,12 @@ from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
 from app.embedded import EmbeddedServers
-from app.ledger import repository, scheduling
-from app.ledger.new_requests import NewForgetRequest
+from app.ledger import repository
 from app.locations import database_url, migration_url
 from app.models import definitions
-from app.registry import repository as registry
 from app.services import create_keys, open_services
 from app.settings import Settings
-from benchmarks.worker_memory import in_child
+from benchmarks.worker_memory import forget, in_child, run_id_of
 from workers import jobs
 
 FACTORY: Final = "benchmarks.divided_memory:deep"
@@ -154,9 +151,9 @@ def _measure(asked: argparse.Namespace, devices: int) -> None:
     in_child(lambda: _set_up(asked, settings))
     for kind in ("train", "unlearn"):
         if kind == "unlearn":
-            in_child(lambda: _forget(settings))
+            in_child(lambda: forget(settings, ["subject-3"]))
         file = settings.data_dir / "run-id"
-        in_child(lambda file=file: file.write_text(_run_id(settings)))
+        in_child(lambda file=file: file.write_text(run_id_of(settings)))
         run_id, began = file.read_text(), time.monotonic()
         with Watched(os.getpid()) as watched:
             in_child(lambda run_id=run_id: _carry_out(settings, run_id))
@@ -210,26 +207,6 @@ def _set_up(asked: argparse.Namespace, settings: Settings) -> None:
             weights_source=WeightsSource.TRAIN,
         ),
     )
-
-
-def _forget(settings: Settings) -> None:
-    services = open_services(settings)
-    asked = NewForgetRequest("data", subject_ids=["subject-3"])
-    with services.database.transaction() as session:
-        key, _ = api_keys.create_key(session, name="memory", scopes=[])
-        services.acceptance.submit(session, asked, api_key_id=key.id)
-    with services.database.transaction() as session:
-        model_id = registry.model_named(session, "model").id
-    scheduling.schedule_model(services.database, model_id)
-
-
-def _run_id(settings: Settings) -> str:
-    services = open_services(settings)
-    with services.database.transaction() as session:
-        run = repository.active_run(session, registry.model_named(session, "model").id)
-        if run is None:
-            raise RuntimeError("the model has no run")
-        return run.id
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import resource
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,9 +112,9 @@ def _measure(case: Case) -> dict[str, float]:
     peaks = {"idle": in_child(lambda: None)}
     for kind in ("train", "unlearn"):
         if kind == "unlearn":
-            in_child(lambda: _forget(settings))
+            in_child(lambda: forget(settings, [f"subject-{number}" for number in range(5)]))
         run_id_file = settings.data_dir / "run-id"
-        in_child(lambda file=run_id_file: file.write_text(_run_id(settings)))
+        in_child(lambda file=run_id_file: file.write_text(run_id_of(settings)))
         run_id = run_id_file.read_text()
         peaks[kind] = in_child(lambda run=run_id: jobs.execute_run(run))
     return peaks
@@ -153,13 +153,14 @@ def _set_up(case: Case, settings: Settings) -> None:
     )
 
 
-def _forget(settings: Settings) -> None:
+def forget(settings: Settings, subject_ids: Sequence[str]) -> None:
+    """Ask for some people to be forgotten, and schedule the model's run."""
     from app.access import api_keys  # noqa: PLC0415 - only this child needs them
     from app.ledger import scheduling  # noqa: PLC0415 - only this child needs them
     from app.ledger.new_requests import NewForgetRequest  # noqa: PLC0415 - likewise
 
     services = open_services(settings)
-    asked = NewForgetRequest("data", subject_ids=[f"subject-{number}" for number in range(5)])
+    asked = NewForgetRequest("data", subject_ids=list(subject_ids))
     with services.database.transaction() as session:
         key, _ = api_keys.create_key(session, name="memory", scopes=[])
         services.acceptance.submit(session, asked, api_key_id=key.id)
@@ -168,7 +169,8 @@ def _forget(settings: Settings) -> None:
     scheduling.schedule_model(services.database, model_id)
 
 
-def _run_id(settings: Settings) -> str:
+def run_id_of(settings: Settings) -> str:
+    """Return the id of the model's run that is to be carried out."""
     services: Services = open_services(settings)
     with services.database.transaction() as session:
         run = repository.active_run(session, registry.model_named(session, "model").id)
