@@ -72,7 +72,9 @@ class Deliverer:
         self._going: dict[threading.Thread, str] = {}
         self._lock = threading.Lock()
         self._next_tidy = time.monotonic() + _TIDY_INTERVAL_S
-        self._rounds = Repeated("callbacks", self._round, pause_s=terms.poll_interval_s, told=_told)
+        self._rounds = Repeated(
+            "callbacks", self._round, pause_s=terms.poll_interval_s, on_failure=_log_delay
+        )
 
     def start(self) -> None:
         """Deliver in the background until ``stop``."""
@@ -172,7 +174,7 @@ class Deliverer:
         return standard_message(delivery, base_url=self._terms.base_url, secrets=secrets, now=now)
 
 
-def _told(error: Exception) -> None:
+def _log_delay(error: Exception) -> None:
     _log.warning("callbacks are delayed: %s", describe(error))
 
 

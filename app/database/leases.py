@@ -32,7 +32,7 @@ def prolong(
     """Prolong the lease on the row that is ``held``, in one statement, and record progress.
 
     Raises:
-        LeaseLostError: there is no such row any more; ``what`` names the work.
+        LeaseLostError: the row is gone; ``what`` names the work.
     """
     values = (progress or {}) | {"lease_expires_at": in_future(lease_s)}
     prolonged = update(table).where(*held).values(values).returning(table.fencing_token)

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 def gauge(
     name: str, meaning: str, *labels: str, rows: Iterable[Sequence[Any]]
 ) -> GaugeMetricFamily:
-    """Return a gauge; a row has the labels' values, then the number, without which it is no row."""
+    """Return a gauge; rows are the labels' values, then the number, and left out without one."""
     family = GaugeMetricFamily(name, meaning, labels=labels)
     for *values, number in rows:
         if number is not None:

@@ -10,7 +10,7 @@ class Repeated:
     """A thread that works in rounds, whatever fails meanwhile.
 
     ``pause_s`` is the time between two rounds; after failures it grows from a second to
-    ``longest_s``. The first of several failures in a row is ``told``.
+    ``longest_s``. ``on_failure`` gets the first of several failures in a row.
     """
 
     def __init__(
@@ -20,13 +20,13 @@ class Repeated:
         *,
         pause_s: float,
         longest_s: float = _SHORTEST_DELAY_S,
-        told: Callable[[Exception], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self.stopping = threading.Event()
         self._work = work
         self._pause_s = pause_s
         self._longest_s = longest_s
-        self._told = told
+        self._on_failure = on_failure
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class Repeated:
                 self._work()
             except Exception as error:  # noqa: BLE001 - what is away may come back
                 if not failing:
-                    self._told(error)
+                    self._on_failure(error)
                 failing = True
                 delay_s = min(max(_SHORTEST_DELAY_S, 2 * delay_s), self._longest_s)
             else:

@@ -83,7 +83,7 @@ class Publisher:
         self._lock = threading.Lock()
         self._next_sweep = time.monotonic() + _SWEEP_INTERVAL_S
         self._rounds = Repeated(
-            "publishing", self._round, pause_s=terms.poll_interval_s, told=_told
+            "publishing", self._round, pause_s=terms.poll_interval_s, on_failure=_log_delay
         )
 
     def start(self) -> None:
@@ -208,7 +208,7 @@ class Publisher:
         except _ChangedError:
             pass
         except Exception as error:  # noqa: BLE001 - it is still due
-            _told(error)
+            _log_delay(error)
             self._rounds.stopping.wait(_OUTAGE_DELAY_S)
         finally:
             with self._lock:
@@ -221,7 +221,7 @@ class Publisher:
             self.sweep()
 
 
-def _told(error: Exception) -> None:
+def _log_delay(error: Exception) -> None:
     _log.warning("publishing is delayed: %s", describe(error))
 
 

@@ -56,7 +56,7 @@ class CosignatureCollector:
             self.tick,
             pause_s=poll_interval_s,
             longest_s=_LONGEST_DELAY_S,
-            told=self._tell,
+            on_failure=self._tell,
         )
 
     def start(self) -> None:

@@ -160,7 +160,7 @@ class EnsembleRun:
     ) -> dict[str, Any]:
         """Return the certificate's ``merged`` field: whether the members' average is offered.
 
-        Nothing, if its score is no number: such an average is of no use to anybody.
+        Nothing, if its score is not a number: such an average cannot be compared.
         """
         members = sorted((by_member(tensors) or {}).items())
         network = self._member()

@@ -49,7 +49,7 @@ class Holding:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        # Whoever took a lost lease away tells how it ended.
+        # How it ended is said by the process that has the lease now.
         if kind is None or not issubclass(kind, LeaseLostError):
             hand_over(lambda: self._spans(None if kind is None else kind.__name__))
 
