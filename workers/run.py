@@ -235,7 +235,7 @@ def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
     if mechanism.fine_tunes:
         _fine_tune(run, certified)
     certified.gather()
-    drawn = counted(team, noise.drawn)
+    drawn = counted(team, noise)
     phase = _phase(run, lineage.frame, certified, team, generator=noise.name, drawn=drawn)
     require_drawn(phase, drawn, basis=run.basis, trains=trains, size=certified.size)
     return certified, phase

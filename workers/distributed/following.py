@@ -109,7 +109,7 @@ class _Part:
                     )
                     certified = sealed.open()
                 elif order["do"] == Order.COUNT:
-                    self._team.counted(noise.drawn)
+                    self._team.counted(noise)
                 elif certified is None:
                     raise SealedStateError("nothing has met its target yet")
                 elif order["do"] == Order.FINE_TUNE:

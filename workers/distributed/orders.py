@@ -20,6 +20,7 @@ from app.planning.mechanisms.catalogue import mechanism_named
 from workers.distributed.team import ALONE, Team
 from workers.mechanisms.frame import ReferenceFrame
 from workers.networks.base import digest_of
+from workers.noise.generators import NoiseSource
 
 
 class Order(StrEnum):
@@ -129,11 +130,7 @@ def is_divided(plan: Plan) -> bool:
     return mechanism_named(plan.mechanism).divides and plan.training is TrainingKind.RECIPE
 
 
-def counted(team: Team, drawn: Mapping[float, int]) -> dict[float, int]:
-    """Return how many numbers all processes drew, by standard deviation.
-
-    Raises:
-        ProcessLostError: one of them does not say.
-    """
+def counted(team: Team, noise: NoiseSource) -> dict[float, int]:
+    """Return how many numbers all processes drew, by standard deviation; see ``Team.counted``."""
     team.announce(Order.COUNT)
-    return team.counted(drawn)
+    return team.counted(noise)

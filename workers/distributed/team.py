@@ -23,8 +23,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from app.domain.errors import ProcessLostError
+from app.domain.errors import ProcessLostError, RunFailedError
 from app.domain.parallelism import Parallelism
+from workers.noise.generators import NoiseSource
 from workers.tasks.task import INPUTS, Batch
 from workers.training.gradients import parts_of
 
@@ -64,13 +65,14 @@ class Team:
         """Return the sum of a 0-dim tensor of each process."""
         return own
 
-    def counted(self, drawn: Mapping[float, int]) -> dict[float, int]:
+    def counted(self, noise: NoiseSource) -> dict[float, int]:
         """Return how many numbers all processes drew, by standard deviation.
 
         Raises:
             ProcessLostError: one of them does not say.
+            RunFailedError: they drew from generators of different names.
         """
-        return dict(drawn)
+        return dict(noise.drawn)
 
     def align_(self, values: torch.Tensor) -> None:
         """Give every process the leading one's numbers, in place; they are contiguous."""
@@ -153,9 +155,9 @@ class Processes(Team):
         return total
 
     @_together
-    def counted(self, drawn: Mapping[float, int]) -> dict[float, int]:
+    def counted(self, noise: NoiseSource) -> dict[float, int]:
         """Return how many numbers all processes drew; only the leading process may rely on it."""
-        own = json.dumps([[noise_std, count] for noise_std, count in drawn.items()]).encode()
+        own = json.dumps([noise.name, list(noise.drawn.items())]).encode()
         sizes = self._each(len(own), torch.int64)
         padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
         padded[: len(own)] = _bytes(own)
@@ -163,7 +165,10 @@ class Processes(Team):
         dist.all_gather(everyone, padded)
         total: dict[float, int] = {}
         for said, size in zip(everyone, sizes, strict=True):
-            for noise_std, count in json.loads(said[: int(size)].numpy().tobytes()):
+            generator, drawn = json.loads(said[: int(size)].numpy().tobytes())
+            if generator != noise.name:
+                raise RunFailedError("processes of one run drew from different noise generators")
+            for noise_std, count in drawn:
                 total[noise_std] = total.get(noise_std, 0) + count
         return total
 

@@ -145,7 +145,7 @@ def unlearned(team, rule, seed=None):
         **TARGET,
         on_progress=lambda *_: None,
     )
-    return whole(network), run.steps, dict(noise.drawn), team.counted(noise.drawn)
+    return whole(network), run.steps, dict(noise.drawn), team.counted(noise)
 
 
 @pytest.mark.parametrize("devices", [2, 3])
@@ -189,6 +189,18 @@ def test_each_process_adds_noise_of_its_own_to_its_own_stretch():
     one, other = noises[0][: size // 2], noises[0][size - size // 2 :]
     for pair in ((one, other), (noises[0], noises[1])):
         assert abs(float(torch.corrcoef(torch.stack(pair))[0, 1])) < 5 / (size // 2) ** 0.5
+
+
+def drawing_otherwise(team):
+    noise = Noiseless()
+    noise.name = "another" if team.leads else "none"
+    with pytest.raises(RunFailedError, match="different noise generators"):
+        team.counted(noise)
+    return True
+
+
+def test_counts_of_different_generators_are_not_added_up():
+    assert together(drawing_otherwise, devices=2) == [True, True]
 
 
 def uneven(team, micro_batches):
