@@ -50,7 +50,7 @@ def capacity(present: Present, policy: Policy) -> Capacity | None:
         group = largest_group(training, **policy.target)
         return Capacity(max(0, group - present.forgotten), group)
     history = tracking.history
-    if history is None or not kind.covers_later:
+    if history is None:
         return None
     left, full = (
         most_covered(

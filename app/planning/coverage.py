@@ -83,8 +83,19 @@ def covering(present: Present, policy: Policy, records: Mapping[int, int]) -> Me
     return mechanism
 
 
+def may_cover(tracking: Tracking, policy: Policy) -> bool:
+    """Say whether the present release can cover any later request at all."""
+    try:
+        refuse_policy(policy, covering_mechanism(tracking))
+    except PlanError:
+        return False
+    return True
+
+
 def refuse_policy(policy: Policy, kind: type[Mechanism]) -> None:
-    """Raise ``PlanError`` where a policy asks for runs anyway; ``kind`` made the release."""
+    """Raise ``PlanError`` where each request needs a run anyway; ``kind`` made the release."""
+    if not kind.covers_later:
+        raise PlanError(f"with {kind.name} each request needs a run")
     if policy.mechanism not in (AUTO, kind.name):
         raise PlanError(f"the policy names {policy.mechanism}, and the release is {kind.name}'s")
     fixed = policy.parameters if policy.mechanism == kind.name else {}

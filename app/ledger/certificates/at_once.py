@@ -32,7 +32,7 @@ from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.present_weights import PresentWeights
 from app.ledger.standing import Standing
 from app.ledger.tables import ObligationRow
-from app.planning.coverage import Covered, coverage
+from app.planning.coverage import Covered, coverage, may_cover
 from app.planning.tracking import Present, Tracking
 from app.registry import repository as registry
 from app.registry.membership import membership_of
@@ -110,9 +110,11 @@ class AtOnce:
     def warm(self, session: Session, dataset: str) -> None:
         """Read beforehand, without a lock, what answers for a dataset's models will need."""
         for model, head in registry.tracked_heads(session, dataset):
-            tracking = Tracking.from_json(model.tracking or {})
+            policy, tracking = _terms(model)
+            if not may_cover(tracking, policy):
+                continue
             if tracking.training is TrainingKind.PRIVATE:  # takes seconds for a new policy
-                coverage(Present(tracking, head.number), Policy.from_json(model.policy), {})
+                coverage(Present(tracking, head.number), policy, {})
             if self._weights.knows(head):
                 continue
             try:
@@ -170,6 +172,9 @@ class AtOnce:
             return None
         if head.state != VersionState.CERTIFIED or standing.run is not None:
             return None
+        policy, tracking = _terms(model)
+        if not may_cover(tracking, policy):
+            return None
         unmet = repository.obligations_of_model(session, model.id, _UNMET, limit=_MOST_UNMET + 1)
         if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
             return None
@@ -190,8 +195,7 @@ class AtOnce:
         now: datetime,
     ) -> Covering | None:
         previous, stated = _newest(session, head)
-        policy = Policy.from_json(model.policy)
-        tracking = Tracking.from_json(model.tracking or {})
+        policy, tracking = _terms(model)
         present = certifying.present_of(tracking, head, stated)
         found = coverage(present, policy, self._forgotten_since(session, model, head, tracking))
         if not isinstance(found, Covered):
@@ -245,6 +249,10 @@ class AtOnce:
             return None
         batch_size = tracking.history.recipe.batch_size
         return self._partitions.of_lineage(session, model, batch_size=batch_size)
+
+
+def _terms(model: ModelRow) -> tuple[Policy, Tracking]:
+    return Policy.from_json(model.policy), Tracking.from_json(model.tracking or {})
 
 
 def _newest(session: Session, head: VersionRow) -> tuple[CertificateRow | None, dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from pydantic import ConfigDict
 
 from app.accounting.guarantees import Guarantee
-from app.domain.errors import ParameterError, PlanError
+from app.domain.errors import ParameterError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.quote import Quote
@@ -131,13 +131,13 @@ class Mechanism(ABC):
         """Return what the parameters guarantee; ``ParameterError`` if one is out of its range."""
 
     @classmethod
-    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:  # noqa: ARG003
+    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
         """Return what a certificate of the present release states with ``records`` added.
 
         ``records`` counts them by batch. Nothing happened after the release; whether its noise is
-        enough is for ``account`` to say.
+        enough is for ``account`` to say. Only of mechanisms that cover later requests.
         """
-        raise PlanError(f"with {cls.name} each request needs a run")
+        raise NotImplementedError
 
     def taken(self, plan: Plan, steps: int) -> Self:  # noqa: ARG002
         """Return the parameters of a run that took ``steps`` steps, whatever was planned."""

@@ -12,7 +12,7 @@ from app.accounting.histories.history import Forget, History
 from app.accounting.histories.history_account import Outlook
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
-from app.planning.coverage import Covered, Uncovered, coverage
+from app.planning.coverage import Covered, Uncovered, coverage, may_cover
 from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
 from app.planning.mechanisms.dp_sgd import DpSgd, largest_group
 from app.planning.mechanisms.mechanism import Claim
@@ -259,3 +259,13 @@ def test_two_requests_in_a_row_are_not_a_history_of_the_service() -> None:
     events = (*REFERENCE.events, Forget(((0, 1),)), Forget(((0, 1),)))
     found = TrackedRelease(history=replace(REFERENCE, events=events)).contradiction(claim(2))
     assert found == "its history has no final release"
+
+
+def test_without_looking_at_records_it_is_known_which_releases_cover_none() -> None:
+    for name, mechanism in MECHANISMS.items():
+        head = trained_privately() if name == "dp_sgd" else present(mechanism=name)
+        assert may_cover(head.tracking, Policy()) == mechanism.covers_later
+        if not mechanism.covers_later:
+            assert refusal(head, Policy(), {0: 1}) == f"with {name} each request needs a run"
+    assert not may_cover(present().tracking, Policy(mechanism="retraining"))
+    assert may_cover(trained_privately(mechanism="retraining").tracking, Policy())
