@@ -69,8 +69,8 @@ class Scale:
     records: int = 20_000
     people: int = 60
     hidden: int = 256
-    epochs: int = 60
-    rounds: int = 5
+    epochs: int = 180
+    rounds: int = 3
 
 
 QUICK: Final = Scale(data="digits", records=1_000, hidden=16, epochs=3, rounds=1)
