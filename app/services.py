@@ -142,7 +142,7 @@ class Services:
         )
 
     def publisher(self) -> Publisher:
-        """Return what brings targets to what is served.
+        """Return what publishes served versions to their targets.
 
         Raises:
             ConfigurationError: a file of certificates cannot be read.

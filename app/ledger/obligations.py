@@ -63,7 +63,7 @@ def exclude(
     run: RunRow,
     issue: Callable[[ForgetRequestRow], str],
 ) -> None:
-    """End unmet obligations to which a training was the answer: it read none of their records.
+    """End obligations that a training has met, since it read none of their records.
 
     ``issue`` makes the certificate of a request that says so, and returns its id.
     """

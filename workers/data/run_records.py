@@ -54,8 +54,8 @@ def load_records(
     A run that has sums to subtract from reads only what left them, and what it evaluates on. Any
     other reads the whole dataset, and the selection comes last, so that records forgotten while
     shards are read are left out; but where records are streamed, it comes first, since they are
-    read for as long as the run goes on. The plan depends on ``dimension``, the number of trained
-    weights, and neither on ``devices``, of which each holds a part of what belongs to them.
+    read for as long as the run goes on. ``dimension`` is the number of trained weights, which the
+    plan needs; the memory that belongs to them is divided among ``devices``.
 
     Raises:
         RunFailedError: no record is left to train on, or the run needs more memory than it may use.

@@ -95,7 +95,7 @@ class Needs:
         return await self.admit(request)
 
     async def admit(self, request: Request) -> Caller:
-        """Do the same before the body is read."""
+        """Return the caller, before the body is read; raise as a call of this object does."""
         caller = await authenticate(request)
         require_scope(caller, self.scope)
         return caller
