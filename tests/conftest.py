@@ -37,12 +37,27 @@ from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
 _TEMPLATE = "expunge_template"
+_TESTS = Path(__file__).parent
+_TIERS = ("system", "integration", "unit")
 
 # No test depends on how fast the machine is.
 hypothesis_settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("patient")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count whole systems as slow, and begin with what takes longest."""
+    for item in items:
+        if _tier(item) == "system" and item.get_closest_marker("guides") is None:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: _TIERS.index(_tier(item)))
+
+
+def _tier(item: pytest.Item) -> str:
+    return item.path.relative_to(_TESTS).parts[0]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,10 +1,13 @@
 """One database for all integration tests of a process, emptied for each."""
 
+from collections.abc import Iterator
+
 import pytest
 from sqlalchemy import Engine, NullPool, create_engine, text
 
 from app.embedded import EmbeddedServers
 from app.schema import all_tables
+from tests.support.computed_once import computed_once
 from tests.support.emptying import empty
 
 # What a test has left running would keep its tables locked.
@@ -12,6 +15,12 @@ _OTHERS_OFF = text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _computed_once() -> Iterator[None]:
+    with computed_once():
+        yield
 
 
 @pytest.fixture(scope="session")

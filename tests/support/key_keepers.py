@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import boto3
+import pytest
 from moto.server import ThreadedMotoServer
 
 from app.locations import key_wrapping
@@ -12,7 +13,8 @@ from app.storage.wrapping import Wrapping
 from tests.support.s3 import ACCESS
 from tests.support.vault import ROLE, TransitKey, VaultServer
 
-EVERY = ("directory", "kms", "vault")
+# To what is above them, both services are alike.
+EVERY = ("directory", pytest.param("kms", marks=pytest.mark.slow), "vault")
 
 
 class Keeper(Protocol):

@@ -3,30 +3,18 @@
 import os
 import signal
 import subprocess
-import venv
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.support.environments import programs_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import free_port
 
 LOCK = Path(__file__).parents[1] / "system" / "mlflow.lock"
-_PROGRAMS = "MLFLOW_PROGRAMS"
 _DOWNLOAD = "import mlflow, sys; print(mlflow.artifacts.download_artifacts(sys.argv[1]))"
-
-
-def programs(directory: Path) -> Path:
-    """Return where ``mlflow`` and its ``python`` are: in an environment that is there, or made."""
-    given = os.environ.get(_PROGRAMS)
-    if given:
-        return Path(given)
-    venv.create(directory, with_pip=True)
-    pip = [str(directory / "bin" / "pip"), "install", "--quiet", "--no-deps", "--require-hashes"]
-    subprocess.run([*pip, "--only-binary", ":all:", "--requirement", str(LOCK)], check=True)
-    return directory / "bin"
 
 
 class MlflowServer:
@@ -36,8 +24,8 @@ class MlflowServer:
         artifacts: the folder.
     """
 
-    def __init__(self, programs: Path, directory: Path) -> None:
-        self._programs = programs
+    def __init__(self, directory: Path) -> None:
+        self._programs = programs_of(LOCK)
         self._directory = directory
         self.artifacts = directory / "artifacts"
         self.artifacts.mkdir(parents=True)
@@ -52,7 +40,7 @@ class MlflowServer:
         with (directory / "mlflow.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(str(programs / "mlflow"), "server", "--workers", "1"),
+                    *(str(self._programs / "mlflow"), "server", "--workers", "1"),
                     *("--backend-store-uri", f"sqlite:///{directory / 'mlflow.db'}"),
                     *("--artifacts-destination", str(self.artifacts)),
                     *("--host", "127.0.0.1", "--port", self.url.rpartition(":")[2]),

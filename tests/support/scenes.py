@@ -21,8 +21,8 @@ from app.monitoring.queue_state import QUEUE
 from app.planning.curve import epsilon_by_step
 from tests.support.workshop import DATASET, LEASE_S, Held, Workshop
 
-STEPS = 240
-BUDGET_EPOCHS = 60.0
+STEPS = 60
+BUDGET_EPOCHS = 15.0
 MODELS = ("churn-forecast", "face-match", "review-sentiment")
 
 

@@ -48,9 +48,12 @@ def hold(target: Target, wanted: Release | None, subject: Subject = SUBJECT) -> 
 
 
 def check_interrupted_everywhere(
-    fresh: Callable[[], tuple[Target, Callable[[], Seen]]],
+    fresh: Callable[[], tuple[Target, Callable[[], Seen]]], *, all_ends: bool = True
 ) -> None:
-    """Interrupt every change at every step, let it go on to the same or to another end."""
+    """Interrupt every change at every step, let it go on to the same or to another end.
+
+    Without ``all_ends`` every other step goes on to each of the other ends.
+    """
     changes: list[tuple[Release | None, Release | None]] = [
         (None, release(1)),
         (release(1), release(2)),
@@ -58,21 +61,33 @@ def check_interrupted_everywhere(
         (release(2), None),
     ]
     for before, after in changes:
-        for end in (after, release(3), None):
-            point = 0
-            while True:
-                target, seen = fresh()
-                hold(target, before)
-                assert seen() == files_of(before)
-                if not _is_interrupted(target, after, point):
-                    break
-                hold(target, end)
-                assert seen() == files_of(end), (before, after, end, point)
-                hold(target, None)
-                assert seen() == {}
-                point += 1
-            assert point, "no step was interrupted"
-            hold(target, None)
+        point = 0
+        while _goes_on(fresh, before, after, point, end=after):
+            for end in (release(3), None) if all_ends else ((release(3), None)[point % 2],):
+                _goes_on(fresh, before, after, point, end=end)
+            point += 1
+        assert point, "no step was interrupted"
+
+
+def _goes_on(
+    fresh: Callable[[], tuple[Target, Callable[[], Seen]]],
+    before: Release | None,
+    after: Release | None,
+    point: int,
+    *,
+    end: Release | None,
+) -> bool:
+    """Interrupt a change, if it has so many steps, and check what becomes of it."""
+    target, seen = fresh()
+    hold(target, before)
+    assert seen() == files_of(before)
+    interrupted = _is_interrupted(target, after, point)
+    if interrupted:
+        hold(target, end)
+        assert seen() == files_of(end), (before, after, end, point)
+    hold(target, None)
+    assert seen() == {}
+    return interrupted
 
 
 def _is_interrupted(target: Target, wanted: Release | None, point: int) -> bool:

@@ -112,12 +112,8 @@ def _verified(api: TestClient, services: Services, request: str, tmp_path: Path)
     ("head", "mechanism"),
     [
         ({"name": "logistic"}, "gradient_clipping"),
-        pytest.param(
-            {"name": "mlp", "options": {"hidden": [8]}},
-            "output_perturbation",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param({"name": "logistic"}, "retraining", marks=pytest.mark.slow),
+        ({"name": "mlp", "options": {"hidden": [8]}}, "output_perturbation"),
+        ({"name": "logistic"}, "retraining"),
     ],
     ids=["gradient_clipping", "output_perturbation", "retraining"],
 )

@@ -1,24 +1,17 @@
-"""Loops of PyTorch, Lightning, Hugging Face and scikit-learn, and a notebook, over a service.
-
-The libraries are in an environment of their own, which is made here from its lock; the variable
-BRIDGES_PROGRAMS names the programs of one that is there already.
-"""
+"""Loops of PyTorch, Lightning, Hugging Face and scikit-learn, and a notebook, over a service."""
 
 import json
 import os
 import re
 import subprocess
-import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.documents import ROOT, Reader, reader
+from tests.support.environments import programs_of
 from tests.support.patience import PATIENCE_S
-
-pytestmark = pytest.mark.slow  # an environment is made, and six models are trained twice
 
 BRIDGES = ROOT / "examples" / "bridges"
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
@@ -33,20 +26,11 @@ print("".join(each.get("text", "") for each in outputs))
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the locked libraries."""
-    if given := os.environ.get("BRIDGES_PROGRAMS"):
-        return Path(given) / "python"
-    folder = tmp_path_factory.mktemp("bridges") / "venv"
-    venv.create(folder)
-    python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    locked = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement"]
-    subprocess.run([*pip, *locked, str(BRIDGES / "requirements.lock")], check=True)
+def python() -> Path:
+    """The Python of an environment with the locked libraries, and our PyTorch."""
     torch = re.search(r"^torch==\S+$", (ROOT / "constraints.txt").read_text(), re.M)
     assert torch is not None
-    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), torch[0]], check=True)
-    return python
+    return programs_of(BRIDGES / "requirements.lock", torch[0]) / "python"
 
 
 @pytest.fixture(scope="module")

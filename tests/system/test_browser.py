@@ -81,7 +81,6 @@ def test_somebody_logs_in_looks_and_leaves_without_a_mouse(page: Page, address: 
     assert page.url == f"{address}/login"
 
 
-@pytest.mark.slow
 def test_a_runs_curve_grows(page: Page, address: str, workshop: Workshop) -> None:
     first, _ = scenes.busy(workshop)
     page.goto(f"{address}/runs/{first.run_id}")
@@ -110,7 +109,6 @@ def test_a_runs_curve_grows(page: Page, address: str, workshop: Workshop) -> Non
     expect(page.locator("#news")).to_contain_text("It published version 3")
 
 
-@pytest.mark.slow
 def test_a_new_attempt_begins_a_new_curve(page: Page, address: str, workshop: Workshop) -> None:
     first, _ = scenes.busy(workshop)
     page.goto(f"{address}/runs/{first.run_id}")
@@ -129,7 +127,6 @@ def test_a_new_attempt_begins_a_new_curve(page: Page, address: str, workshop: Wo
     expect(dots).to_have_count(1)
 
 
-@pytest.mark.slow
 def test_the_overviews_runs_move(page: Page, address: str, workshop: Workshop) -> None:
     first, _ = scenes.busy(workshop)
     page.goto(address)
@@ -141,7 +138,6 @@ def test_the_overviews_runs_move(page: Page, address: str, workshop: Workshop) -
     expect(row.locator("[data-field=epsilon]")).to_have_text(f"{epsilon:.4g}")
 
 
-@pytest.mark.slow
 def test_when_the_session_ends_the_page_stops_asking(
     page: Page, address: str, workshop: Workshop, services: Services
 ) -> None:
@@ -161,7 +157,6 @@ def test_when_the_session_ends_the_page_stops_asking(
     assert f"{path}/progress" not in asked
 
 
-@pytest.mark.slow
 def test_a_failed_run_is_tried_again_by_keyboard(
     page: Page, address: str, workshop: Workshop
 ) -> None:
@@ -177,7 +172,6 @@ def test_a_failed_run_is_tried_again_by_keyboard(
     expect(page.locator("h1 .pill")).to_have_text("queued")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 360)])
 def test_the_pages_are_accessible_and_fit(
     browser: Browser,
@@ -215,7 +209,6 @@ def test_the_pages_are_accessible_and_fit(
     context.close()
 
 
-@pytest.mark.slow
 def test_without_scripts_everything_but_verifying_works(
     browser: Browser, address: str, admin_key: str, workshop: Workshop
 ) -> None:
@@ -234,7 +227,6 @@ def test_without_scripts_everything_but_verifying_works(
     context.close()
 
 
-@pytest.mark.slow
 def test_the_line_under_an_id_leaves_its_underscore_to_be_seen(
     page: Page, address: str, workshop: Workshop
 ) -> None:

@@ -21,8 +21,6 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.receiver import Receiver, status
 from tests.support.service import Service, kill
 
-pytestmark = pytest.mark.slow  # a whole service, and what befalls it
-
 ROOT = Path(__file__).parents[2]
 (EXAMPLE,) = re.findall(
     r"^```python\n(.*?)^```$", (ROOT / "docs/callbacks.md").read_text(), re.M | re.S

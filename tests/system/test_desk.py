@@ -29,10 +29,7 @@ from tests.support.workshop import Workshop
 
 __all__ = ["_no_memory_of_others", "workshop"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSING),
-]
+pytestmark = pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSING)
 _FIRST_PAGE_BYTES = 100_000
 
 

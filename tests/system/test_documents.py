@@ -19,7 +19,6 @@ def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield someone
 
 
-@pytest.mark.slow  # it starts the service and trains; test_verifying follows a page in seconds
 def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
     assert someone.printed.count("the certificate holds") == 2
     assert "1797 predictions" in someone.printed

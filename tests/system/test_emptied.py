@@ -61,7 +61,6 @@ def digits(api: TestClient) -> TestClient:
     return api
 
 
-@pytest.mark.slow  # six models are trained three times
 def test_emptied_models_are_withdrawn_and_trained_again(
     digits: TestClient, services: Services, work: Callable[[], None], tmp_path: Path
 ) -> None:

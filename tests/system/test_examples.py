@@ -8,8 +8,6 @@ import pytest
 
 from tests.support.documents import Reader, reader
 
-pytestmark = pytest.mark.slow  # six models are trained
-
 LEAST = {
     "customers": ("auc", 0.85),
     "topics": ("auc", 0.8),

@@ -26,10 +26,7 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.service import Service, free_port, running
 
 PROGRAMS, POSTGRES = os.environ.get("FIDES_PROGRAMS"), os.environ.get("FIDES_POSTGRES")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (PROGRAMS and POSTGRES), reason="no fides is installed"),
-]
+pytestmark = pytest.mark.skipif(not (PROGRAMS and POSTGRES), reason="no fides is installed")
 PERSON, EMAIL = "subject-7", "seven@example.org"
 CUSTOMERS = {
     "fides_key": "shop",

@@ -184,14 +184,12 @@ def accepted(first: str) -> list[str]:
     return [second for second in POLICIES if second in named]
 
 
-@pytest.mark.slow  # twelve models are trained, and forget twice
 def test_a_lineage_is_certified_by_what_happened_to_it_whatever_its_policy_becomes(
     digits: TestClient, services: Services, work: Callable[[], None]
 ) -> None:
     live(digits, services, work, list(CHANGES.items()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", POLICIES)
 def test_a_lineage_is_certified_by_what_happened_to_it_after_every_other_change(
     first: str, digits: TestClient, services: Services, work: Callable[[], None]
@@ -221,7 +219,6 @@ def test_a_batch_of_all_records_is_not_certified_for_doing_nothing(
     assert second["predicate"]["guarantee"]["epsilon"] <= 1.0
 
 
-@pytest.mark.slow
 def test_a_non_convex_lineage_keeps_the_constants_of_its_training(
     digits: TestClient, work: Callable[[], None]
 ) -> None:

@@ -14,8 +14,6 @@ from app.certificates.checks.guarantee import difference
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import free_port
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "v1"
 MOST_BYTES = 60_000_000

@@ -170,7 +170,6 @@ def test_objects_are_encrypted(services, dataset, monkeypatch, on):
     assert bool(found_in) is not on
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 def test_superseded_weights_are_shredded(api, services, dataset, work, request, on):
     dataset()
@@ -187,7 +186,6 @@ def test_superseded_weights_are_shredded(api, services, dataset, work, request, 
     assert bool(left_of(services, Marker("version 1", weights.tobytes()))) is not on
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 def test_published_weights_carry_no_foreign_metadata(api, services, dataset, work, monkeypatch, on):
     if not on:
@@ -430,7 +428,6 @@ def _ask(server, path):
     assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S).status_code == 404
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 def test_the_servers_log_quotes_no_values(tmp_path, monkeypatch, on):
     if not on:

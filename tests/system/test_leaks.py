@@ -20,8 +20,6 @@ from tests.support.service import running
 from tests.support.traces import Traces
 
 FORGOTTEN_SUBJECT = 3
-pytestmark = pytest.mark.slow
-
 JSON = {"Content-Type": "application/json"}
 
 

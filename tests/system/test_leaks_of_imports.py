@@ -1,7 +1,6 @@
 """Imports of records that can be recognised, killed and failed, then a search of every store."""
 
 import pyarrow.parquet as pq
-import pytest
 from pyarrow import BufferReader
 
 from tests.support.digits import DATASET
@@ -9,8 +8,6 @@ from tests.support.patience import PATIENCE_S
 from tests.support.people import People
 from tests.support.service import running
 from tests.support.traces import Traces
-
-pytestmark = pytest.mark.slow
 
 
 def test_an_imports_records_are_in_encrypted_objects_alone(tmp_path_factory):

@@ -99,9 +99,6 @@ CASES = [
     Case("noisy_gd_convex", "gaussian", long_trained_head, ADAPTIVE, 8.0),
     Case("dp_sgd", "profile", policy={"epsilon": 8.0, "parameters": {"capacity": 20}}, epsilon=8.0),
 ]
-# What `make test` carries out here; ``test_histories`` does so with most mechanisms.
-QUICK = ("gradient_clipping", "sufficient_statistics", "tracked_release", "dp_sgd")
-SLOW = pytest.mark.slow
 NON_CONVEX_CASE = Case("noisy_gd_nonconvex", "renyi", head_without_bias, NON_CONVEX, 50.0)
 
 
@@ -112,25 +109,15 @@ def digits(api: TestClient) -> TestClient:
     return api
 
 
-@pytest.mark.parametrize(
-    "cases",
-    [
-        [case for case in CASES if case.mechanism in QUICK],
-        pytest.param([case for case in CASES if case.mechanism not in QUICK], marks=SLOW),
-    ],
-    ids=["quick", "all others"],
-)
 def test_mechanisms_forget_two_batches_and_each_certificate_covers_the_union(
     digits: TestClient,
     services: Services,
     work: Callable[[], None],
     tmp_path: Path,
-    cases: list[Case],
 ) -> None:
-    forget_twice(cases, digits, services, work, tmp_path)
+    forget_twice(CASES, digits, services, work, tmp_path)
 
 
-@SLOW
 def test_thousands_of_noisy_steps_forget_two_batches(
     digits: TestClient, services: Services, work: Callable[[], None], tmp_path: Path
 ) -> None:

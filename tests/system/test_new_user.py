@@ -21,8 +21,6 @@ from app.services import open_services
 from app.settings import Settings
 from tests.support.documents import Reader, reader
 
-pytestmark = pytest.mark.slow  # the tutorial starts the service and trains
-
 ROWS = 26_000
 FORGOTTEN = 4
 COLUMNS = ("--subject", "customer", "--drop", "signup", "--missing", "age=45", "--accept-values")

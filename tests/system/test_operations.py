@@ -11,8 +11,6 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.service import Service
 from tests.support.slow import FACTORY
 
-pytestmark = pytest.mark.slow  # each starts a whole service and waits for it
-
 # Some seconds of noisy steps, so that a scrape meets them.
 SLOW = {
     **model(parameters={"steps": 150}, budget_epochs=154, first_release="as_trained"),

@@ -12,11 +12,9 @@ import pytest
 
 from app.domain.release import CERTIFICATE, WEIGHTS
 from tests.support.digits import DATASET, digits_parquet, model
-from tests.support.mlflow_server import MlflowServer, programs
+from tests.support.mlflow_server import MlflowServer
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import Service, running
-
-pytestmark = pytest.mark.slow  # it starts an MLflow server, and the service
 
 NAME = "digits-mlp"
 # Every step at which a version is placed, and at which the one before is removed.
@@ -29,8 +27,7 @@ KILLED = {
 
 @pytest.fixture(scope="module")
 def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    found = programs(tmp_path_factory.mktemp("mlflow-environment"))
-    server = MlflowServer(found, tmp_path_factory.mktemp("mlflow") / "server")
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow") / "server")
     yield server
     server.stop()
 
@@ -129,6 +126,9 @@ def test_three_versions_leave_the_last_one_byte_for_byte_though_all_steps_are_ki
             until(lambda wanted=number: dispatchers.keep() and _is_released(service, wanted))
         _check(service, mlflow, dispatchers, number)
     assert dispatchers.killed == sum(map(len, KILLED.values()))
+    downloaded = mlflow.download(NAME)
+    assert (downloaded / WEIGHTS).read_bytes() == _weights(service, 3)
+    assert json.loads((downloaded / CERTIFICATE).read_text())["envelope"]
 
     with service.client() as client:
         client.archive_model(NAME)
@@ -158,6 +158,3 @@ def _check(service: Service, mlflow: MlflowServer, dispatchers: Dispatchers, num
     assert 0 < float(tags["expunge.epsilon"]) <= 1
     assert float(tags["expunge.delta"]) == 1e-5
     assert mlflow.model(NAME)["aliases"] == [{"alias": "certified", "version": version["version"]}]
-    downloaded = mlflow.download(NAME)
-    assert (downloaded / WEIGHTS).read_bytes() == weights
-    assert json.loads((downloaded / CERTIFICATE).read_text())["envelope"]

@@ -74,7 +74,6 @@ class Story:
         assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
 
 
-@pytest.mark.slow  # models of every kind are trained
 def test_restored_records_are_new_to_every_model_that_exists(story: Story) -> None:
     story.train(model("before", window_s=3600.0))
     with story.restored():

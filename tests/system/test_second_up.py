@@ -5,13 +5,11 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.support.patience import PATIENCE_S
 from tests.support.service import Service, free_port
 
 
-@pytest.mark.slow  # it starts a whole service
 def test_it_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     service = Service(tmp_path / "data")
     try:

@@ -1,8 +1,4 @@
-"""The documentation as a site: built without a warning, found by words, and it calls nobody else.
-
-The tools are in an environment of their own, which is made here from its lock; the variable
-DOCS_PROGRAMS names the programs of one that is there already.
-"""
+"""The documentation as a site: built without a warning, found by words, calling no other host."""
 
 import functools
 import http.server
@@ -10,9 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import threading
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,19 +17,12 @@ from tests.support.browser import CHROMIUM, MISSING, chromium
 from tests.support.documents import ROOT
 from tests.support.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow  # it installs the site's tools, and starts a browser
-
 
 @pytest.fixture(scope="module")
-def mkdocs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if given := os.environ.get("DOCS_PROGRAMS"):
-        return Path(given) / "mkdocs"
-    folder = tmp_path_factory.mktemp("tools") / "venv"
-    venv.create(folder)
-    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
-    locked = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement"]
-    subprocess.run([*pip, *locked, ROOT / "docs" / "requirements.lock"], check=True)
-    return folder / "bin" / "mkdocs"
+def mkdocs() -> Path:
+    """The program of the environment that ``make docs`` uses."""
+    subprocess.run(["make", "--silent", ".venv-docs/.installed"], cwd=ROOT, check=True)
+    return ROOT / ".venv-docs" / "bin" / "mkdocs"
 
 
 def _build(mkdocs: Path, source: Path, site: Path) -> subprocess.CompletedProcess[str]:

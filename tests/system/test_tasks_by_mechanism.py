@@ -4,7 +4,7 @@ There is no third outcome, such as a run that fails.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,26 +28,6 @@ from tests.support.workshop import Workshop
 from workers.commands.recompute import recompute
 from workers.networks.architectures import build
 
-# Each mechanism and each task once or twice; the whole matrix is slow.
-QUICK = [
-    Pair("gradient_clipping", "quantile"),
-    Pair("model_clipping", "custom"),
-    Pair("output_perturbation", "weighted_labels"),
-    Pair("tracked_release", "weighted_huber"),
-    Pair("delete_to_descent", "multi_label"),
-    Pair("langevin_unlearning", "huber"),
-    Pair("projected_noisy_sgd", "weighted_labels"),
-    Pair("noisy_gd_convex", "weighted"),
-    Pair("noisy_gd_nonconvex", "squared"),
-    Pair("dp_sgd", "weighted_huber"),
-    Pair("retraining", "language_model"),
-    Pair("sharded_retraining", "weighted_labels"),
-    Pair("exact_training", "squared"),
-    Pair("exact_training", "weighted_labels"),
-    Pair("sufficient_statistics", "squared"),
-    Pair("sufficient_statistics", "multi_label"),
-]
-
 
 @pytest.fixture
 def settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -62,11 +42,6 @@ def shops(api: TestClient, services: Services) -> TestClient:
     return api
 
 
-def test_every_mechanism_and_every_task_is_among_the_quick_ones() -> None:
-    assert {pair.mechanism for pair in QUICK} == set(MECHANISMS)
-    assert {pair.task for pair in QUICK} | {"classification"} == set(ALL)
-
-
 def test_what_no_mechanism_can_serve_is_refused_at_definition(shops: TestClient) -> None:
     for pair in pairs():
         if pair.refusal is not None:
@@ -75,22 +50,13 @@ def test_what_no_mechanism_can_serve_is_refused_at_definition(shops: TestClient)
             assert pair.refusal in answer.json()["detail"], (pair.name, answer.text)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        QUICK,
-        pytest.param([pair for pair in pairs() if pair not in QUICK], marks=pytest.mark.slow),
-    ],
-    ids=["quick", "all others"],
-)
 def test_what_is_accepted_is_certified_and_verifies(
     shops: TestClient,
     services: Services,
     work: Callable[[], None],
     tmp_path: Path,
-    chosen: Iterable[Pair],
 ) -> None:
-    served = [pair for pair in chosen if pair.refusal is None]
+    served = [pair for pair in pairs() if pair.refusal is None]
     for pair in served:
         answer = shops.post("/v1/models", json=pair.definition())
         assert answer.status_code == 201, (pair.name, answer.text)
@@ -108,12 +74,7 @@ def test_what_is_accepted_is_certified_and_verifies(
 
 
 @pytest.mark.parametrize(
-    "mechanism",
-    [
-        "gradient_clipping",
-        pytest.param("model_clipping", marks=pytest.mark.slow),
-        pytest.param("output_perturbation", marks=pytest.mark.slow),
-    ],
+    "mechanism", ["gradient_clipping", "model_clipping", "output_perturbation"]
 )
 def test_uploaded_weights_of_every_task_are_unlearned_from_any_start(
     shops: TestClient,

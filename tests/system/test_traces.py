@@ -13,8 +13,6 @@ from tests.support.people import People
 from tests.support.receiver import Receiver
 from tests.support.service import Service, running
 
-pytestmark = pytest.mark.slow
-
 PHASES = {"loading", "unlearning", "fine_tuning", "evaluating", "publishing"}
 NAMES = {"forget request", "plan", "enqueue", "run", "erase", "callback", "publish", *PHASES}
 

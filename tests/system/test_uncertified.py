@@ -125,7 +125,6 @@ def assert_all_kinds(told, request):
     assert ("window" in found) == ("streamed" in request.node.callspec.id)
 
 
-@pytest.mark.slow  # every place is searched for everything
 def test_nothing_is_left_of_a_run_that_was_published(
     places, services, records, run_id, monkeypatch, caplog, request
 ):
@@ -138,7 +137,6 @@ def test_nothing_is_left_of_a_run_that_was_published(
     assert found_in(places, services, told, records, caplog.text.encode()) == set()
 
 
-@pytest.mark.slow
 def test_nothing_is_left_of_a_run_that_was_killed(places, services, records, run_id, request):
     """Where records are streamed, it holds a window that is used and reads the next one."""
     told, log = told_by(run_id, f"kill={STEPS // 2}")
@@ -149,7 +147,6 @@ def test_nothing_is_left_of_a_run_that_was_killed(places, services, records, run
     assert found_in(places, services, told, records, log) == set()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_cache_that_writes_weights_is_refused(
     guarded, places, services, records, run_id, temporary, request
@@ -163,7 +160,6 @@ def test_a_cache_that_writes_weights_is_refused(
     assert state_of(services, run_id) == ("failed" if guarded else "running")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("run_id", ["streamed"], indirect=True)
 def test_a_window_that_is_written_to_a_file_is_refused(
@@ -206,7 +202,6 @@ def ensemble_run(records, services):
     return workshop.active_run()
 
 
-@pytest.mark.slow  # every place is searched for everything, twice
 def test_a_member_that_was_handed_over_is_in_an_encrypted_object_alone(
     places, services, records, ensemble_run, monkeypatch, caplog
 ):

@@ -19,7 +19,7 @@ COMMANDS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs/verifying.md").read_t
 TOOLS = ("openssl", "jq", "xxd", "base64", "sha256sum")
 
 
-@pytest.fixture(params=["restated", pytest.param("tracked_release", marks=pytest.mark.slow)])
+@pytest.fixture(params=["restated", "tracked_release"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A certificate that came after another of its model, or one beside itself."""
     restated = request.param == "restated"
@@ -57,7 +57,6 @@ def test_every_command_succeeds(folder: Path) -> None:
     assert answer.stdout.count("the certificate holds") == 3
 
 
-@pytest.mark.slow  # each runs what is before its block again; the commands as such are run above
 @pytest.mark.parametrize(
     ("field", "block"),
     [

@@ -372,6 +372,7 @@ def test_only_functions_of_the_records_are_computed_again(workshop):
         recompute(workshop.services, "model")
 
 
+@pytest.mark.slow  # it starts two programs that import PyTorch
 def test_the_command_compares_the_files(workshop):
     train, _ = solved(workshop)
     answer = runner.invoke(app, ["model", "recompute", "model", "--json"])

@@ -88,11 +88,11 @@ def streamed(workshop, name="model"):
     ("architecture", "mechanism"),
     [
         ("logistic", "gradient_clipping"),
-        ("logistic", "model_clipping"),
-        ("logistic", "output_perturbation"),
-        ("logistic", "retraining"),
+        pytest.param("logistic", "model_clipping", marks=pytest.mark.slow),
+        pytest.param("logistic", "output_perturbation", marks=pytest.mark.slow),
+        pytest.param("logistic", "retraining", marks=pytest.mark.slow),
         ("linear_head", "tracked_release"),
-        ("linear_head", "exact_training"),
+        pytest.param("linear_head", "exact_training", marks=pytest.mark.slow),
         ("ridge_head", "sufficient_statistics"),
     ],
 )

@@ -19,7 +19,6 @@ def tables(tmp_path_factory):
         return one_seed(0, GRID)
 
 
-@pytest.mark.slow
 def test_both_kinds_of_features_are_run(tables):
     assert [table["case"] for table in tables] == ["raw pixels", "backbone"]
     assert all(
@@ -34,21 +33,18 @@ def test_the_backbone_never_sees_the_records_of_the_head():
     assert sorted(map(bytes, rows)) == sorted(map(bytes, everything))
 
 
-@pytest.mark.slow
 def test_more_release_noise_never_costs_more_steps(tables):
     for table in tables:
         costs = [outcome.gradients for _, outcome in table["release_noise"]]
         assert costs == sorted(costs, reverse=True)
 
 
-@pytest.mark.slow
 def test_more_weight_decay_never_costs_more_steps(tables):
     for table in tables:
         costs = [outcome.gradients for _, outcome in table["weight_decays"]]
         assert costs == sorted(costs)
 
 
-@pytest.mark.slow
 def test_the_plot_is_drawn(tables, tmp_path):
     names = ("rows", "release_noise", "weight_decays")
     cases = [table | {name: combined([table[name]]) for name in names} for table in tables]

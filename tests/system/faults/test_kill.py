@@ -25,8 +25,6 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.service import LEASE_S, is_alive, kill, running
 from tests.support.slow import FACTORY
 
-pytestmark = pytest.mark.slow  # a whole service, and what befalls it
-
 MODEL = "digits-mlp"
 # A second or more of noisy steps, one an epoch, and next to no fine-tuning.
 SLOW = {

@@ -17,6 +17,7 @@ from workers.networks.ridge_head import RidgeHead
 from workers.tasks.classification import CLASSIFICATION
 
 CLIP = 0.25
+CLIPS = (1e-3, 0.5, 1e6)
 
 
 class Scaled(nn.Module):
@@ -172,17 +173,20 @@ def true_gradients(module, features, labels):
 
 
 def clipped_sum(module, flat, shape, features, labels, *, clip=CLIP, expected=9):
-    out = torch.zeros(flat.size, dtype=torch.float64)
     with per_record(module, flat, shape, expected=expected) as gradients:
-        rows = gradients.rows
-        for start in range(0, len(labels), rows):
-            some, own = features[start : start + rows], labels[start : start + rows]
-            left = rows - len(own)
-            filled = batch(
-                torch.cat([some, inputs_of(shape, left, seed=1)]),
-                torch.cat([own, torch.zeros(left, dtype=torch.int64)]),
-            )
-            gradients.add_clipped(filled, counted=len(own), clip_norm=clip, out=out)
+        return added(gradients, flat.size, shape, features, labels, clip=clip)
+
+
+def added(gradients, size, shape, features, labels, *, clip=CLIP):
+    rows, out = gradients.rows, torch.zeros(size, dtype=torch.float64)
+    for start in range(0, len(labels), rows):
+        some, own = features[start : start + rows], labels[start : start + rows]
+        left = rows - len(own)
+        filled = batch(
+            torch.cat([some, inputs_of(shape, left, seed=1)]),
+            torch.cat([own, torch.zeros(left, dtype=torch.int64)]),
+        )
+        gradients.add_clipped(filled, counted=len(own), clip_norm=clip, out=out)
     return out
 
 
@@ -193,9 +197,10 @@ def test_the_sum_is_that_of_single_records_each_clipped(name):
     module, flat = attached(factory())
     features, labels = inputs_of(shape, 21), torch.arange(21) % 3
     true = true_gradients(module, features, labels)
-    for clip in (1e-3, 0.5, 1e6):
+    with per_record(module, flat, shape) as gradients:
+        sums = {c: added(gradients, flat.size, shape, features, labels, clip=c) for c in CLIPS}
+    for clip, actual in sums.items():
         expected = (true * (clip / true.norm(dim=1)).clamp(max=1.0).unsqueeze(1)).sum(dim=0)
-        actual = clipped_sum(module, flat, shape, features, labels, clip=clip)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5 * min(clip, 1.0))
 
 
@@ -250,9 +255,10 @@ def test_one_record_adds_at_most_the_clip(name):
     features, labels = inputs_of(shape, 20), torch.arange(20) % 3
     if shape is not None:
         features = features * 100
-    for record in range(20):
-        alone = clipped_sum(module, flat, shape, features[[record]], labels[[record]])
-        assert sum(Fraction(entry) ** 2 for entry in alone.tolist()) <= Fraction(CLIP) ** 2
+    with per_record(module, flat, shape) as gradients:
+        for record in range(20):
+            alone = added(gradients, flat.size, shape, features[[record]], labels[[record]])
+            assert sum(Fraction(entry) ** 2 for entry in alone.tolist()) <= Fraction(CLIP) ** 2
 
 
 @pytest.mark.parametrize("name", ["vectors", "convolution", "sequence, few places"])
@@ -262,16 +268,17 @@ def test_one_record_changes_the_sum_by_at_most_what_is_accounted_for(name):
     factory, shape = CASES[name]
     module, flat = attached(factory())
     features, labels = inputs_of(shape, 50) * 30, torch.arange(50) % 3
-    whole = clipped_sum(module, flat, shape, features, labels)
-    for record in (0, 17, 49):
-        rest = torch.arange(50) != record
-        without = clipped_sum(module, flat, shape, features[rest], labels[rest])
-        change = [
-            Fraction(one) - Fraction(other)
-            for one, other in zip(whole.tolist(), without.tolist(), strict=True)
-        ]
-        allowed = Fraction(CLIP) * (1 + Fraction(50, 2**25))
-        assert sum(entry**2 for entry in change) <= allowed**2
+    allowed = Fraction(CLIP) * (1 + Fraction(50, 2**25))
+    with per_record(module, flat, shape) as gradients:
+        whole = added(gradients, flat.size, shape, features, labels)
+        for record in (0, 17, 49):
+            rest = torch.arange(50) != record
+            without = added(gradients, flat.size, shape, features[rest], labels[rest])
+            change = [
+                Fraction(one) - Fraction(other)
+                for one, other in zip(whole.tolist(), without.tolist(), strict=True)
+            ]
+            assert sum(entry**2 for entry in change) <= allowed**2
 
 
 def test_rows_that_do_not_count_add_exactly_nothing():

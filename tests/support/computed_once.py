@@ -1,0 +1,54 @@
+"""What follows from numbers alone, computed once for all tests of a process that ask for it.
+
+Accounting takes most of the time of a run by hand, and most tests have the same plan.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from app.certificates import statement
+from app.certificates.checks import guarantee
+from app.certificates.claims import claims_of
+from app.domain.policy import Policy
+from app.planning import planner
+from app.planning.quote import Quote
+from app.planning.shape import ModelShape
+
+_choose = planner._chosen_quote
+_chosen: dict[bytes, Quote] = {}
+_claimed: dict[bytes, bytes] = {}
+
+
+@contextmanager
+def computed_once() -> Iterator[None]:
+    """Quote a run, and compute what a certificate claims, once for all that is equal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "_chosen_quote", _quote)
+        for module in (statement, guarantee):
+            patch.setattr(module, "claims_of", _claims)
+        yield
+
+
+def _quote(policy: Policy, shape: ModelShape) -> Quote:
+    key = pickle.dumps((policy, shape))
+    if key not in _chosen:
+        quote = _choose(policy, shape)
+        find: Callable[..., float] = cache(quote.guarantee.epsilon)
+        object.__setattr__(quote.guarantee, "epsilon", find)
+        _chosen[key] = quote
+    return replace(_chosen[key], parameters=copy.deepcopy(_chosen[key].parameters))
+
+
+def _claims(*arguments: object, **named: object) -> dict[str, Any]:
+    key = pickle.dumps((arguments, named))
+    if key not in _claimed:
+        _claimed[key] = pickle.dumps(claims_of(*arguments, **named))  # type: ignore[arg-type]
+    found: dict[str, Any] = pickle.loads(_claimed[key])
+    return found
