@@ -71,8 +71,8 @@ class PerRecordGradients:
         if not found:
             return
         scale = scales(found, clip_norm=clip_norm)
+        unusable = torch.isnan(scale)  # among rows that do not count, too
         scale[counted:] = 0.0
-        unusable = torch.isnan(scale)
         if bool(unusable.any()):
             scale.masked_fill_(unusable, 0.0)
             for part in found.values():

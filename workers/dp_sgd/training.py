@@ -27,7 +27,7 @@ from workers.dp_sgd.gradients import PerRecordGradients, per_record_gradients
 from workers.dp_sgd.poisson import poisson_sample
 from workers.networks.network import Network
 from workers.noise.generators import NoiseSource
-from workers.tasks.augmented import visited
+from workers.tasks.augmented import draw_afresh, visited
 from workers.tasks.task import Batch, Task
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
 
@@ -89,6 +89,7 @@ def train_privately(
     steps = training.steps
     module, flat = network.module, network.flat
     module.train()
+    draw_afresh()
     optimizer = optimizer_of(module, recipe)
     schedule = Schedule(optimizer, recipe, steps)
     clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)

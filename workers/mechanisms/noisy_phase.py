@@ -19,7 +19,7 @@ from workers.mechanisms.frame import Coordinates, RawWeights, ReferenceFrame
 from workers.networks.buffers import require_supported_buffers, reset_buffers, without_buffers
 from workers.networks.network import Network
 from workers.noise.generators import NoiseSource
-from workers.tasks.augmented import visited
+from workers.tasks.augmented import draw_afresh, visited
 from workers.tasks.task import Batch
 from workers.training.feeds import Feed
 
@@ -157,6 +157,7 @@ def _step_until(
     module, flat = network.module, network.flat
     network.require_base()
     module.train()
+    draw_afresh()
     batches = _until(done, feed.forever(flat.device))
     with without_buffers(module):
         flat.attach_gradients()

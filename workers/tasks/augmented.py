@@ -1,9 +1,11 @@
 """A task whose records are another random variant of themselves at every visit in training."""
 
 import os
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -17,9 +19,15 @@ def visited(task: Task, batch: Batch) -> Batch:
     return batch if augment is None else augment(batch)
 
 
-def fresh_generator() -> torch.Generator:
-    """Return a generator that starts from the operating system's entropy."""
-    return torch.Generator().manual_seed(int.from_bytes(os.urandom(8)) >> 1)
+def draw_afresh() -> None:
+    """Start the process's generators, of dropout and random variants, at seeds from the system.
+
+    What is drawn says then nothing of what was trained before, and nobody knows which numbers a
+    row of a batch gets: in DP-SGD that depends on who else is in the sample.
+    """
+    torch.manual_seed(int.from_bytes(os.urandom(8)))
+    random.seed()
+    np.random.seed()  # noqa: NPY002 - for networks that use it
 
 
 class Augmented:
@@ -33,7 +41,6 @@ class Augmented:
     def __init__(self, task: Task, augmentations: Sequence[Augmentation]) -> None:
         self._task = task
         self._augmentations = tuple(augmentations)
-        self._generator = fresh_generator()
 
     @property
     def headline(self) -> str:
@@ -41,10 +48,10 @@ class Augmented:
         return self._task.headline
 
     def augment(self, batch: Batch) -> Batch:
-        """Return a random variant of each record."""
+        """Return a random variant of each record, by numbers of torch's own generator."""
         inputs = batch[INPUTS]
         for each in self._augmentations:
-            inputs = _VARIANTS[each.name](inputs, each.amount, self._generator)
+            inputs = _VARIANTS[each.name](inputs, each.amount)
         return batch | {INPUTS: inputs}
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
@@ -62,16 +69,16 @@ class Augmented:
         return self._task.metrics(predictions, batch)
 
 
-def _flipped(inputs: torch.Tensor, _: float, generator: torch.Generator) -> torch.Tensor:
-    chosen = torch.rand(len(inputs), generator=generator) < 0.5
+def _flipped(inputs: torch.Tensor, _: float) -> torch.Tensor:
+    chosen = torch.rand(len(inputs)) < 0.5
     mask = chosen.to(inputs.device).reshape(-1, *[1] * (inputs.ndim - 1))
     return torch.where(mask, inputs.flip(-1), inputs)
 
 
-def _shifted(inputs: torch.Tensor, pixels: float, generator: torch.Generator) -> torch.Tensor:
+def _shifted(inputs: torch.Tensor, pixels: float) -> torch.Tensor:
     most = int(pixels)
     height, width = inputs.shape[-2:]
-    by = torch.randint(-most, most + 1, (2, len(inputs)), generator=generator).to(inputs.device)
+    by = torch.randint(-most, most + 1, (2, len(inputs))).to(inputs.device)
     padded = torch.nn.functional.pad(inputs, (most, most, most, most))
     rows = torch.arange(height, device=inputs.device) + most - by[0][:, None]
     columns = torch.arange(width, device=inputs.device) + most - by[1][:, None]
@@ -82,11 +89,11 @@ def _shifted(inputs: torch.Tensor, pixels: float, generator: torch.Generator) ->
     return moved.movedim(-1, 1).contiguous()
 
 
-def _noisy(inputs: torch.Tensor, std: float, generator: torch.Generator) -> torch.Tensor:
-    return inputs + std * torch.randn(inputs.shape, generator=generator).to(inputs.device)
+def _noisy(inputs: torch.Tensor, std: float) -> torch.Tensor:
+    return inputs + std * torch.randn(inputs.shape).to(inputs.device)
 
 
-_VARIANTS: Final[Mapping[str, Callable[[torch.Tensor, float, torch.Generator], torch.Tensor]]] = {
+_VARIANTS: Final[Mapping[str, Callable[[torch.Tensor, float], torch.Tensor]]] = {
     FLIP: _flipped,
     SHIFT: _shifted,
     NOISE: _noisy,

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from app.domain.errors import RunFailedError
 from app.domain.tasks.custom import CustomSpec
 from workers.networks.operator_code import called, imported
-from workers.tasks.augmented import fresh_generator
 from workers.tasks.task import INPUTS, Batch, Forward
 
 Encoded = dict[str, NDArray[Any]]
@@ -37,7 +36,6 @@ class CustomTask:
     def __init__(self, spec: CustomSpec, *, allowed: Sequence[str], in_full: bool = False) -> None:
         self._spec = spec
         self._in_full = False
-        self._generator = fresh_generator()
         made = imported(spec.path, allowed=allowed, what="task", in_full=in_full)
         self._task = called(
             f"the task {spec.path!r}",
@@ -147,7 +145,7 @@ class CustomTask:
 
     def augment(self, batch: Batch) -> Batch:
         """Return the class's random variants of the records, or the records if it has none."""
-        return self.augmented(batch, self._generator)
+        return self.augmented(batch, torch.default_generator)
 
     @property
     def augments(self) -> bool:

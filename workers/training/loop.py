@@ -1,6 +1,5 @@
 """Training without noise: initially, and again once the target is met."""
 
-import os
 from collections.abc import Callable
 from itertools import islice
 
@@ -12,7 +11,7 @@ from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.examples import Records
 from workers.distributed.team import ALONE, Team
 from workers.networks.flat import FlatParameters
-from workers.tasks.augmented import visited
+from workers.tasks.augmented import draw_afresh, visited
 from workers.tasks.task import Task
 from workers.training.evaluate import mean_loss
 from workers.training.gradients import add_gradient
@@ -45,8 +44,8 @@ def train(
 ) -> int:
     """Minimise the mean loss of ``examples`` with a fresh optimiser; return the steps taken.
 
-    What the network draws from torch's own generators, as dropout does, starts at a fresh seed from
-    the operating system, so that it says nothing of what was trained before.
+    What network and task draw, as for dropout, starts at fresh seeds from the operating system, so
+    that it says nothing of what was trained before.
 
     Args:
         module: trained in place, on its own device; left in training mode.
@@ -71,7 +70,7 @@ def train(
     loss_sum = torch.zeros((), device=device)
     patience = _patience(module, task, recipe, held_out, team)
     module.train()
-    torch.manual_seed(int.from_bytes(os.urandom(8)))
+    draw_afresh()
     epochs_of = examples.forever(recipe.batch_size, device=device)
     with updating(module, flat, recipe, team) as update:
         schedule = Schedule(update.optimizer, recipe, steps)

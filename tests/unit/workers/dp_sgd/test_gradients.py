@@ -14,7 +14,7 @@ from workers.dp_sgd.gradients import per_record_gradients
 from workers.networks.flat import FlatParameters
 from workers.networks.linear_head import LinearHead
 from workers.networks.ridge_head import RidgeHead
-from workers.tasks.classification import CLASSIFICATION
+from workers.tasks.classification import CLASSIFICATION, Classification
 
 CLIP = 0.25
 CLIPS = (1e-3, 0.5, 1e6)
@@ -91,6 +91,17 @@ class FrozenFirst(nn.Module):
 
     def forward(self, features):
         return self.head(self.norm(self.first(features).relu()))
+
+
+class Weighted(Classification):
+    """Losses times made-up factors, one for each row."""
+
+    def __init__(self, factors):
+        super().__init__()
+        object.__setattr__(self, "factors", factors)
+
+    def loss(self, module, batch):
+        return super().loss(module, batch) * self.factors
 
 
 def conv(*layers, size):
@@ -314,6 +325,27 @@ def test_a_record_whose_gradient_is_not_finite_counts_as_zero_and_spoils_no_othe
         assert (spoiled - good).norm() <= CLIP * (1 + 1e-6)
     else:
         torch.testing.assert_close(spoiled, good)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["vectors", "convolution", "sequence, few places", "tied"])
+def test_a_row_that_does_not_count_adds_nothing_where_its_gradient_is_not_finite(name, bad):
+    """Whether there are such rows depends on how many are in the sample."""
+    torch.manual_seed(0)
+    factory, shape = CASES[name]
+    module, flat = attached(factory())
+    sums = []
+    with per_record(module, flat, shape) as gradients:
+        for spoiled in (False, True):
+            some = batch(inputs_of(shape, gradients.rows))
+            weight = torch.ones(gradients.rows)
+            weight[5:] = bad if spoiled else 1.0
+            gradients._task = Weighted(weight)
+            out = torch.zeros(flat.size, dtype=torch.float64)
+            gradients.add_clipped(some, counted=5, clip_norm=CLIP, out=out)
+            sums.append(out)
+    assert torch.equal(*sums)
+    assert sums[0].any()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -206,6 +206,18 @@ def test_the_same_global_seed_gives_other_weights(digits):
     assert torch.isclose(*trained).float().mean() < 0.01
 
 
+def test_nobody_knows_what_dropout_draws_for_a_row_of_a_pass(digits):
+    """Which row a record gets depends on who else is in the sample."""
+    trained = []
+    for _ in range(2):
+        network = Network(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 10)), device=CPU)
+        network.load({name: t * 0 for name, t in network.tensors().items()})
+        torch.manual_seed(0)
+        train(network, digits, sampling_rate=1.0, steps=1, noise=NoNoise())
+        trained.append(network.flat.values)
+    assert not torch.allclose(*trained)
+
+
 def test_digits_are_learned_under_moderate_noise(digits, held_out):
     network = Network(mlp, device=CPU)
     train(network, digits, steps=200, noise_multiplier=1.0)
