@@ -16,6 +16,7 @@ from app.domain.errors import PlanError, RunFailedError
 from workers.data.examples import Examples, Form
 from workers.networks.network import Network
 from workers.networks.operator_code import called
+from workers.rehearsal.one_loss import in_halves
 from workers.seal.write_guard import encoding
 from workers.tasks.custom import SAMPLES, CustomTask, Encoded
 from workers.tasks.task import INPUTS, Batch
@@ -103,12 +104,7 @@ def _require_losses_alone(task: CustomTask, network: Network, batch: Batch) -> N
     def losses(some: Batch) -> torch.Tensor:
         return called("loss of the task", lambda: task.loss(network.module, some), in_full=True)
 
-    together = losses(batch)
-    halves = [
-        {name: each[part] for name, each in batch.items()}
-        for part in (slice(0, SAMPLES // 2), slice(SAMPLES // 2, SAMPLES))
-    ]
-    apart = torch.cat([losses(half) for half in halves])
+    together, apart = losses(batch), in_halves(losses, batch)
     if not together.is_floating_point() or not bool(torch.isfinite(together).all()):
         raise RunFailedError("loss of the task must return finite numbers")
     if not torch.allclose(together, apart, rtol=_RELATIVE, atol=_ABSOLUTE):

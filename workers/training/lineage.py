@@ -31,6 +31,7 @@ from workers.mechanisms.catalogue import solver_of
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise.generators import NoiseSource
+from workers.rehearsal.one_loss import require_one_loss
 from workers.seal.sealed import Sealed, SealedProgress
 from workers.training.feeds import Feed, FixedBatches, RandomBatches
 
@@ -60,8 +61,13 @@ def lineage_of(
     data: RunData,
     factory: Callable[[], nn.Module],
 ) -> Lineage:
-    """Return the kind of lineage that a plan is for."""
+    """Return the kind of lineage that a plan is for.
+
+    Raises:
+        PlanError: a record's loss in training is not of that record alone, and the plan needs that.
+    """
     if plan.training is TrainingKind.DESCENT:
+        require_one_loss(factory, model.task, model.form)
         return Descending.of(plan, data)
     if plan.training is TrainingKind.EXACT:
         solver, task = solver_of(plan), model.description.task

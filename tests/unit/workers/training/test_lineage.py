@@ -9,6 +9,7 @@ import torch
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
+from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
@@ -21,6 +22,7 @@ from benchmarks.insecure_noise import InsecureNoise
 from workers.data.forms import classified
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
+from workers.networks.linear_head import LinearHead
 from workers.training.lineage import Descending, Ordinary, lineage_of
 
 CPU = torch.device("cpu")
@@ -76,8 +78,12 @@ def data(planned):
     )
 
 
-def lineage(planned):
-    return lineage_of(planned, MODEL, data(planned), lambda: None)
+def head():
+    return LinearHead(1, 2, rows=1, feature_norm=None, bias=0.0)
+
+
+def lineage(planned, factory=head):
+    return lineage_of(planned, MODEL, data(planned), factory)
 
 
 def next_batches(feed, count=1):
@@ -132,6 +138,11 @@ def test_the_loss_is_divided_by_the_batch_size_of_the_plan_and_bounded_as_it_say
     losses = torch.tensor([50.0])
     assert float(lineage(planned).feed.objective(losses)) == pytest.approx(1.5 / BATCH_SIZE)
     assert float(lineage(plan()).feed.objective(losses)) == pytest.approx(50 / BATCH_SIZE)
+
+
+def test_descent_refuses_a_network_that_gives_a_record_another_loss_at_every_visit():
+    with pytest.raises(PlanError, match="one loss of each record"):
+        lineage(plan(), lambda: torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Dropout()))
 
 
 def test_a_descending_lineage_is_not_fine_tuned_and_works_on_the_weights_themselves():
