@@ -112,5 +112,6 @@ class Lease(Holding):
             self.run_id,
             self.fencing_token,
             lease_s=self._lease_s,
-            progress=self._progress | {"reports": self._points},
+            # Who waits for the processes of a run has nothing to report, and takes nothing back.
+            progress=self._progress | ({"reports": self._points} if self._points else {}),
         )

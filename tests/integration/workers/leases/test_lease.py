@@ -90,6 +90,20 @@ def test_progress_arrives_and_a_new_phase_clears_step_and_loss(workshop, lease):
     assert set(lease.phase_seconds) == {"fine_tuning", "evaluating"}
 
 
+def test_a_worker_that_waits_for_the_processes_of_a_run_leaves_what_they_have_reported(
+    workshop, lease, stop
+):
+    database = workshop.services.database
+    leading = Lease.shared(database, lease.run_id, lease.fencing_token, lease_s=LEASE_S, stop=stop)
+    leading.report(phase=Phase.FINE_TUNING, step=3, total_steps=9, loss=0.5)
+    with database.at_once() as connection:
+        leading._beat(connection)
+        reported = workshop.run(lease.run_id).reports
+        lease._beat(connection)
+    assert reported
+    assert workshop.run(lease.run_id).reports == reported
+
+
 def test_progress_is_written_a_few_times_a_second_at_most(workshop, lease):
     def writes():
         with workshop.transaction() as session:
