@@ -13,7 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.certificates.bundle import bundle_json
+from app.certificates.bundle import (
+    Growth,
+    LeafProof,
+    RequestProof,
+    TreeGrowth,
+    bundle_json,
+    read_bundle,
+)
 from app.certificates.checkpoint import Checkpoint
 from app.certificates.schema import Excluded, Tree
 from app.certificates.signing import StatementSigner
@@ -62,6 +69,10 @@ def envelope(signer: StatementSigner = SIGNER) -> str:
             ),
         )
     ).envelope
+
+
+def to_text(hashed: bytes) -> str:
+    return base64.b64encode(hashed).decode()
 
 
 def payload(text: str) -> bytes:
@@ -256,6 +267,42 @@ def test_a_field_that_is_named_twice_is_refused(weights: Path, honest: bytes, tw
 
 
 HONEST = logged(SmallLog(SIGNER), envelope(), old_size=3)
+REQUEST = RequestProof(
+    covered=LeafProof({3: b"a" * 32, 7: b"b" * 32}, (b"c" * 32,), {3: 0, 7: 1}),
+    excluded=LeafProof({0: b"d" * 32}, ()),
+)
+GROWTH = Growth(covered=TreeGrowth(2, (b"e" * 32,)), excluded=TreeGrowth(0, ()))
+WHOLE = HONEST | {"request": REQUEST.to_json(), "growth": GROWTH.to_json()}
+
+
+def test_what_is_proved_of_each_tree_is_read_as_it_was_written() -> None:
+    read = read_bundle(json.dumps(WHOLE).encode())
+    assert (read.request, read.growth) == (REQUEST, GROWTH)
+    plain = read_bundle(json.dumps(HONEST).encode())
+    assert (plain.request, plain.growth) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("section", "tree", "changes"),
+    [
+        ("request", None, {"more": []}),
+        ("growth", None, {"more": []}),
+        ("request", "covered", {"more": 1}),
+        ("request", "excluded", {"members": None}),
+        ("growth", "covered", {"more": 1}),
+        ("request", "covered", {"indices": [7, 3]}),
+        ("request", "covered", {"indices": [3, 3]}),
+        ("request", "excluded", {"commitments": [to_text(b"d" * 32)[:-2] + "R="]}),
+    ],
+)
+def test_a_proof_of_a_tree_has_one_form(
+    section: str, tree: str | None, changes: dict[str, Any]
+) -> None:
+    """What another reader might understand otherwise is refused: a field, an order, a spare bit."""
+    bundle = deepcopy(WHOLE)
+    (bundle[section] if tree is None else bundle[section][tree]).update(changes)
+    with pytest.raises(VerificationError, match=f"its {section} section is not in the form"):
+        read_bundle(json.dumps(bundle).encode())
 
 
 def _paths(node: Any, path: tuple = ()) -> list[tuple]:

@@ -39,6 +39,21 @@ def test_named_classes_need_one(tmp_path: Path) -> None:
     assert not is_upload_form(encoding)
 
 
+def test_an_array_is_a_column_or_refused_by_name(tmp_path: Path) -> None:
+    def saved(**arrays: object) -> Path:
+        np.savez(tmp_path / "a.npz", **arrays)
+        return tmp_path / "a.npz"
+
+    names = read_source(saved(name=np.array([b"ab", b"c"]))).table["name"]
+    assert names.to_pylist() == ["ab", "c"]  # text of one byte a letter, as older tools save it
+    with pytest.raises(TableError, match="'whole': a single value in place of one for each row"):
+        read_source(saved(whole=np.array(5)))
+    with pytest.raises(TableError, match="'kept': Python objects"):
+        read_source(saved(kept=np.array([{}], dtype=object)))
+    with pytest.raises(TableError, match="'short': 1 rows"):
+        read_source(saved(long=np.zeros(2), short=np.zeros(1)))
+
+
 def test_what_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
