@@ -14,7 +14,6 @@ from tests.support.points import Points
 from tests.support.workshop import Workshop
 from workers import jobs
 
-DEVICES = 2
 POINTS = (
     *("follower_begun", "follower_training", "follower_noise", "follower_fine_tune"),
     *("mid_training", "mid_noise", "mid_fine_tune"),
@@ -22,9 +21,14 @@ POINTS = (
 )
 
 
+@pytest.fixture(params=[2])
+def devices(request):
+    return request.param
+
+
 @pytest.fixture
-def workshop(services, monkeypatch, tmp_path):
-    monkeypatch.setenv("EXPUNGE_DEVICES", str(DEVICES))
+def workshop(services, monkeypatch, tmp_path, devices):
+    monkeypatch.setenv("EXPUNGE_DEVICES", str(devices))
     monkeypatch.setenv("EXPUNGE_TEST_POINTS", str(tmp_path / "points"))
     workshop = Workshop(services)
     workshop.points = Points(tmp_path / "points")
@@ -49,15 +53,16 @@ def blobs_of(workshop):
         return sorted(row.id for row in rows)
 
 
-@pytest.mark.slow  # it starts two processes for each run
+@pytest.mark.slow  # it starts processes for each run
 @pytest.mark.parametrize(
-    "policy",
+    ("devices", "policy"),
     [
-        {"mechanism": "gradient_clipping", "budget_epochs": 8},
-        {"mechanism": "retraining"},
+        (2, {"mechanism": "gradient_clipping", "budget_epochs": 8}),
+        (3, {"mechanism": "retraining"}),
     ],
+    indirect=["devices"],
 )
-def test_a_run_trains_forgets_and_says_on_how_many_devices(workshop, policy):
+def test_a_run_trains_forgets_and_says_on_how_many_devices(workshop, devices, policy):
     workshop.define(**policy)
     trained = work_on(workshop)
     assert trained.state == "published", trained.failure_reason
@@ -76,7 +81,7 @@ def test_a_run_trains_forgets_and_says_on_how_many_devices(workshop, policy):
     assert published.pid != run.pid
     first, second = mechanisms_of(workshop)
     for mechanism in (first, second):
-        assert (mechanism["devices"], mechanism["parallelism"]) == (DEVICES, "full_shard")
+        assert (mechanism["devices"], mechanism["parallelism"]) == (devices, "full_shard")
 
 
 def test_what_one_process_computes_says_nothing_of_devices(workshop):
@@ -91,9 +96,10 @@ def test_what_one_process_computes_says_nothing_of_devices(workshop):
     assert {"devices", "parallelism"}.isdisjoint(mechanism)
 
 
-@pytest.mark.slow  # it starts two processes for each attempt
+@pytest.mark.slow  # it starts processes for each attempt
+@pytest.mark.parametrize("devices", [2, 3], indirect=True)
 def test_a_process_killed_at_any_phase_leaves_nothing_and_the_next_attempt_goes_on(
-    workshop, caplog, monkeypatch
+    workshop, devices, caplog, monkeypatch
 ):
     monkeypatch.setenv("EXPUNGE_MAX_ATTEMPTS", str(len(POINTS) + 1))
     workshop.define(mechanism="gradient_clipping", budget_epochs=8)
@@ -110,4 +116,4 @@ def test_a_process_killed_at_any_phase_leaves_nothing_and_the_next_attempt_goes_
     last = work_on(workshop)
     assert last.state == "published", last.failure_reason
     (mechanism,) = mechanisms_of(workshop)
-    assert mechanism["devices"] == DEVICES
+    assert mechanism["devices"] == devices

@@ -93,8 +93,9 @@ def of_one(noise_std):
 
 
 @pytest.mark.slow  # a thousand releases
-def test_releases_of_several_processes_pass_the_audits_of_one(noise_std, of_one):
-    of_several, *_ = together(released, noise_std, devices=2)
+@pytest.mark.parametrize("devices", [2, 3])
+def test_releases_of_several_processes_pass_the_audits_of_one(devices, noise_std, of_one):
+    of_several, *_ = together(released, noise_std, devices=devices)
     size = of_one.shape[-1]
     along = np.ones(size) / size**0.5
     claimed = gradient_clipping.account(**CLIPS, noise_std=noise_std, steps=STEPS).mu
