@@ -8,8 +8,7 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.convex_case import shuffled
 from benchmarks.data import Pictures
-from workers.data.examples import Examples
-from workers.data.forms import classified
+from workers.data.examples import Examples, classified
 from workers.networks.architectures import build
 from workers.networks.network import Network
 from workers.tasks.task import INPUTS

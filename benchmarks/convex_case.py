@@ -11,8 +11,7 @@ from app.accounting.terms import Neighbours
 from app.domain.heads import linear_head
 from app.domain.tasks.classification import ClassificationSpec, rows_of
 from benchmarks.data import Pictures
-from workers.data.examples import Examples
-from workers.data.forms import classified
+from workers.data.examples import Examples, classified
 from workers.networks.linear_head import LinearHead
 
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512

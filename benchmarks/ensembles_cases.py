@@ -233,7 +233,7 @@ def _task(folder: str) -> ClassificationSpec:
 def _encoded(spec: TaskSpec, rows: list[dict[str, Any]]) -> Examples:
     task = task_of(spec)
     encoded = encoder_of(spec, task)(pa.Table.from_pylist(rows))
-    return form_of(spec, task, spec.schema()).examples(encoded)
+    return Examples.of(form_of(spec, task, spec.schema()), encoded)
 
 
 def _module(folder: str, name: str) -> ModuleType:

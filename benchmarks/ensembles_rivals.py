@@ -13,7 +13,7 @@ from app.planning.mechanisms.gradient_clipping import GradientClipping
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
 from benchmarks.ensembles_cases import Case
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.exact import ridge
 from workers.exact.statistics import Statistics, one_hot, quantised
 from workers.mechanisms.catalogue import rule_of

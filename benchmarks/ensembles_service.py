@@ -39,7 +39,7 @@ from app.processes.python import python_command
 from app.settings import Settings
 from benchmarks.data import CLASSES, Pictures, load
 from demo.service import data_dir_in, running_service
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.networks.architectures import build
 from workers.networks.network import Network
 

@@ -22,7 +22,7 @@ from benchmarks.convex_methods import Method, Target, tracked
 from benchmarks.convex_runs import Trainings, answer
 from benchmarks.data import CLASSES
 from benchmarks.public_features import PublicFeatures
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.exact import ridge
 from workers.exact.statistics import Statistics, one_hot, quantised
 from workers.mechanisms.exact_training import HeadTrainer, scaled
@@ -157,7 +157,7 @@ class RidgeRows:
         fresh = self._fresh[forgotten]
         same = all(
             np.array_equal(left, right)
-            for left, right in zip(sums.arrays(), fresh.arrays(), strict=True)
+            for left, right in zip(sums.named().values(), fresh.named().values(), strict=True)
         )
         again = ridge.solve(fresh, regularisation=self._regularisation)
         if not same or again.weight.tobytes() != solution.weight.tobytes():

@@ -29,7 +29,7 @@ from benchmarks.convex_case import Case
 from benchmarks.convex_methods import Method, Target, retrained, tracked
 from benchmarks.convex_runs import Trainings
 from benchmarks.exact_heads_arithmetic import seconds_of
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.mechanisms.exact_training import HeadTrainer
 from workers.networks.linear_head import LinearHead
 from workers.tasks.classification import CLASSIFICATION

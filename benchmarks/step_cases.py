@@ -24,8 +24,7 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
-from workers.data.examples import Examples
-from workers.data.forms import classified
+from workers.data.examples import Examples, classified
 from workers.data.loading import ModelSpec, RunData
 from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.catalogue import rule_of

@@ -15,8 +15,7 @@ from sklearn.datasets import load_digits
 import expunge
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
-from workers.data.examples import Examples
-from workers.data.forms import classified
+from workers.data.examples import Examples, classified
 
 CLASSES = 10
 _SCALE = 1 / 16

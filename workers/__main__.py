@@ -10,6 +10,7 @@ import sys
 from app import logs
 from app.domain.errors import ConfigurationError
 from app.processes.hardening import harden
+from app.processes.loading import uncollected
 from app.processes.supervisor import stop_with_supervisor
 
 _PARTS = {
@@ -33,7 +34,8 @@ def main() -> None:
     # Compiled networks run as they were written: a compiler writes files and starts programs, which
     # the sealed phase refuses.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    part = importlib.import_module(module)
+    with uncollected():
+        part = importlib.import_module(module)
     try:
         part.main()
     except ConfigurationError as error:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 
 from rq import Queue
 from sqlalchemy import func
@@ -59,9 +59,7 @@ class Dispatcher:
         self._services = services
         self._queue = queue
         self._name = new_id("dispatcher")
-        self._next_sign_of_life = self._next_deadlines = time.monotonic()
-        self._next_retraining = time.monotonic()
-        self._retraining = AutomaticRetraining(services.database, utc_now)
+        retraining = AutomaticRetraining(services.database, utc_now)
         self.steps: tuple[Callable[[], None], ...] = (
             self._schedule_models,
             self._requeue_silent_runs,
@@ -71,13 +69,13 @@ class Dispatcher:
             self._whiten_backbones,
             self._requeue_silent_imports,
             self._enqueue_imports,
-            self._note_deadlines,
-            self._retrain_models,
+            _every(_DEADLINES_INTERVAL_S, services.note_deadlines),
+            _every(_RETRAINING_INTERVAL_S, retraining.retrain_due),
             services.clean_up,
             services.forget_answers,
             services.rotate_keys,
             services.checkpoint_log,
-            self._give_sign_of_life,
+            _every(DISPATCHER_INTERVAL_S, self._give_sign_of_life),
         )
 
     def tick(self) -> None:
@@ -171,22 +169,21 @@ class Dispatcher:
             enqueue_import(self._queue, import_id, attempt)
 
     def _give_sign_of_life(self) -> None:
-        """Send this dispatcher's heartbeat to Redis every few seconds."""
-        if time.monotonic() >= self._next_sign_of_life:
-            note_dispatcher(self._queue.connection, self._name)
-            self._next_sign_of_life = time.monotonic() + DISPATCHER_INTERVAL_S
+        note_dispatcher(self._queue.connection, self._name)
 
-    def _retrain_models(self) -> None:
-        """Start, every few seconds, the trainings for which policies ask."""
-        if time.monotonic() >= self._next_retraining:
-            self._retraining.retrain_due()
-            self._next_retraining = time.monotonic() + _RETRAINING_INTERVAL_S
 
-    def _note_deadlines(self) -> None:
-        """Log a warning, every few seconds, for requests whose deadline is near or over."""
-        if time.monotonic() >= self._next_deadlines:
-            self._services.note_deadlines()
-            self._next_deadlines = time.monotonic() + _DEADLINES_INTERVAL_S
+def _every(interval_s: float, step: Callable[[], object]) -> Callable[[], None]:
+    """Return a step that is taken once in so many seconds; again at once if it fails."""
+    due = time.monotonic()
+
+    @wraps(step)
+    def taken() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            step()
+            due = time.monotonic() + interval_s
+
+    return taken
 
 
 def main() -> None:

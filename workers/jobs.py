@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app import log_context
 from app.domain.errors import RunInterruptedError
+from app.domain.plan import Plan
 from app.ledger import repository, runs
 from app.logs import describe
 from app.models import whitening
@@ -14,13 +15,14 @@ from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
 from workers.data.whitening import whiten
-from workers.distributed.process import carry_out
+from workers.distributed.orders import is_divided
 from workers.ensembles.helping import help_with
 from workers.imports.attempt import attempt
 from workers.leases.attempts import attempted
 from workers.leases.failures import is_permanent
 from workers.leases.lease import Lease
 from workers.queue import note_current
+from workers.run import execute
 
 _log = logging.getLogger("expunge.worker")
 
@@ -126,7 +128,7 @@ def _execute(services: Services, lease: Lease) -> None:
         )
 
     if attempted(
-        services.database, lease, work=lambda: carry_out(services, lease), give_up=give_up
+        services.database, lease, work=lambda: _carry_out(services, lease), give_up=give_up
     ):
         _log.info("run %s: published", lease.run_id)
         services.complete_at_once(
@@ -134,3 +136,13 @@ def _execute(services: Services, lease: Lease) -> None:
                 owed.request_id for owed in repository.obligations_of_run(session, lease.run_id)
             }
         )
+
+
+def _carry_out(services: Services, lease: Lease) -> None:
+    devices = services.settings.devices
+    if devices > 1 and is_divided(Plan.from_json(lease.plan)):
+        from workers.distributed import process  # noqa: PLC0415 - few workers have several devices
+
+        process.carry_out(lease, devices)
+    else:
+        execute(services, lease)

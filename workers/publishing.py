@@ -1,7 +1,7 @@
 """The last of a run: its result is stored, checked by the offline verifier, and published."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.certificates.checkpoint import origin_of
@@ -20,17 +20,20 @@ from workers.leases.outages import outlast_outages
 from workers.published.content import WeightsContent
 
 
-def stored(services: Services, lease: Lease, content: Content, *, kind: str) -> StoredBlob:
-    """Write a result to an object; the run is recorded as its writer before it exists."""
+def stored(
+    services: Services, check: Callable[[], None], run: tuple[str, int], content: Content, kind: str
+) -> StoredBlob:
+    """Write a result to an object; the run is recorded as its writer before it exists.
+
+    ``run`` is its id and its fencing token; ``check`` says whether this worker may go on.
+    """
 
     def reserve() -> str:
         with services.database.transaction() as session:
-            return runs.reserve_blob(
-                session, services.blobs, lease.run_id, lease.fencing_token, kind=kind
-            )
+            return runs.reserve_blob(session, services.blobs, *run, kind=kind)
 
-    blob_id = outlast_outages(lease.check, reserve)
-    return outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
+    blob_id = outlast_outages(check, reserve)
+    return outlast_outages(check, lambda: services.blobs.fill(blob_id, content))
 
 
 def publish_result(

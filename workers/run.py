@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -46,9 +47,9 @@ from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
 from workers.distributed.orders import (
+    Beginning,
     Order,
     assembled,
-    counted,
     divided_among,
     require_same_frame,
 )
@@ -58,21 +59,19 @@ from workers.exact.arithmetic import kernels
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
-from workers.mechanisms.catalogue import rule_of
 from workers.mechanisms.frame import ReferenceFrame
 from workers.networks.base import pinned
 from workers.networks.network import Network, Tensors
-from workers.noise.generators import SecureNoise
 from workers.published.content import WeightsContent
 from workers.publishing import publish_result, stored
-from workers.rehearsal.rehearse import rehearse
+from workers.rehearsal.rehearse import rehearse_model
 from workers.rehearsal.starts import require_drawn_start
+from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
-from workers.seal.sealed import Certified, Sealed
 from workers.seal.witness import require_drawn
 from workers.training import measuring
 from workers.training.device import choose_device
-from workers.training.lineage import lineage_of
+from workers.training.lineage import fine_tune, lineage_of, meet_target, sealing
 from workers.training.optimizers import optimizer_of
 
 
@@ -149,21 +148,21 @@ def _carry_out(run: _Run) -> None:
         evaluation = measuring.evaluate(lease, data, certified)
         evaluation |= measuring.noise_curve(data, certified, phase, evaluation)
     if model.policy.audit and made is None:
-        evaluation["audit"] = measuring.audit(data, certified)
+        before = None if certified is None else certified.auc_before
+        attack = None if certified is None else certified.membership_auc
+        evaluation["audit"] = measuring.audit(data, before, attack)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         content = WeightsContent(
             publishable(model.backbone, tensors),
             replace(model.description, base=run.base).to_metadata(),
         )
+        keep = partial(stored, services, lease.check, (lease.run_id, lease.fencing_token))
+        sums = None if data.summed is None else data.summed.to_file().to_bytes()
         result = RunResult(
-            weights=stored(services, lease, content, kind="weights"),
+            weights=keep(content, "weights"),
             tensors_sha256=tensors_sha256(content),
-            statistics=None
-            if data.summed is None
-            else stored(
-                services, lease, data.summed.to_file().to_bytes(), kind=statistics_file.KIND
-            ),
+            statistics=None if sums is None else keep(sums, statistics_file.KIND),
             phase=phase,
             base=run.base,
             evaluation=evaluation,
@@ -177,65 +176,51 @@ def _carry_out(run: _Run) -> None:
 def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
     """Return weights that meet the plan's target, and how it was met."""
     lease, model, data = run.lease, run.model, run.data
-    plan, device = data.plan, choose_device()
+    plan = data.plan
     mechanism = mechanism_named(plan.mechanism)
     trains = lease.kind is RunKind.TRAIN or mechanism.trains_anew
-    team = assembled(
-        run.team,
-        model_id=lease.model_id,
-        plan=plan,
-        base=run.base,
+    beginning = Beginning(
+        lease.model_id,
+        plan.to_json(),
+        None if run.base is None else run.base.to_json(),
         records=len(data.retain),
         held_out=len(data.held_out),
+        trains=trains,
     )
+    team = assembled(run.team, beginning)
     lineage = lineage_of(plan, model, data, run.factory)
     require_same_frame(team, lineage.frame)
-    noise = SecureNoise(device)
-    sealed = Sealed(
-        run.fresh,
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        device=device,
-        dtype=lineage.dtype,
-        task=model.task,
-        team=team,
-    )
-    start: Tensors = {}
-    if data.auditable or not trains:
-        start = outlast_outages(lease.check, lambda: load_start(run.services, lease))
-    reach("after_load")
-    training = halfway("mid_training", step_reporter(lease))
-    progress = halfway("mid_noise", epsilon_reporter(lease, plan))
-    try:
+    with sealing(lineage, plan, model, run.fresh, team) as (sealed, noise):
+        start: Tensors = {}
+        if data.auditable or not trains:
+            start = outlast_outages(lease.check, lambda: load_start(run.services, lease))
+        reach("after_load")
+        training = halfway("mid_training", step_reporter(lease))
+        progress = halfway("mid_noise", epsilon_reporter(lease, plan))
         with ram_only():
             if data.auditable:
                 sealed.audit(start, forgotten=data.forgotten, held_out=data.held_out)
-            if trains:
-                with lease.phase(Phase.TRAINING):
-                    lineage.train(sealed, noise, training)
-            else:
+            team.announce(Order.START)
+            if not trains:
                 sealed.load(start)
             del start
-            if mechanism.trains_anew:
-                sealed.retrained()
-            else:
-                with lease.phase(Phase.UNLEARNING):
-                    sealed.unlearn(
-                        rule_of(plan),
-                        lineage.feed,
-                        frame=lineage.frame,
-                        noise=noise,
-                        on_progress=progress,
-                    )
-            certified = sealed.open()
+            certified = meet_target(
+                lineage,
+                plan,
+                sealed,
+                noise,
+                trains=trains,
+                training=training,
+                noisy=progress,
+                phase=lease.phase,
+            )
         reach("at_target")
-    finally:
-        noise.destroy()
-        sealed.destroy()
     if mechanism.fine_tunes:
-        _fine_tune(run, certified)
+        tuning = halfway("mid_fine_tune", loss_reporter(lease))
+        with lease.phase(Phase.FINE_TUNING):
+            fine_tune(certified, model, data, tuning)
     certified.gather()
-    drawn = counted(team, noise)
+    drawn = team.counted(noise)
     phase = _phase(run, lineage.frame, certified, team, generator=noise.name, drawn=drawn)
     require_drawn(phase, drawn, basis=run.basis, trains=trains, size=certified.size)
     return certified, phase
@@ -250,17 +235,9 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec, team: Team) -
     trains_privately = (
         lease.kind is RunKind.TRAIN and Plan.from_json(lease.plan).training is TrainingKind.PRIVATE
     )
-    factory = model.factory(services.settings, in_full=True)
-    require_drawn_start(factory)
+    require_drawn_start(model.factory(services.settings, in_full=True))
     team.announce(Order.REHEARSE, model_id=lease.model_id)
-    network = rehearse(
-        starting(model.backbone, factory),
-        model.task,
-        model.form,
-        device=choose_device(),
-        private=trains_privately,
-        team=team,
-    )
+    network = rehearse_model(model, services.settings, private=trains_privately, team=team)
     optimizer_of(network.module, model.recipe)
     return network
 
@@ -303,19 +280,6 @@ def _phase(
         parallelism=team.parallelism,
         arithmetic=kernels() if plan.training is TrainingKind.EXACT else None,
     )
-
-
-def _fine_tune(run: _Run, certified: Certified) -> None:
-    data, recipe = run.data, run.model.recipe
-    spent = certified.noisy_steps / data.retain.steps_per_epoch(recipe.batch_size)
-    with run.lease.phase(Phase.FINE_TUNING):
-        certified.fine_tune(
-            data.retain,
-            recipe,
-            epochs=max(0.0, data.plan.budget_epochs - spent),
-            held_out=data.held_out,
-            on_progress=halfway("mid_fine_tune", loss_reporter(run.lease)),
-        )
 
 
 def _train_openly(run: _Run) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:

@@ -1,11 +1,9 @@
 """The worker process: executes one run at a time, each in its own child process.
 
-Everything that a run may import is imported before forking, so that a child starts fast. CUDA is
-never used here.
+What most runs import is imported before forking, so that a child starts fast. CUDA is never used
+here.
 """
 
-import gc
-import importlib
 import logging
 import os
 import signal
@@ -27,6 +25,7 @@ from app.locations import redis_connection
 from app.logs import describe
 from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_TTL_S
 from app.processes.hardening import harden, may_lock_memory
+from app.processes.loading import uncollected
 from app.processes.stopping import StopSignal, stop_with_parent
 from app.settings import Settings
 from workers import jobs
@@ -35,11 +34,6 @@ from workers.mechanisms.catalogue import load_rules
 from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
-_IMPORTED_IN_RUNS = (
-    "app.accounting.mixture_of_gaussians",
-    "sklearn.metrics",
-)
-"""Modules imported lazily elsewhere, because some take a second and few runs need them."""
 _RECONNECT_DELAY_S = 1.0
 _stop = StopSignal()
 
@@ -109,16 +103,16 @@ class RunWorker(Worker):
 
 
 def preload() -> None:
-    """Import modules that runs import lazily: a worker starts once, but forks for each run.
+    """Import all update rules: a worker starts once, but forks for each run.
+
+    Not here is what takes a second and few runs need: what accounts for DP-SGD, and what tries it.
 
     What is loaded by then is left out of garbage collection: each collection in a run would pass
     over all of it, and copy the pages that the child shares with its worker.
     """
     keep_freed()
-    for name in _IMPORTED_IN_RUNS:
-        importlib.import_module(name)
-    load_rules()
-    gc.freeze()
+    with uncollected():
+        load_rules()
 
 
 def main() -> None:

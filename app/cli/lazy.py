@@ -21,6 +21,7 @@ from app.cli.examples import epilog
 from app.cli.output import fail, with_json
 from app.domain.errors import MissingExtraError
 from app.domain.extras import missing
+from app.processes.loading import uncollected
 
 WITHOUT_FACTS = {"up", "serve", "worker", "dispatcher", "demo", "witness", "api-key revoke"}
 """Commands that run until they are stopped, or do one thing in silence."""
@@ -82,7 +83,8 @@ def _loaded(listed: Listed, prefix: str) -> Any:  # noqa: ANN401 - a command or 
     """Import a command."""
     wrapper = typer.Typer(add_completion=False)
     try:
-        found = getattr(import_module(f"app.cli.commands.{listed.module}"), listed.name)
+        with uncollected():
+            found = getattr(import_module(f"app.cli.commands.{listed.module}"), listed.name)
     except ModuleNotFoundError as error:
         anything = {"allow_extra_args": True, "ignore_unknown_options": True}
         absent = _absent(missing(error, extra=listed.extra), listed.summary)

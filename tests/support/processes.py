@@ -15,8 +15,8 @@ from torch._C._distributed_c10d import TCPStore
 
 from app.logs import describe
 from workers.distributed.connecting import ANSWERED_WITHIN, connected
-from workers.distributed.launching import Confession, launch
-from workers.distributed.team import Processes
+from workers.distributed.launching import confess, launch
+from workers.distributed.processes import Processes
 
 Part = Callable[..., Any]
 
@@ -47,7 +47,7 @@ def _process(
     arguments: Sequence[object],
     folder: str,
     answered_within: timedelta,
-    confessions: Sequence[Confession],
+    pipes: Sequence[Connection],
 ) -> None:
     environment: Mapping[str, str] = os.environ
     rank = int(environment["RANK"])
@@ -56,7 +56,7 @@ def _process(
         team: Processes = connected(environment, answered_within=answered_within)
         torch.save(part(team, *arguments), Path(folder) / f"{rank}.pt")
     except BaseException as error:  # noqa: BLE001 - as the product does
-        confessions[rank].fail(error)
+        confess(pipes[rank], error)
 
 
 class _Crew:

@@ -26,7 +26,7 @@ from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECIPE, digits_parquet
 from tests.support.trust import trust_in
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.data.part import Part
 from workers.networks.architectures import build
 from workers.networks.network import Network

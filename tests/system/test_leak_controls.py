@@ -52,11 +52,12 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.leases.attempts import attempted
 from workers.published.content import WeightsContent
 from workers.queue import NAME, open_queue
 from workers.seal import sealed
+from workers.training import lineage
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"
@@ -464,6 +465,6 @@ def test_uncertified_weights_reach_no_file(services, monkeypatch, tmp_path, on):
         (directory / "weights").write_bytes(SECRET.encode())
         raise ValueError
 
-    monkeypatch.setattr(run_module, "rule_of", write_and_stop)
+    monkeypatch.setattr(lineage, "rule_of", write_and_stop)
     jobs.execute_run(workshop.active_run())
     assert bool(search_files(files_below(directory), [MARKER])) is not on

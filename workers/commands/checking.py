@@ -34,7 +34,6 @@ from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.any_start import AnyStart
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.mechanism import Mechanism, Needs
@@ -44,21 +43,15 @@ from app.processes.hardening import harden
 from app.settings import Settings
 from app.tables.reading import read_source
 from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
 from workers.data.loading import ModelSpec, RunData
-from workers.mechanisms.catalogue import rule_of
-from workers.networks.architectures import build
 from workers.networks.buffers import statistics_of
 from workers.networks.network import Network
 from workers.networks.operator_code import called, text_of
-from workers.noise.generators import SecureNoise
 from workers.rehearsal.rehearse import rehearse
 from workers.rehearsal.starts import require_drawn_start
-from workers.seal.sealed import Sealed
-from workers.tasks.catalogue import encoder_of, form_of, task_of
-from workers.tasks.task import Task
+from workers.tasks.catalogue import encoder_of, task_of
 from workers.training.device import choose_device
-from workers.training.lineage import lineage_of
+from workers.training.lineage import lineage_of, meet_target, sealing
 
 _RECORDS: Final = 32
 _RECIPE: Final = TrainingRecipe(epochs=4, batch_size=16, learning_rate=1e-3)
@@ -89,64 +82,52 @@ class Order:
     """The model to check.
 
     Attributes:
-        architecture: its network.
-        spec: its task.
-        schema: of what the network reads.
+        description: of its network, its task and what it reads.
         data: a file of rows to encode; None without.
         record_id: the column of their ids.
     """
 
-    architecture: ArchitectureSpec
-    spec: TaskSpec
-    schema: FeatureSchema
+    description: ModelDescription
     data: Path | None
     record_id: str
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Order":
         """Read the command line's order."""
-        spec, schema = catalogue.from_json(document["task"]), document["schema"]
-        return cls(
-            ArchitectureSpec.from_json(document["architecture"]),
-            spec,
-            FeatureSchema.from_json(schema),
-            None if document["data"] is None else Path(document["data"]),
-            document["record_id"],
+        description = ModelDescription(
+            model="",
+            version=1,
+            architecture=ArchitectureSpec.from_json(document["architecture"]),
+            task=catalogue.from_json(document["task"]),
+            schema=FeatureSchema.from_json(document["schema"]),
         )
+        data = None if document["data"] is None else Path(document["data"])
+        return cls(description, data, document["record_id"])
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The import paths of the operator's code: this command is its permission."""
-        paths = [self.architecture.member.factory]
-        if isinstance(self.spec, CustomSpec):
-            paths.append(self.spec.path)
+        paths = [self.description.architecture.member.factory]
+        if isinstance(self.description.task, CustomSpec):
+            paths.append(self.description.task.path)
         return tuple(path for path in paths if path is not None)
 
     @cached_property
-    def task(self) -> Task:
-        """What the network is to learn."""
-        return task_of(self.spec, allowed=self.paths, in_full=True)
+    def model(self) -> ModelSpec:
+        """What runs would know of it."""
+        described = self.description
+        task = task_of(described.task, allowed=self.paths, in_full=True)
+        return ModelSpec(described, _RECIPE, Policy(), described.schema, dataset_id="", task=task)
 
     @cached_property
-    def form(self) -> FeatureForm:
-        """What its records look like."""
-        return form_of(self.spec, self.task, self.schema)
+    def build(self) -> Callable[[], nn.Module]:
+        """Builds the network, or member of an ensemble; what its code raises is shown in full."""
+        return self.model.factory(Settings(allowed_factories=self.paths), in_full=True)
 
-    def records(self) -> Examples:
-        """Return made-up records."""
-        return Examples(self.form.random(_RECORDS), self.form)
-
-    def build(self) -> nn.Module:
-        """Return a new network, or member of an ensemble; what its code raises is shown in full."""
-        return build(
-            self.architecture.member,
-            input_shape=self.schema.shape,
-            classes=self.schema.classes,
-            allowed_factories=self.paths,
-            tokens=self.schema.tokens,
-            task=self.spec,
-            in_full=True,
-        )
+    def rehearsed(self, device: torch.device, *, private: bool = False) -> Network:
+        """Try the network as runs do."""
+        model = self.model
+        return rehearse(self.build, model.task, model.form, device=device, private=private)
 
 
 def findings(order: Order) -> Iterator[Finding]:
@@ -154,7 +135,7 @@ def findings(order: Order) -> Iterator[Finding]:
     device = choose_device()
     try:
         require_drawn_start(order.build)
-        network = rehearse(order.build, order.task, order.form, device=device)
+        network = order.rehearsed(device)
         yield _description(network)
         yield from _notes(order, network)
         _rehearse_inference(order, network)
@@ -171,7 +152,7 @@ def _encoded(order: Order, path: Path) -> Finding:
     """Encode the operator's own rows; only here are faulty records named by their ids."""
     try:
         rows = read_source(path).table
-        encoder_of(order.spec, order.task)(rows)
+        encoder_of(order.description.task, order.model.task)(rows)
     except InvalidRecordsError as error:
         lines = [_fault(problem, rows, order.record_id) for problem in error.problems]
         return Finding("data", REFUSED, "\n".join([f"{error.count} fault(s)", *lines]))
@@ -225,7 +206,7 @@ def _notes(order: Order, network: Network) -> Iterator[Finding]:
 
 def _rehearse_inference(order: Order, network: Network) -> None:
     """Evaluate, and load the network's own tensors into another."""
-    examples = order.records()
+    examples = Examples.random(order.model.form, _RECORDS)
     called("evaluating the network", lambda: network.evaluate(examples), in_full=True)
     other = Network(order.build, device=network.flat.device)
     other.load(network.tensors())
@@ -238,7 +219,7 @@ def _tried(
     if mechanism.needs is Needs.LINEAR_HEAD:
         return REFUSED, "only for the built-in linear_head, whose constants are known"
     policy = Policy(epsilon=_EPSILON, mechanism=mechanism.name)
-    members = order.architecture.members
+    members = order.description.architecture.members
     shape = ModelShape(
         retained=_RECORDS,
         batch_size=_RECIPE.batch_size,
@@ -251,20 +232,12 @@ def _tried(
     except (PlanError, ParameterError, CalibrationError) as error:
         return REFUSED, str(error)
     try:
-        examples = order.records()
+        examples = Examples.random(order.model.form, _RECORDS)
         batches = np.zeros(_RECORDS, dtype=np.int64)
         data = RunData(examples, examples, examples.select(batches[:0]), plan, batches)
-        described = ModelDescription(
-            model="",
-            version=1,
-            architecture=order.architecture,
-            task=order.spec,
-            schema=order.schema,
-        )
-        model = ModelSpec(described, _RECIPE, policy, order.schema, dataset_id="", task=order.task)
         if plan.is_tracked:
-            rehearse(order.build, order.task, order.form, device=device, private=True)
-        _carried_out(order.build, model, data, device)
+            order.rehearsed(device, private=True)
+        _carried_out(order.build, order.model, data)
     except ExpungeError as error:
         return REFUSED, str(error)
     except RuntimeError as error:  # of a network that fails now and then; scrubbed by the seal
@@ -283,33 +256,15 @@ def _after(mechanism: type[Mechanism]) -> str:
     return "noise in its training, no step for a request"
 
 
-def _carried_out(
-    factory: Callable[[], nn.Module], model: ModelSpec, data: RunData, device: torch.device
-) -> None:
+def _carried_out(factory: Callable[[], nn.Module], model: ModelSpec, data: RunData) -> None:
     """Train, unlearn and fine-tune as a run does."""
-    plan, noise = data.plan, SecureNoise(device)
+    plan = data.plan
     lineage = lineage_of(plan, model, data, factory)
-    sealed = Sealed(
-        factory,
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        device=device,
-        dtype=lineage.dtype,
-        task=model.task,
-    )
-    try:
-        lineage.train(sealed, noise, lambda *_: None)
-        if MECHANISMS[plan.mechanism].trains_anew:
-            sealed.retrained()
-        else:
-            sealed.unlearn(rule_of(plan), lineage.feed, frame=lineage.frame, noise=noise)
-        certified = sealed.open()
-        if MECHANISMS[plan.mechanism].fine_tunes:
-            certified.fine_tune(data.retain, model.recipe, epochs=1)
-        certified.evaluate(data.held_out)
-    finally:
-        noise.destroy()
-        sealed.destroy()
+    with sealing(lineage, plan, model, factory) as (sealed, noise):
+        certified = meet_target(lineage, plan, sealed, noise, trains=True)
+    if MECHANISMS[plan.mechanism].fine_tunes:
+        certified.fine_tune(data.retain, model.recipe, epochs=1)
+    certified.evaluate(data.held_out)
 
 
 def _listed(names: list[str]) -> str:

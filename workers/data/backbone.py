@@ -7,13 +7,14 @@ Otherwise the network starts from those backbone tensors whose name and shape ma
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from app.certificates.weights_file import BACKBONE
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
@@ -21,8 +22,6 @@ from workers.data.examples import Examples
 from workers.data.extraction import Extraction
 from workers.mechanisms.frame import ReferenceFrame
 from workers.networks.half import half
-
-PREFIX: Final = "backbone."
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +150,12 @@ def publishable(
     if not isinstance(backbone, FrozenBackbone):
         return complete
     for name in complete:
-        if name.startswith(PREFIX):
+        if name.startswith(BACKBONE):
             raise RunFailedError(
                 f"the network's tensor {name!r} has a name of the frozen backbone: rename it"
             )
     for name, tensor in backbone.weights.items():
-        complete[PREFIX + name] = tensor.numpy()
+        complete[BACKBONE + name] = tensor.numpy()
     return complete
 
 
@@ -166,4 +165,4 @@ def trainable(
     """Return a complete model's tensors without those of its frozen backbone."""
     if not architecture.on_features:
         return tensors
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}

@@ -1,54 +1,46 @@
 """Encoded records and random minibatches of them: what is asked of them, and those in memory."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
+from workers.data.forms import FeatureForm
 from workers.tasks.task import INPUTS, TARGET, Batch
 
-
-class Form(Protocol):
-    """What encoded records of a kind look like."""
-
-    @property
-    def advice(self) -> str:
-        """Return what a network that fails on them must do."""
-
-    def seen(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a batch's tensor as networks and losses see it."""
-
-    def random(self, count: int) -> Batch:
-        """Return random records, the same each time; no record is looked at."""
+Order = NDArray[np.int64]
 
 
-class Pieces(Protocol):
-    """Records in a fixed order, cut into pieces."""
-
-    def cycle(self, first: int, *, device: torch.device) -> Iterator[Batch]:
-        """Yield the pieces from number ``first`` on, and again from number 0, without end."""
-
-
-class Records(Protocol):
+class Records(ABC):
     """Records that a run learns from or is measured on, wherever they are.
 
     Batches are converted as networks and losses see them, and are on the device that was asked for.
+
+    Attributes:
+        form: what they look like to a network.
     """
 
+    form: FeatureForm
+
+    @abstractmethod
     def __len__(self) -> int:
         """Return how many there are."""
 
     def like(self, count: int) -> "Examples":
         """Return random records of the same form, the same each time; no record is looked at."""
+        return Examples.random(self.form, count)
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """Return how many batches ``epoch`` yields."""
+        return len(batch_sizes(len(self), batch_size))
 
+    @abstractmethod
     def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """Yield every record once, in an order drawn from the operating system's entropy.
 
@@ -62,16 +54,25 @@ class Records(Protocol):
 
     def forever(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """Yield epochs without end."""
+        while True:
+            yield from self.epoch(batch_size, device=device)
 
+    @abstractmethod
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """Yield every record once, in the order of their sequence numbers."""
 
-    def cut(self, order: NDArray[np.int64], sizes: Sequence[int]) -> Pieces:
-        """Return the records at the places ``order``, [n], in pieces of these sizes."""
+    @abstractmethod
+    def cycle(
+        self, order: Order, sizes: Sequence[int], first: int, *, device: torch.device
+    ) -> Iterator[Batch]:
+        """Yield the records at the places ``order``, [n], cut into pieces of these sizes.
+
+        From the piece with number ``first`` on, and again from number 0, without end.
+        """
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class Examples(Records):
     """Records as tensors in memory; each batch is converted as it is needed.
 
     Attributes:
@@ -83,15 +84,41 @@ class Examples:
     """
 
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
-    form: Form
+    form: FeatureForm
 
     def __post_init__(self) -> None:
         if INPUTS not in self.tensors or len({len(each) for each in self.tensors.values()}) > 1:
             raise RunFailedError("records must have inputs, and a row of each tensor")
 
+    @classmethod
+    def of(
+        cls, form: FeatureForm, tensors: Mapping[str, NDArray[Any] | torch.Tensor]
+    ) -> "Examples":
+        """Return records of a form: a tensor [n, …] of each name in its ``layout``.
+
+        Raises:
+            RunFailedError: one is missing, unknown, or of another size.
+        """
+        if tensors.keys() != form.layout.keys():
+            names = ", ".join(sorted(form.layout.keys() ^ tensors.keys()))
+            raise RunFailedError(f"records have other tensors than the task's: {names}")
+        try:
+            stored = {
+                name: torch.as_tensor(tensors[name].reshape(-1, *shape)).to(dtype).contiguous()
+                for name, (shape, dtype) in form.layout.items()
+            }
+        except (RuntimeError, ValueError) as error:
+            raise RunFailedError("records have another shape than the task's") from error
+        return cls(stored, form)
+
+    @classmethod
+    def random(cls, form: FeatureForm, count: int) -> "Examples":
+        """Return made-up records of a form, the same each time."""
+        return cls(form.random(count), form)
+
     def like(self, count: int) -> "Examples":
-        """Return random records of the same form, the same each time; no record is looked at."""
-        return Examples(self.form.random(count), self.form).to(self.device)
+        """Return random records of the same form, on the same device."""
+        return super().like(count).to(self.device)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -120,10 +147,6 @@ class Examples:
         chosen = torch.from_numpy(index).to(self.device)
         return self._each(lambda tensor: tensor[chosen])
 
-    def steps_per_epoch(self, batch_size: int) -> int:
-        """Return how many batches ``epoch`` yields."""
-        return len(batch_sizes(len(self), batch_size))
-
     def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """Yield every example once, in a random order (``Records.epoch``)."""
         require_some(self)
@@ -131,11 +154,6 @@ class Examples:
         index = torch.from_numpy(order).to(self.device)
         for chosen in torch.split(index, batch_sizes(len(self), batch_size)):
             yield self._batch(chosen, device)
-
-    def forever(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
-        """Yield epochs without end."""
-        while True:
-            yield from self.epoch(batch_size, device=device)
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """Yield every example once, in the stored order."""
@@ -163,9 +181,14 @@ class Examples:
             torch.index_select(tensor, 0, index, out=rows[name][: len(chosen)])
         return Examples(rows, self.form).rows(0, len(filler), device=device)
 
-    def cut(self, order: NDArray[np.int64], sizes: Sequence[int]) -> "_Cut":
-        """Return the examples at ``order``, copied, in pieces of these sizes."""
-        return _Cut(self.select(order), tuple(sizes))
+    def cycle(
+        self, order: Order, sizes: Sequence[int], first: int, *, device: torch.device
+    ) -> Iterator[Batch]:
+        """Yield pieces of the examples at ``order``, which are copied (``Records.cycle``)."""
+        chosen, ends = self.select(order), np.cumsum(sizes).tolist()
+        for number in count(first):
+            piece = number % len(ends)
+            yield chosen.rows(ends[piece] - sizes[piece], ends[piece], device=device)
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Examples":
         return replace(self, tensors={name: change(each) for name, each in self.tensors.items()})
@@ -177,16 +200,28 @@ class Examples:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class _Cut:
-    examples: Examples
-    sizes: tuple[int, ...]
+def classified(
+    features: NDArray[Any] | torch.Tensor,
+    labels: NDArray[Any] | torch.Tensor,
+    *,
+    offset: float = 0.0,
+    scale: float = 1.0,
+    vocabulary: int | None = None,
+) -> Examples:
+    """Return records with features [n, …] and one class each, labels [n].
 
-    def cycle(self, first: int, *, device: torch.device) -> Iterator[Batch]:
-        ends = np.cumsum(self.sizes).tolist()
-        for number in count(first):
-            piece = number % len(ends)
-            yield self.examples.rows(ends[piece] - self.sizes[piece], ends[piece], device=device)
+    Bytes and tokens are stored as they are, other numbers as float32.
+    """
+    given = torch.as_tensor(features)
+    kept = given.dtype == torch.uint8 or vocabulary is not None
+    form = FeatureForm(
+        shape=tuple(given.shape[1:]),
+        dtype=given.dtype if kept else torch.float32,
+        offset=offset,
+        scale=scale,
+        vocabulary=vocabulary,
+    )
+    return Examples.of(form, {INPUTS: given, TARGET: torch.as_tensor(labels)})
 
 
 def require_some(records: Records) -> None:

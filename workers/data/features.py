@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from app.datasets import features
 from app.datasets.features import FeatureSource
-from app.domain.errors import GoneError
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
+from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
 from workers.data.part import Decode, Part
+from workers.data.shards import as_it_is_now
 from workers.seal.write_guard import store_reachable
 from workers.tasks.task import INPUTS
 from workers.training.device import choose_device
-
-_ATTEMPTS = 5
 
 
 class FeatureReader:
@@ -56,12 +55,10 @@ class FeatureReader:
     def read(self, shard_id: str) -> Part:
         """Return a shard's current features.
 
-        If an erasure rewrites the shard meanwhile, the rewritten shard is read instead.
-
         Raises:
             GoneError: the shard kept changing while it was read.
         """
-        return self._current(shard_id, self._computed)
+        return as_it_is_now(lambda: self._current(shard_id, self._computed))
 
     def read_stored(self, shard_id: str) -> Part:
         """Return a shard's current features, which were stored before; nothing is written.
@@ -69,29 +66,23 @@ class FeatureReader:
         Raises:
             GoneError: there are none any more, or the shard kept changing while it was read.
         """
-        return self._current(shard_id, _missing)
+        return as_it_is_now(lambda: self._current(shard_id, lambda _: None))
 
-    def _current(self, shard_id: str, compute: Callable[[FeatureSource], Part | None]) -> Part:
-        for _ in range(_ATTEMPTS):
-            with self._services.database.transaction() as session:
-                source = features.source_of(
-                    session,
-                    shard_id,
-                    backbone_id=self._backbone.id,
-                    weights_sha256=self._backbone.sha256,
-                    reading_sha256=self._reading_sha256,
-                )
-            try:
-                if source.features_blob_id is not None:
-                    with store_reachable():
-                        content = self._services.blobs.read(source.features_blob_id)
-                    return Part.of_bytes(content)
-                part = compute(source)
-            except GoneError:
-                continue
-            if part is not None:
-                return part
-        raise GoneError("a shard of the dataset kept changing while it was read")
+    def _current(
+        self, shard_id: str, compute: Callable[[FeatureSource], Part | None]
+    ) -> Part | None:
+        with self._services.database.transaction() as session:
+            source = features.source_of(
+                session,
+                shard_id,
+                backbone_id=self._backbone.id,
+                weights_sha256=self._backbone.sha256,
+                reading_sha256=self._reading_sha256,
+            )
+        if source.features_blob_id is None:
+            return compute(source)
+        with store_reachable():
+            return Part.of_bytes(self._services.blobs.read(source.features_blob_id))
 
     def _computed(self, source: FeatureSource) -> Part | None:
         """Compute and store features; None if the shard has changed meanwhile."""
@@ -105,7 +96,7 @@ class FeatureReader:
     def _compute(self, raw: Part) -> NDArray[np.float16]:
         # Copies: torch needs writable memory.
         copied = {name: np.array(values) for name, values in raw.tensors.items()}
-        examples = self._form.examples(copied)
+        examples = Examples.of(self._form, copied)
         computed = np.empty((len(raw.seqs), self._backbone.size), dtype=np.float16)
         if not len(raw.seqs):
             return computed
@@ -115,7 +106,3 @@ class FeatureReader:
             done += len(batch)
             self._check()
         return computed
-
-
-def _missing(_: FeatureSource) -> Part | None:
-    raise GoneError("the stored features of a shard are gone")

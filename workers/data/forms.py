@@ -1,16 +1,14 @@
-"""Records of one tensor of numbers or tokens each, and what a task needs beside it."""
+"""What records look like: a tensor of numbers or tokens each, and what a task needs beside it."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import torch
-from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
-from workers.data.examples import Examples
 from workers.tasks.task import INPUTS, TARGET, Batch
 
 _NUMBERS: Final = (torch.float32, torch.uint8)
@@ -78,24 +76,6 @@ class FeatureForm:
             vocabulary=schema.vocabulary,
         )
 
-    def examples(self, tensors: Mapping[str, NDArray[Any] | torch.Tensor]) -> Examples:
-        """Return records: a tensor [n, …] of each name in ``layout``.
-
-        Raises:
-            RunFailedError: one is missing, unknown, or of another size.
-        """
-        if tensors.keys() != self.layout.keys():
-            names = ", ".join(sorted(self.layout.keys() ^ tensors.keys()))
-            raise RunFailedError(f"records have other tensors than the task's: {names}")
-        try:
-            stored = {
-                name: _tensor(tensors[name].reshape(-1, *shape), dtype)
-                for name, (shape, dtype) in self.layout.items()
-            }
-        except (RuntimeError, ValueError) as error:
-            raise RunFailedError("records have another shape than the task's") from error
-        return Examples(stored, self)
-
     def seen(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return inputs converted; other tensors are seen as they are stored."""
         if name != INPUTS:
@@ -125,31 +105,3 @@ class FeatureForm:
             high = 256 if self.vocabulary is None else self.vocabulary
             return torch.randint(high, shape, generator=generator).to(self.dtype)
         return torch.randn(shape, generator=generator) / self.scale + self.offset
-
-
-def classified(
-    features: NDArray[Any] | torch.Tensor,
-    labels: NDArray[Any] | torch.Tensor,
-    *,
-    offset: float = 0.0,
-    scale: float = 1.0,
-    vocabulary: int | None = None,
-) -> Examples:
-    """Return records with features [n, …] and one class each, labels [n].
-
-    Bytes and tokens are stored as they are, other numbers as float32.
-    """
-    given = torch.as_tensor(features)
-    kept = given.dtype == torch.uint8 or vocabulary is not None
-    form = FeatureForm(
-        shape=tuple(given.shape[1:]),
-        dtype=given.dtype if kept else torch.float32,
-        offset=offset,
-        scale=scale,
-        vocabulary=vocabulary,
-    )
-    return form.examples({INPUTS: given, TARGET: torch.as_tensor(labels)})
-
-
-def _tensor(values: NDArray[Any] | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.as_tensor(values).to(dtype).contiguous()

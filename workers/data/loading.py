@@ -46,22 +46,7 @@ from workers.tasks.catalogue import encoder_of, form_of, task_of
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
 
-_DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""By their names in a safetensors file."""
+_KINDS: Final[Mapping[str, str]] = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
 
 
 @dataclass(frozen=True)
@@ -252,18 +237,22 @@ def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
 
 def _views_of(content: mmap.mmap) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors file, whose numbers stay where they are."""
-    return {
-        name: torch.empty(each.shape, dtype=_DTYPES[each.dtype])
-        if each.size == 0
-        else _view_of(content, each)
-        for name, each in WeightsFile(cast("BinaryIO", content)).tensors().items()
-    }
+    tensors = WeightsFile(cast("BinaryIO", content)).tensors()
+    return {name: _view_of(content, each).reshape(each.shape) for name, each in tensors.items()}
 
 
 def _view_of(content: mmap.mmap, stored: StoredTensor) -> torch.Tensor:
-    dtype = _DTYPES[stored.dtype]
+    dtype = _dtype_of(stored)
+    if stored.size == 0:
+        return torch.empty(0, dtype=dtype)
     if stored.start % dtype.itemsize == 0:
-        numbers = torch.frombuffer(content, dtype=dtype, count=stored.size, offset=stored.start)
-    else:
-        numbers = torch.frombuffer(bytearray(content[stored.start : stored.end]), dtype=dtype)
-    return numbers.reshape(stored.shape)
+        return torch.frombuffer(content, dtype=dtype, count=stored.size, offset=stored.start)
+    return torch.frombuffer(bytearray(content[stored.start : stored.end]), dtype=dtype)
+
+
+def _dtype_of(stored: StoredTensor) -> torch.dtype:
+    if stored.dtype == "BOOL":
+        return torch.bool
+    kind = stored.dtype.rstrip("0123456789")
+    dtype: torch.dtype = getattr(torch, _KINDS[kind] + stored.dtype.removeprefix(kind))
+    return dtype

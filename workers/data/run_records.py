@@ -7,7 +7,8 @@ records are streamed, and where even that is too much, the run is refused with b
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,8 @@ from workers.data.member_records import member_records
 from workers.data.memory import Needs, allowance, give_back, in_words
 from workers.data.part import Part, ascending
 from workers.data.selecting import Selected
-from workers.data.shards import Read, read_records, read_shards
-from workers.data.streaming import Streamed
-from workers.data.survey import Survey
+from workers.data.shards import read_records, read_shards
+from workers.data.streaming import Streamed, Survey
 from workers.exact.summing import Quantiser, Summed, sums_less, sums_over
 from workers.exact.targets import Targets
 from workers.leases.lease import Lease
@@ -61,144 +61,205 @@ def load_records(
         RunFailedError: no record is left to train on, or the run needs more memory than it may use.
         LeaseLostError: another worker holds the run.
     """
-    readers = readers_for(services, model, check=lease.check)
-    stored = None if lease.kind is RunKind.TRAIN else _stored_sums(services, lease)
-    selection = None
-    if stored is not None:
-        selection = _begin(services, lease, dimension)
-        data = _less_what_left(services, model, readers.first, selection, stored)
-        if data is not None:
-            return data
-    allowed = allowance(services.settings.worker_memory)
-    if model.architecture.of is not None:
-        return _by_member(services, lease, model, readers, dimension=dimension, allowed=allowed)
-    footprint = footprint_of(services, model, Plan.from_json(lease.plan), dimension, devices)
-    needs = footprint.in_memory()
-    _log.info("run %s needs %s, and may use %s", lease.run_id, needs, in_words(allowed))
-    with services.database.transaction() as session:
-        rows_of = {shard.id: shard.rows for shard in datasets.shards(session, model.dataset_id)}
-    if footprint.fits(allowed):
-        if needs.total > allowed:
-            needs.refuse(allowed, why="the run", advice=_ADVICE)
-        shards = read_shards(services, model.dataset_id, readers.first)
-        return selected(model, selection or _begin(services, lease, dimension, rows_of), shards)
-    selection = selection or _begin(services, lease, dimension, rows_of)
-    if _samples(lease, selection.plan):
-        needs.refuse(
-            allowed,
-            why="DP-SGD samples all records in every step, and so holds them in memory: it",
-            advice="use a mechanism without private training, run it on a larger machine",
+    return _Loading(services, lease, model, dimension, devices).load()
+
+
+@dataclass(frozen=True)
+class _Loading:
+    services: Services
+    lease: Lease
+    model: ModelSpec
+    dimension: int
+    devices: int
+
+    @cached_property
+    def readers(self) -> Readers:
+        return readers_for(self.services, self.model, check=self.lease.check)
+
+    @cached_property
+    def allowed(self) -> int:
+        return allowance(self.services.settings.worker_memory)
+
+    def load(self) -> RunData:
+        lease, model, allowed = self.lease, self.model, self.allowed
+        stored = None if lease.kind is RunKind.TRAIN else self._stored_sums()
+        selection = None
+        if stored is not None:
+            selection = self._begin()
+            data = self._less_what_left(selection, stored)
+            if data is not None:
+                return data
+        rows_of = self._rows_of_shards()
+        if model.architecture.of is not None:
+            return self._by_member([shard_id for shard_id, rows in rows_of.items() if rows])
+        footprint = self._footprint(Plan.from_json(lease.plan))
+        needs = footprint.in_memory()
+        _log.info("run %s needs %s, and may use %s", lease.run_id, needs, in_words(allowed))
+        if footprint.fits(allowed):
+            if needs.total > allowed:
+                needs.refuse(allowed, why="the run", advice=_ADVICE)
+            shards = read_shards(self.services, model.dataset_id, self.readers.first)
+            return selected(model, selection or self._begin(rows_of), shards)
+        selection = selection or self._begin(rows_of)
+        if _samples(lease, selection.plan):
+            needs.refuse(
+                allowed,
+                why="DP-SGD samples all records in every step, and so holds them in memory: it",
+                advice="use a mechanism without private training, run it on a larger machine",
+            )
+        return self._streamed(selection, [shard_id for shard_id, rows in rows_of.items() if rows])
+
+    def _rows_of_shards(self) -> dict[str, int]:
+        with self.services.database.transaction() as session:
+            shards = datasets.shards(session, self.model.dataset_id)
+            return {shard.id: shard.rows for shard in shards}
+
+    def _footprint(self, plan: Plan) -> Footprint:
+        return footprint_of(self.services, self.model, plan, self.dimension, self.devices)
+
+    def _begin(self, shards: Collection[str] = ()) -> Selection:
+        """Return the records that the run may use; ``shards`` were read by one that trains."""
+        selection = selections.begin(
+            self.services.database,
+            self.services.blobs,
+            self.lease.run_id,
+            self.lease.fencing_token,
+            dimension=self.dimension,
+            shards=shards,
         )
-    footprint = footprint_of(services, model, selection.plan, dimension, devices)
-    filled = [shard_id for shard_id, rows in rows_of.items() if rows]
-    return _streamed(lease, model, selection, readers, filled, footprint=footprint, allowed=allowed)
+        if not selection.retain:
+            raise RunFailedError(
+                "no record is left to train on: push more records, or lower held_out_fraction"
+            )
+        return selection
 
+    def _stored_sums(self) -> StatisticsFile | None:
+        """Return the sums that belong to the head; None if they are gone or damaged."""
+        with self.services.database.transaction() as session:
+            head = registry.head_version(session, session.get_one(ModelRow, self.lease.model_id))
+            blob_id = None if head is None else head.statistics_blob_id
+        if blob_id is None:
+            return None
+        try:
+            return StatisticsFile.from_bytes(self.services.blobs.read(blob_id))
+        except (GoneError, CorruptObjectError):
+            return None
 
-def _by_member(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    readers: Readers,
-    *,
-    dimension: int,
-    allowed: int,
-) -> RunData:
-    """Return an ensemble's records: what it is measured on, and what reads each member's.
+    def _less_what_left(self, selection: Selection, stored: StatisticsFile) -> RunData | None:
+        """Return the data of a run that subtracts; None where that cannot be done."""
+        model, quantiser = self.model, _quantiser(self.model, selection)
+        if quantiser is None:
+            return None
+        needed = stored.without(selection.retain) | selection.held_out | selection.forgotten
+        parts = read_records(self.services, model.dataset_id, self.readers.first, needed)
+        summed = None if parts is None else sums_less(parts, selection.retain, quantiser, stored)
+        if parts is None or summed is None:
+            return None
+        return _run_data(model, selection, parts, summed)
 
-    Other workers are asked for help before the records are read. All shards are read once here: a
-    record that cannot be encoded fails the run.
-
-    Raises:
-        RunFailedError: the run needs more memory than it may use.
-    """
-    with services.database.transaction() as session:
-        shards = [shard.id for shard in datasets.shards(session, model.dataset_id) if shard.rows]
-    selection = _begin(services, lease, dimension, shards)
-    groups = [ascending(each) for each in (selection.held_out, selection.forgotten)]
-    whole = dimension * model.architecture.networks
-    members = member_records(
-        services,
-        model.dataset_id,
-        model.form,
-        selection.members,
-        footprint_of(services, model, selection.plan, whole),
-        readers.again,
-        allowed=allowed,
-        check=lease.check,
-        measured=sum(map(len, groups)),
-    )
-    outlast_outages(lease.check, partial(_ask_for_help, services, lease, selection.members))
-    measured = [Selected(group, model.form) for group in groups]
-
-    def parts() -> Iterator[Part]:
-        for shard_id in shards:
-            part = outlast_outages(lease.check, partial(readers.first, shard_id))
-            for each in measured:
+    def _parts(
+        self, shard_ids: Iterable[str], kept: Sequence[Selected], found: Survey | None = None
+    ) -> Iterator[Part]:
+        """Yield all shards for the first time; what is kept of them is taken here."""
+        for shard_id in shard_ids:
+            part = outlast_outages(self.lease.check, partial(self.readers.first, shard_id))
+            for each in kept:
                 each.take(part)
+            if found is not None:
+                found.take(shard_id, part)
+            self.lease.check()
             yield part
+            give_back()
 
-    members.read(parts())
-    held_out, forgotten = (each.examples() for each in measured)
-    return RunData(
-        retain=Selected(ascending(()), model.form).examples(),
-        held_out=held_out,
-        forgotten=forgotten,
-        plan=selection.plan,
-        batch_of=_batches(selection, ()),
-        members=members,
-    )
+    def _by_member(self, shards: Sequence[str]) -> RunData:
+        """Return an ensemble's records: what it is measured on, and what reads each member's.
 
+        Other workers are asked for help before the records are read. All shards are read once here:
+        a record that cannot be encoded fails the run.
 
-def _ask_for_help(services: Services, lease: Lease, members: Collection[int]) -> None:
-    with services.database.transaction() as session:
-        trainings.begin(session, lease.run_id, lease.fencing_token, members)
+        Raises:
+            RunFailedError: the run needs more memory than it may use.
+        """
+        services, model, check = self.services, self.model, self.lease.check
+        selection = self._begin(shards)
+        groups = [ascending(each) for each in (selection.held_out, selection.forgotten)]
+        whole = self.dimension * model.architecture.networks
+        members = member_records(
+            services,
+            model.dataset_id,
+            model.form,
+            selection.members,
+            footprint_of(services, model, selection.plan, whole),
+            self.readers.again,
+            allowed=self.allowed,
+            check=check,
+            measured=sum(map(len, groups)),
+        )
+        outlast_outages(check, partial(self._ask_for_help, selection.members))
+        measured = [Selected(group, model.form) for group in groups]
+        members.read(self._parts(shards, measured))
+        held_out, forgotten = (each.examples() for each in measured)
+        return RunData(
+            retain=Selected(ascending(()), model.form).examples(),
+            held_out=held_out,
+            forgotten=forgotten,
+            plan=selection.plan,
+            batch_of=_batches(selection, ()),
+            members=members,
+        )
+
+    def _ask_for_help(self, members: Collection[int]) -> None:
+        with self.services.database.transaction() as session:
+            trainings.begin(session, self.lease.run_id, self.lease.fencing_token, members)
+
+    def _streamed(self, selection: Selection, shard_ids: Sequence[str]) -> RunData:
+        """Return a run's records, to be read as they are needed.
+
+        All shards are read once before: a record that cannot be encoded fails the run here, and a
+        frozen backbone's features are stored.
+
+        Raises:
+            RunFailedError: the run needs more memory than it may use.
+        """
+        model, lease = self.model, self.lease
+        groups = [ascending(s) for s in (selection.retain, selection.held_out, selection.forgotten)]
+        measured = len(groups[1]) + len(groups[2])
+        footprint = self._footprint(selection.plan)
+        window, holds = _arranged(footprint, self.allowed, measured=measured)
+        _log.info("run %s streams its records, %d at a time", lease.run_id, window)
+        found = Survey(groups)
+        kept = [Selected(group, model.form) for group in groups[1:]] if holds else []
+        parts = self._parts(shard_ids, kept, found)
+        quantiser = _quantiser(model, selection)
+        summed = None if quantiser is None else sums_over(parts, selection.retain, quantiser)
+        deque(parts, maxlen=0)
+        retain, *others = (
+            Streamed(
+                group,
+                model.form,
+                holdings,
+                self.readers.again,
+                window=window,
+                check=lease.check,
+                all_there=group is groups[0],
+            )
+            for group, holdings in zip(groups, found.holdings(), strict=True)
+        )
+        held_out, forgotten = [each.examples() for each in kept] if holds else others
+        return RunData(
+            retain=retain if summed is None else Selected(ascending(()), model.form).examples(),
+            held_out=held_out,
+            forgotten=forgotten,
+            plan=selection.plan,
+            batch_of=_batches(selection, groups[0].tolist()),
+            summed=summed,
+        )
 
 
 def _samples(lease: Lease, plan: Plan) -> bool:
     """Return whether a run takes Poisson samples; their proof needs each to be of all records."""
     trains = lease.kind is RunKind.TRAIN or mechanism_named(plan.mechanism).trains_anew
     return trains and plan.training is TrainingKind.PRIVATE
-
-
-def _begin(
-    services: Services,
-    lease: Lease,
-    dimension: int,
-    shards: Collection[str] = (),
-) -> Selection:
-    """Return the records that the run may use; ``shards`` were read by one that trains."""
-    selection = selections.begin(
-        services.database,
-        services.blobs,
-        lease.run_id,
-        lease.fencing_token,
-        dimension=dimension,
-        shards=shards,
-    )
-    if not selection.retain:
-        raise RunFailedError(
-            "no record is left to train on: push more records, or lower held_out_fraction"
-        )
-    return selection
-
-
-def _less_what_left(
-    services: Services,
-    model: ModelSpec,
-    read: Read,
-    selection: Selection,
-    stored: StatisticsFile,
-) -> RunData | None:
-    """Return the data of a run that subtracts; None where that cannot be done."""
-    quantiser = _quantiser(model, selection)
-    if quantiser is None:
-        return None
-    needed = stored.without(selection.retain) | selection.held_out | selection.forgotten
-    parts = read_records(services, model.dataset_id, read, needed)
-    summed = None if parts is None else sums_less(parts, selection.retain, quantiser, stored)
-    if parts is None or summed is None:
-        return None
-    return _run_data(model, selection, parts, summed)
 
 
 def selected(model: ModelSpec, selection: Selection, shards: list[Part]) -> RunData:
@@ -254,19 +315,6 @@ def _quantiser(model: ModelSpec, selection: Selection) -> Quantiser | None:
     return Quantiser(model.schema, mechanism.feature_range, targets)
 
 
-def _stored_sums(services: Services, lease: Lease) -> StatisticsFile | None:
-    """Return the sums that belong to the head; None if they are gone or damaged."""
-    with services.database.transaction() as session:
-        head = registry.head_version(session, session.get_one(ModelRow, lease.model_id))
-        blob_id = None if head is None else head.statistics_blob_id
-    if blob_id is None:
-        return None
-    try:
-        return StatisticsFile.from_bytes(services.blobs.read(blob_id))
-    except (GoneError, CorruptObjectError):
-        return None
-
-
 def footprint_of(
     services: Services, model: ModelSpec, plan: Plan, dimension: int, devices: int = 1
 ) -> Footprint:
@@ -287,67 +335,6 @@ def footprint_of(
         stock=stock,
         remembered=remembered,
         devices=devices,
-    )
-
-
-def _streamed(
-    lease: Lease,
-    model: ModelSpec,
-    selection: Selection,
-    readers: Readers,
-    shard_ids: Sequence[str],
-    *,
-    footprint: Footprint,
-    allowed: int,
-) -> RunData:
-    """Return a run's records, to be read as they are needed.
-
-    All shards are read once before: a record that cannot be encoded fails the run here, and a
-    frozen backbone's features are stored.
-
-    Raises:
-        RunFailedError: the run needs more memory than it may use.
-    """
-    groups = [ascending(s) for s in (selection.retain, selection.held_out, selection.forgotten)]
-    window, holds = _arranged(footprint, allowed, measured=len(groups[1]) + len(groups[2]))
-    _log.info("run %s streams its records, %d at a time", lease.run_id, window)
-    found = Survey(groups)
-    kept = [Selected(group, model.form) for group in groups[1:]] if holds else []
-
-    def parts() -> Iterator[Part]:
-        for shard_id in shard_ids:
-            part = outlast_outages(lease.check, partial(readers.first, shard_id))
-            found.take(shard_id, part)
-            for selected in kept:
-                selected.take(part)
-            lease.check()
-            yield part
-            give_back()
-
-    quantiser = _quantiser(model, selection)
-    summed = None if quantiser is None else sums_over(parts(), selection.retain, quantiser)
-    if summed is None:
-        deque(parts(), maxlen=0)
-    retain, *measured = (
-        Streamed(
-            group,
-            model.form,
-            holdings,
-            readers.again,
-            window=window,
-            check=lease.check,
-            all_there=group is groups[0],
-        )
-        for group, holdings in zip(groups, found.holdings(), strict=True)
-    )
-    held_out, forgotten = [each.examples() for each in kept] if holds else measured
-    return RunData(
-        retain=retain if summed is None else Selected(ascending(()), model.form).examples(),
-        held_out=held_out,
-        forgotten=forgotten,
-        plan=selection.plan,
-        batch_of=_batches(selection, groups[0].tolist()),
-        summed=summed,
     )
 
 

@@ -63,9 +63,10 @@ class Selected:
 
     def examples(self) -> Examples:
         """Return the copied records."""
-        return self._form.examples(
+        return Examples.of(
+            self._form,
             {
                 name: each if self.is_complete else each[self._taken]
                 for name, each in self._tensors.items()
-            }
+            },
         )

@@ -1,6 +1,8 @@
 """A dataset's records as a model sees them: from all shards, or only from those that hold some."""
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,8 +14,7 @@ from workers.data.part import Decode, Part, ascending
 from workers.seal.write_guard import store_reachable
 
 _ATTEMPTS = 5
-
-
+Result = TypeVar("Result")
 Read = Callable[[str], Part]
 """Returns a shard by its id."""
 
@@ -53,17 +54,25 @@ def read_records(
 def reader_of(services: Services, decode: Decode) -> Read:
     """Return what reads shards as they are stored; ``decode`` says what is in them."""
 
-    def read(shard_id: str) -> Part:
-        """Return a shard; if an erasure rewrites it meanwhile, the rewritten one."""
-        for _ in range(_ATTEMPTS):
-            with services.database.transaction() as session:
-                blob_id = session.get_one(ShardRow, shard_id).blob_id
-            try:
-                with store_reachable():
-                    content = services.blobs.read(blob_id)
-            except GoneError:
-                continue
-            return decode(content)
-        raise GoneError("a shard of the dataset kept changing while it was read")
+    def content_of(shard_id: str) -> bytes:
+        with services.database.transaction() as session:
+            blob_id = session.get_one(ShardRow, shard_id).blob_id
+        with store_reachable():
+            return services.blobs.read(blob_id)
 
-    return read
+    return lambda shard_id: decode(as_it_is_now(lambda: content_of(shard_id)))
+
+
+def as_it_is_now(read: Callable[[], Result | None]) -> Result:
+    """Return what is read of a shard; if an erasure rewrites it meanwhile, of the rewritten one.
+
+    ``read`` returns None, or raises ``GoneError``, where the shard has changed.
+
+    Raises:
+        GoneError: it kept changing.
+    """
+    for _ in range(_ATTEMPTS):
+        with suppress(GoneError):
+            if (found := read()) is not None:
+                return found
+    raise GoneError("a shard of the dataset kept changing while it was read")

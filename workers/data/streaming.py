@@ -24,22 +24,67 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.domain.errors import GoneError
-from workers.data.examples import Examples, batch_sizes, require_some
+from app.domain.errors import GoneError, RunFailedError
+from workers.data.examples import Examples, Order, Records, batch_sizes, require_some
 from workers.data.forms import FeatureForm
 from workers.data.memory import give_back
-from workers.data.part import Part
+from workers.data.part import Part, places_of
 from workers.data.read_ahead import Check, ReadAhead
 from workers.data.selecting import Selected
-from workers.data.survey import Holding
 from workers.leases.outages import outlast_outages
-from workers.tasks.task import Batch
+from workers.tasks.task import Batch, joined
 
 BLOCKS_IN_WINDOW: Final = 8
-Order = NDArray[np.int64]
 
 
-class Streamed:
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What a shard holds of some records.
+
+    Attributes:
+        shard_id: the shard.
+        places: int64 [n], of its records among all of them in the order of sequence numbers.
+    """
+
+    shard_id: str
+    places: NDArray[np.int64]
+
+
+class Survey:
+    """What shards hold of some groups of records.
+
+    Args:
+        groups: sequence numbers, int64 [n] each, ascending.
+    """
+
+    def __init__(self, groups: Sequence[NDArray[np.int64]]) -> None:
+        self._groups = groups
+        self._times = [np.zeros(len(group), dtype=np.int64) for group in groups]
+        self._found: list[list[Holding]] = [[] for _ in groups]
+
+    def take(self, shard_id: str, part: Part) -> None:
+        """Note what a shard holds."""
+        for group, times, found in zip(self._groups, self._times, self._found, strict=True):
+            _, places = places_of(part.seqs, group)
+            np.add.at(times, places, 1)
+            if len(places):
+                found.append(Holding(shard_id, places))
+
+    def holdings(self) -> list[list[Holding]]:
+        """Return which shards hold the records of each group.
+
+        Raises:
+            RunFailedError: a record is in two shards.
+            GoneError: a record is in none.
+        """
+        if any((times > 1).any() for times in self._times):
+            raise RunFailedError("a record of the model is stored twice")
+        if any((times == 0).any() for times in self._times):
+            raise GoneError("a record of the model is in no shard")
+        return self._found
+
+
+class Streamed(Records):
     """Some of a dataset's records, read as they are needed.
 
     Args:
@@ -64,7 +109,7 @@ class Streamed:
         all_there: bool = True,
     ) -> None:
         self._seqs = seqs
-        self._form = form
+        self.form = form
         self._holdings = holdings
         self._read = read
         self._window = max(1, window)
@@ -77,14 +122,6 @@ class Streamed:
 
     def __repr__(self) -> str:
         return f"<Streamed: {len(self)} records, {self._window} at a time>"
-
-    def like(self, count: int) -> Examples:
-        """Return random records of the same form, the same each time; no record is looked at."""
-        return Examples(self._form.random(count), self._form)
-
-    def steps_per_epoch(self, batch_size: int) -> int:
-        """Return how many batches ``epoch`` yields."""
-        return len(batch_sizes(len(self), batch_size))
 
     def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """Yield every record once, in a random order (``Records.epoch``)."""
@@ -103,9 +140,17 @@ class Streamed:
         sizes = [min(batch_size, len(self) - at) for at in range(0, len(self), batch_size)]
         return self._batches(self._windows(np.arange(len(self))), sizes, device)
 
-    def cut(self, order: Order, sizes: Sequence[int]) -> "_Cut":
-        """Return the records at the places ``order`` in pieces of these sizes."""
-        return _Cut(self, order, tuple(sizes))
+    def cycle(
+        self, order: Order, sizes: Sequence[int], first: int, *, device: torch.device
+    ) -> Iterator[Batch]:
+        """Yield pieces of the records at ``order``, read window by window (``Records.cycle``)."""
+        first %= len(sizes)
+        start = sum(sizes[:first])
+        turned = np.concatenate([order[start:], order[:start]])
+        again = repeat(None) if len(turned) else ()  # without records, all pieces are empty
+        rounds = (self._windows(turned) for _ in again)
+        endless = islice(chain.from_iterable(repeat(sizes)), first, None)
+        return self._batches(chain.from_iterable(rounds), endless, device)
 
     def close(self) -> None:
         """End what is still being read; safe to repeat."""
@@ -142,7 +187,7 @@ class Streamed:
         reading = ReadAhead(windows)
         self._reading.add(reading)
         try:
-            yield from _sliced(reading, sizes, device, blank=self._form.examples(self._nothing()))
+            yield from _sliced(reading, sizes, device, blank=self.like(0))
         finally:
             reading.close()
 
@@ -151,7 +196,7 @@ class Streamed:
         give_back()
         row_of = np.full(len(self), -1, dtype=np.int64)
         row_of[order] = np.arange(len(order))
-        window = Selected(self._seqs[order], self._form)
+        window = Selected(self._seqs[order], self.form)
         for holding in self._holdings:
             if (row_of[holding.places] >= 0).any():
                 window.take(outlast_outages(check, partial(self._read, holding.shard_id)))
@@ -159,29 +204,6 @@ class Streamed:
         if self._all_there and not window.is_complete:
             raise GoneError("a record that the run learns from is not in its shard any more")
         return window.examples()
-
-    def _nothing(self) -> dict[str, torch.Tensor]:
-        layout = self._form.layout.items()
-        return {name: torch.empty((0, *shape), dtype=dtype) for name, (shape, dtype) in layout}
-
-
-@dataclass(frozen=True, eq=False)
-class _Cut:
-    """The records in a fixed order, read window by window."""
-
-    records: Streamed
-    order: Order
-    sizes: tuple[int, ...]
-
-    def cycle(self, first: int, *, device: torch.device) -> Iterator[Batch]:
-        """Yield the pieces from number ``first`` on, and again from number 0, without end."""
-        first %= len(self.sizes)
-        start = sum(self.sizes[:first])
-        turned = np.concatenate([self.order[start:], self.order[:start]])
-        again = repeat(None) if len(turned) else ()  # without records, all pieces are empty
-        rounds = (self.records._windows(turned) for _ in again)  # noqa: SLF001
-        sizes = islice(chain.from_iterable(repeat(self.sizes)), first, None)
-        return self.records._batches(chain.from_iterable(rounds), sizes, device)  # noqa: SLF001
 
 
 def _sliced(
@@ -211,14 +233,8 @@ def _sliced(
         else:
             begun.append(window.rows(at, at + missing, device=device))
             at += missing
-        batch = _joined(begun)
-        begun.clear()
-        if batch is not None:
+        if begun:
+            batch = joined(begun) if len(begun) > 1 else begun[0]
+            begun.clear()
             yield batch
-        del batch
-
-
-def _joined(batches: Sequence[Batch]) -> Batch | None:
-    if len(batches) < 2:
-        return batches[0] if batches else None
-    return {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
+            del batch

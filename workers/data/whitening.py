@@ -27,6 +27,7 @@ from app.models import whitening
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_frozen
+from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
 from workers.networks.whitening import BASE, MEAN, TRANSFORM
 from workers.tasks.task import INPUTS, TARGET
@@ -62,13 +63,12 @@ def whiten(services: Services, backbone_id: str, *, check: Callable[[], None]) -
             f"backbone {base.name!r} makes {backbone.size} features of a record, and whitening is "
             f"limited to {MOST_FEATURES}"
         )
-    digest, moments = ContentDigest(schema), Moments(backbone.size)
+    form, digest = FeatureForm.of(schema), ContentDigest(schema)
+    moments = Moments(backbone.size)
     for blob_id in shards:
         _, labels, raw = decode_shard(services.blobs.read(blob_id))
         digest.add(labels, raw)
-        examples = FeatureForm.of(schema).examples(
-            {INPUTS: np.array(raw), TARGET: np.array(labels)}
-        )
+        examples = Examples.of(form, {INPUTS: np.array(raw), TARGET: np.array(labels)})
         for features in backbone.features(examples, device=choose_device()):
             moments.add(features.numpy())
             check()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from app.domain.errors import ProcessLostError, RunFailedError
-from workers.distributed.team import Processes
+from workers.distributed.processes import Processes
 
 VARIABLE: Final = "EXPUNGE_DEVICES"
 CONNECTED_WITHIN: Final = timedelta(minutes=5)

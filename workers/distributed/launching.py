@@ -8,10 +8,9 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -31,47 +30,31 @@ _END_WITHIN_S: Final = 15
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Failure(StrEnum):
-    """In which way a process failed."""
-
-    LEASE_LOST = "lease_lost"
-    PERMANENT = "permanent"
-    OTHER = "other"
-    LOST = "lost"  # another one ended, or all were told to
-
-    @classmethod
-    def of(cls, error: BaseException) -> "Failure":
-        """Return the kind of an error."""
-        if isinstance(error, LeaseLostError):
-            return cls.LEASE_LOST
-        if isinstance(error, ProcessLostError | RunInterruptedError):
-            return cls.LOST
-        return cls.PERMANENT if is_permanent(error) else cls.OTHER
-
-
-_RAISED: Final[dict[Failure, Callable[[str], Exception]]] = {
-    Failure.LEASE_LOST: LeaseLostError,
-    Failure.PERMANENT: RunFailedError,
-    Failure.OTHER: ProcessLostError,
+_LOST: Final = "lost"  # another one ended, or all were told to
+_RAISED: Final[dict[str, type[Exception]]] = {
+    "lease_lost": LeaseLostError,
+    "permanent": RunFailedError,
+    "other": ProcessLostError,
 }
+"""By the word that a process says; the first of them is the reason."""
 
 
-class Confession:
-    """How a process says why it fails, before it ends."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-
-    def fail(self, error: BaseException) -> None:
-        """Say why, in what may be shown, and end this process."""
-        self._pipe.send_bytes(f"{Failure.of(error)} {describe(error)}".encode())
-        os._exit(1)
+def confess(pipe: Connection, error: BaseException) -> NoReturn:
+    """Say why this process fails, in what may be shown, and end it."""
+    kind = "permanent" if is_permanent(error) else "other"
+    if isinstance(error, LeaseLostError):
+        kind = "lease_lost"
+    elif isinstance(error, ProcessLostError | RunInterruptedError):
+        kind = _LOST
+    pipe.send_bytes(f"{kind} {describe(error)}".encode())
+    os._exit(1)
 
 
 def launch(entry: Callable[..., None], *arguments: object, devices: int, name: str) -> None:
     """Run a function in so many processes, until all have returned.
 
-    It gets ``arguments`` and a ``Confession``, and must not raise. ``name`` is the run's id.
+    It gets ``arguments`` and all ranks' pipes for ``confess``, and must not raise. ``name`` is the
+    run's id.
 
     Raises:
         LeaseLostError, RunFailedError: a process said so.
@@ -94,8 +77,7 @@ def launch(entry: Callable[..., None], *arguments: object, devices: int, name: s
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
         shutdown_timeout=_END_WITHIN_S,
     )
-    told = [receiving for receiving, _ in pipes]
-    tell = [Confession(sending) for _, sending in pipes]
+    told, tell = ([pipe[end] for pipe in pipes] for end in (0, 1))
     with _signals_restored():
         try:
             elastic_launch(config, entry)(*arguments, tell)
@@ -107,16 +89,16 @@ def launch(entry: Callable[..., None], *arguments: object, devices: int, name: s
 
 def _why(told: list[Connection], error: ChildFailedError) -> Exception:
     """Return what the processes said; one that lost another is not the reason."""
-    said: dict[int, tuple[Failure, str]] = {}
-    for rank, pipe in enumerate(told):
-        if pipe.poll():
-            kind, reason = pipe.recv_bytes().decode().split(" ", 1)
-            said[rank] = Failure(kind), reason
+    said = {
+        rank: pipe.recv_bytes().decode().split(" ", 1)
+        for rank, pipe in enumerate(told)
+        if pipe.poll()
+    }
     silent = {rank: each for rank, each in error.failures.items() if rank not in said}
-    order = list(Failure)
-    for kind, reason in sorted(said.values(), key=lambda each: order.index(each[0])):
-        if kind in _RAISED and not (kind is Failure.OTHER and silent):
-            return _RAISED[kind](reason)
+    for kind, raised in _RAISED.items():
+        for known, reason in said.values():
+            if known == kind and not (kind == "other" and silent):
+                return raised(reason)
     for rank, failure in silent.items():
         return ProcessLostError(f"process {rank} of this run ended: {_ended(failure.exitcode)}")
     return ProcessLostError(next(reason for _, reason in said.values()))

@@ -1,7 +1,7 @@
 """What the leading process tells the others of a run: which network, and what is done with it.
 
-They load the model's definition themselves, as the leading process does. Weights, rows of batches
-and these orders come from it, over the processes' own connections.
+They load the model's definition themselves, and then do what the leading process does. Weights,
+rows of batches and these orders come from it, over the processes' own connections.
 """
 
 import hashlib
@@ -9,18 +9,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 import torch
 
-from app.domain.architectures.base import BaseDigest
 from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.planning.mechanisms.catalogue import mechanism_named
 from workers.distributed.team import ALONE, Team
 from workers.mechanisms.frame import ReferenceFrame
 from workers.networks.base import digest_of
-from workers.noise.generators import NoiseSource
 
 
 class Order(StrEnum):
@@ -28,12 +26,7 @@ class Order(StrEnum):
 
     REHEARSE = "rehearse"
     BEGIN = "begin"
-    LOAD = "load"
-    TRAIN = "train"
-    UNLEARN = "unlearn"
-    FINE_TUNE = "fine_tune"
-    GATHER = "gather"
-    COUNT = "count"
+    START = "start"
     END = "end"
 
 
@@ -46,6 +39,7 @@ class Beginning:
         base: the digest of the network's public tensors, as JSON.
         records: how many are learned from.
         held_out: how many are not, and may end the fine-tuning.
+        trains: whether the network is trained, and not loaded.
     """
 
     model_id: str
@@ -53,29 +47,7 @@ class Beginning:
     base: dict[str, Any] | None
     records: int
     held_out: int
-
-    @classmethod
-    def of(
-        cls,
-        model_id: str,
-        plan: Plan,
-        *,
-        base: BaseDigest | None,
-        records: int,
-        held_out: int,
-    ) -> Self:
-        """Return what the leading process knows of its run."""
-        return cls(
-            model_id,
-            plan.to_json(),
-            None if base is None else base.to_json(),
-            records,
-            held_out,
-        )
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as an order's fields."""
-        return asdict(self)
+    trains: bool
 
 
 def require_same_frame(team: Team, frame: ReferenceFrame | None) -> None:
@@ -100,23 +72,14 @@ def _digest(frame: ReferenceFrame | None) -> bytes:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).digest()
 
 
-def assembled(
-    team: Team,
-    *,
-    model_id: str,
-    plan: Plan,
-    base: BaseDigest | None,
-    records: int,
-    held_out: int,
-) -> Team:
+def assembled(team: Team, beginning: Beginning) -> Team:
     """Return the processes that divide a run, once they know what it is about.
 
     A run that is not divided is the leading process's alone.
     """
-    if team.devices == 1 or not is_divided(plan):
+    if divided_among(team, beginning.plan) == 1:
         return ALONE
-    beginning = Beginning.of(model_id, plan, base=base, records=records, held_out=held_out)
-    team.announce(Order.BEGIN, **beginning.fields())
+    team.announce(Order.BEGIN, **asdict(beginning))
     return team
 
 
@@ -128,9 +91,3 @@ def divided_among(team: Team, plan: Mapping[str, Any]) -> int:
 def is_divided(plan: Plan) -> bool:
     """Return whether the work of a plan is divided where there are several devices."""
     return mechanism_named(plan.mechanism).divides and plan.training is TrainingKind.RECIPE
-
-
-def counted(team: Team, noise: NoiseSource) -> dict[float, int]:
-    """Return how many numbers all processes drew, by standard deviation; see ``Team.counted``."""
-    team.announce(Order.COUNT)
-    return team.counted(noise)

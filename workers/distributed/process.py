@@ -4,46 +4,40 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 
 import torch
 
 from app import log_context, logs
-from app.domain.plan import Plan
 from app.failpoints import reach
 from app.processes.hardening import harden
 from app.processes.stopping import StopSignal, stop_with_parent
-from app.services import Services, open_services
+from app.services import open_services
 from app.settings import Settings
 from workers.data.memory import free_at_once
 from workers.distributed.connecting import connected
 from workers.distributed.following import follow
-from workers.distributed.launching import Confession, launch
-from workers.distributed.orders import Order, is_divided
+from workers.distributed.launching import confess, launch
+from workers.distributed.orders import Order
 from workers.leases.lease import Lease
 from workers.mechanisms.catalogue import load_rules
 from workers.run import execute
 
 
-def carry_out(services: Services, lease: Lease) -> None:
-    """Carry out a leased run: in this process, or in several of this host.
+def carry_out(lease: Lease, devices: int) -> None:
+    """Carry out a leased run in several processes of this host.
 
     Raises:
-        ProcessLostError: one of several ended; another attempt may succeed.
+        ProcessLostError: one of them ended; another attempt may succeed.
         ExpungeError: as ``workers.run.execute``.
     """
-    devices = services.settings.devices
-    if devices == 1 or not is_divided(Plan.from_json(lease.plan)):
-        execute(services, lease)
-        return
     lease.check()
     launch(
         _process, os.getpid(), lease.run_id, lease.fencing_token, devices=devices, name=lease.run_id
     )
 
 
-def _process(
-    parent_pid: int, run_id: str, fencing_token: int, confessions: Sequence[Confession]
-) -> None:
+def _process(parent_pid: int, run_id: str, fencing_token: int, pipes: Sequence[Connection]) -> None:
     """Be one of the processes; ``elastic_launch`` has told the environment which."""
     rank = int(os.environ["RANK"])
     stop = StopSignal()
@@ -52,7 +46,7 @@ def _process(
         log_context.note_process(run=run_id, process=str(rank))
         _take_part(run_id, fencing_token, stop)
     except BaseException as error:  # noqa: BLE001 - said in what may be shown, and never raised
-        confessions[rank].fail(error)
+        confess(pipes[rank], error)
 
 
 def _prepare(parent_pid: int, stop: StopSignal | None) -> None:

@@ -22,7 +22,7 @@ NAME: Final = "expunge_loopback"
 _TIMEOUT: Final = timedelta(minutes=5)
 
 
-class LoopbackRendezvous(RendezvousHandler):
+class _Loopback(RendezvousHandler):
     """The rendezvous of one host with itself."""
 
     def __init__(self, run_id: str) -> None:
@@ -31,16 +31,13 @@ class LoopbackRendezvous(RendezvousHandler):
         self._port = 0
 
     def get_backend(self) -> str:
-        """Return the name under which it is registered."""
         return NAME
 
     @property
     def use_agent_store(self) -> bool:
-        """Return that the processes use this very store."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return the store, and that this host is the only one."""
         if self._store is None:
             listening = socket.create_server((LOOPBACK, 0))
             self._port = listening.getsockname()[1]
@@ -60,28 +57,24 @@ class LoopbackRendezvous(RendezvousHandler):
         )
 
     def is_closed(self) -> bool:
-        """Return that it is not."""
         return False
 
     def set_closed(self) -> None:
-        """Do nothing: no other host can join."""
+        pass  # no other host can join
 
     def num_nodes_waiting(self) -> int:
-        """Return that no other host waits."""
         return 0
 
     def get_run_id(self) -> str:
-        """Return the run that it is for."""
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Stop listening."""
         self._store = None
         return True
 
 
 def _created(parameters: RendezvousParameters) -> RendezvousHandler:
-    return LoopbackRendezvous(parameters.run_id)
+    return _Loopback(parameters.run_id)
 
 
 def register() -> None:

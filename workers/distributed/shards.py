@@ -8,7 +8,7 @@ backward, and freed again; its gradients are summed over processes, each process
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
@@ -16,8 +16,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from app.domain.errors import PlanError, SealedStateError
-from workers.distributed.team import Processes, Team
 from workers.networks.flat import FlatParameters, require_supported
+
+if TYPE_CHECKING:
+    from workers.distributed.processes import Processes
 
 _BLOCK: Final = 1 << 20
 """A block has at least so many weights, if the network has layers of that size."""
@@ -37,7 +39,7 @@ class Shards(FlatParameters):
         PlanError: there is no trainable parameter, or one that cannot be divided.
     """
 
-    def __init__(self, module: nn.Module, team: Processes) -> None:
+    def __init__(self, module: nn.Module, team: "Processes") -> None:
         self._module = module
         self._team = team
         mesh = team.mesh
@@ -71,7 +73,7 @@ class Shards(FlatParameters):
     @property
     def held(self) -> list[torch.Tensor]:
         """This process's rows of each tensor, in their order, 1-D views."""
-        return [_local(tensor).view(-1) for tensor in self._parameters.values()]
+        return [self.local(tensor).view(-1) for tensor in self._parameters.values()]
 
     @property
     def size(self) -> int:
@@ -81,7 +83,7 @@ class Shards(FlatParameters):
     @property
     def device(self) -> torch.device:
         """Where the rows are."""
-        return _local(next(iter(self._parameters.values()))).device
+        return self.local(next(iter(self._parameters.values()))).device
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -98,6 +100,17 @@ class Shards(FlatParameters):
         wholes = [None] * len(self._parts) if into is None else into.held
         for whole, parts, held in zip(wholes, self._parts.values(), self.held, strict=True):
             self._team.collect(whole, parts, held)
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return this process's rows.
+
+        Raises:
+            SealedStateError: the tensor is not divided.
+        """
+        if not isinstance(tensor, DTensor):
+            raise SealedStateError("a parameter is whole that was divided")
+        local: torch.Tensor = tensor.to_local()
+        return local.detach()
 
     def _parts_of(self, rank: int) -> dict[str, slice]:
         """Return which numbers of each tensor, in a row, a process holds: ``torch.chunk``'s."""
@@ -118,7 +131,7 @@ class Shards(FlatParameters):
         parts = torch.split(self.gradients, [part.numel() for part in held])
         for tensor, part in zip(self, parts, strict=True):
             tensor.grad = DTensor.from_local(
-                part.view(_local(tensor).shape),
+                part.view(self.local(tensor).shape),
                 self._team.mesh,
                 _ROWS,
                 run_check=False,
@@ -143,7 +156,7 @@ class Shards(FlatParameters):
         for name, tensor, place in zip(
             self._parameters, self._parameters.values(), self._places, strict=True
         ):
-            if now.pop(name, None) is not tensor or _local(tensor).data_ptr() != place:
+            if now.pop(name, None) is not tensor or self.local(tensor).data_ptr() != place:
                 raise SealedStateError(f"the network moved its parameter {name!r}")
         for name in now.keys() - self._frozen:
             raise SealedStateError(f"the network created a new parameter {name!r}")
@@ -157,18 +170,6 @@ class Shards(FlatParameters):
             held.zero_()
             held.untyped_storage().resize_(0)
         self.release_gradients()
-
-
-def flat_of(module: nn.Module, team: Team) -> FlatParameters:
-    """Return what a process holds of a module's trainable parameters: all, if it is alone."""
-    return Shards(module, team) if isinstance(team, Processes) else FlatParameters(module)
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    if not isinstance(tensor, DTensor):
-        raise SealedStateError("a parameter is whole that was divided")
-    local: torch.Tensor = tensor.to_local()
-    return local.detach()
 
 
 def _require_divisible(trained: Mapping[str, torch.Tensor]) -> None:

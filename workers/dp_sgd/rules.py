@@ -124,17 +124,13 @@ def _embedding(call: Call) -> Contributions:
     return {"weight": of_table(index.long(), values, table=layer.num_embeddings)}
 
 
-def _layer_norm(call: Call) -> Contributions:
-    layer = cast("nn.LayerNorm", call.layer)
+def _last_norm(call: Call) -> Contributions:
+    layer = cast("nn.LayerNorm | nn.RMSNorm", call.layer)
     shape = list(layer.normalized_shape)
-    normal = functional.layer_norm(call.inputs, shape, eps=layer.eps)
-    return _scale_and_shift(call, normal, lambda each: _summed_but_last(each, len(shape)))
-
-
-def _rms_norm(call: Call) -> Contributions:
-    layer = cast("nn.RMSNorm", call.layer)
-    shape = list(layer.normalized_shape)
-    normal = functional.rms_norm(call.inputs, shape, eps=layer.eps)
+    if isinstance(layer, nn.LayerNorm):
+        normal = functional.layer_norm(call.inputs, shape, eps=layer.eps)
+    else:
+        normal = functional.rms_norm(call.inputs, shape, eps=layer.eps)
     return _scale_and_shift(call, normal, lambda each: _summed_but_last(each, len(shape)))
 
 
@@ -201,7 +197,7 @@ _RULES: Final[Mapping[type[nn.Module], Callable[[Call], Contributions]]] = {
     nn.Conv1d: _convolution,
     nn.Conv2d: _convolution,
     nn.Embedding: _embedding,
-    nn.LayerNorm: _layer_norm,
-    nn.RMSNorm: _rms_norm,
+    nn.LayerNorm: _last_norm,
+    nn.RMSNorm: _last_norm,
     nn.GroupNorm: _group_norm,
 }

@@ -27,7 +27,7 @@ from workers.dp_sgd.gradients import PerRecordGradients, per_record_gradients
 from workers.dp_sgd.poisson import poisson_sample
 from workers.networks.network import Network
 from workers.noise.generators import NoiseSource
-from workers.tasks.augmented import draw_afresh, visited
+from workers.tasks.augmented import draw_afresh
 from workers.tasks.task import Batch, Task
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
 
@@ -143,4 +143,4 @@ def _add_sample(
     for first in range(0, len(chosen), gradients.rows):
         some = chosen[first : first + gradients.rows]
         batch = examples.filled(some, filler, device=out.device)
-        gradients.add_clipped(visited(task, batch), counted=len(some), clip_norm=clip_norm, out=out)
+        gradients.add_clipped(task.augment(batch), counted=len(some), clip_norm=clip_norm, out=out)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.plan import Plan
 from app.failpoints import halfway, reach
-from app.ledger import repository, runs
+from app.ledger import repository
 from app.ledger.ensembles import choice, trainings
 from app.processes.stopping import StopSignal
 from app.services import Services
@@ -25,9 +25,9 @@ from workers.ensembles.training import train_member
 from workers.leases.attempts import attempted
 from workers.leases.outages import outlast_outages
 from workers.networks.base import pinned
-from workers.networks.network import Network
+from workers.publishing import stored
+from workers.rehearsal.rehearse import rehearse_model
 from workers.seal.ram_only import ram_only
-from workers.training.device import choose_device
 
 KIND = "member"
 _log = logging.getLogger("expunge.worker")
@@ -65,7 +65,7 @@ def _train(services: Services, lease: MemberLease) -> None:
         seqs = choice.members_of_run(session, run)[member]
     model = load_model(services, model_id)
     fresh = starting(model.backbone, model.factory(services.settings))
-    network = Network(fresh, device=choose_device(), task=model.task)
+    network = rehearse_model(model, services.settings)
     records = member_records(
         services,
         model.dataset_id,
@@ -84,25 +84,14 @@ def _train(services: Services, lease: MemberLease) -> None:
         trained = train_member(model, plan, examples, pinned(fresh, base), progress)
     reach("member_trained")
     content = safetensors.numpy.save(
-        dict(trained.tensors), metadata={} if base is None else {"base": base.sha256}
+        dict(trained), metadata={} if base is None else {"base": base.sha256}
     )
-    _hand_over(services, lease, content)
-
-
-def _hand_over(services: Services, lease: MemberLease, content: bytes) -> None:
     held = lease.held
-
-    def reserve() -> str:
-        with services.database.transaction() as session:
-            return runs.reserve_blob(
-                session, services.blobs, held.run_id, held.run_token, kind=KIND
-            )
+    blob = stored(services, lease.check, (held.run_id, held.run_token), content, KIND)
+    reach("member_written")
 
     def finish() -> None:
         with services.database.transaction() as session:
-            trainings.finish(session, held, blob_id)
+            trainings.finish(session, held, blob.id)
 
-    blob_id = outlast_outages(lease.check, reserve)
-    outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
-    reach("member_written")
     outlast_outages(lease.check_stop, finish)

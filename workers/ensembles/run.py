@@ -17,7 +17,6 @@ import safetensors.numpy
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
-from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import WeightsFile
 from app.domain.architectures.base import BaseDigest
@@ -178,19 +177,14 @@ class EnsembleRun:
 
     def _audit(self, head: Tensors, network: Network) -> dict[str, Any]:
         """Return the certificate's ``audit`` field: an attack on the head, and on the ensemble."""
-        records = {"forgotten": self.data.forgotten, "held_out": self.data.held_out}
-        counts = {name: len(each) for name, each in records.items()}
-        if not self.data.auditable or not head:
-            return unmeasured_audit(**counts)
-        before = self._whole(head)
-        try:
-            return measured_audit(
-                auc_before=membership_auc(before, **records),
-                auc_after=membership_auc(network, **records),
-                **counts,
-            )
-        finally:
-            before.destroy()
+        data, before = self.data, None
+        if data.auditable and head:
+            whole = self._whole(head)
+            try:
+                before = membership_auc(whole, forgotten=data.forgotten, held_out=data.held_out)
+            finally:
+                whole.destroy()
+        return measuring.audit(data, before, partial(membership_auc, network))
 
     def _kept(self, head: Tensors) -> Iterator[tuple[int, Numbers]]:
         """Yield the members that stay, with the certified version's tensors."""
@@ -218,10 +212,9 @@ class EnsembleRun:
                 continue
             examples = self.records.of(taken.member)
             with ram_only():
-                made = train_member(
+                trained[taken.member] = train_member(
                     self.model, self.data.plan, examples, self.fresh, progress.report
                 )
-            trained[taken.member] = made.tensors
             outlast_outages(self.lease.check, partial(self._finish, taken))
             progress.finished += 1
         return trained

@@ -14,11 +14,10 @@ the largest. Everything is computed anew from the sums each time.
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_solve
 
-from app.domain.errors import RunFailedError
 from workers.exact.arithmetic import repeatable
-from workers.exact.ridge import Floats, Problem, Solution, finite, require_records
+from workers.exact.ridge import Floats, Problem, Solution, factored, finite, require_records
 from workers.exact.statistics import LEVELS, Statistics
 
 
@@ -57,13 +56,7 @@ def discriminant(statistics: Statistics, *, regularisation: float | None) -> Sol
         means = (_means(statistics) - problem.mean) * problem.inverse_scale
         shares = statistics.targets / int(statistics.records)
         covariance = problem.correlations - (means.T * shares) @ means
-        covariance[np.diag_indices_from(covariance)] += regularisation
-        try:
-            factor = cho_factor(covariance, lower=True, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError as error:
-            raise RunFailedError(
-                "the covariance is singular in float64: use a larger regularisation"
-            ) from error
+        factor = factored(covariance, regularisation, "the covariance")
         scaled = cho_solve(factor, means.T, check_finite=False).T
         weight = scaled * problem.inverse_scale
         bias = np.log(np.maximum(shares, 1e-300)) - (scaled * means).sum(axis=1) / 2

@@ -5,9 +5,10 @@ over the records in their order. Each is convex in the scores and never negative
 Lipschitz in them with the constant of the task's ``bounds``.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,33 +23,36 @@ from workers.tasks.task import TARGET, WEIGHT
 Floats = NDArray[np.float64]
 
 
-class Loss(Protocol):
-    """The losses of some records, as functions of their scores."""
-
-    @property
-    def rows(self) -> int:
-        """Return how many scores a record has: the rows of a head's weights."""
-
-    def at(self, scores: Floats, records: slice) -> tuple[float, Floats]:
-        """Return the sum of some records' losses, and its slopes in the scores [n, rows]."""
-
-
-@dataclass(frozen=True, eq=False)
-class Logistic:
-    """log(1 + e^z) - y z for each score; two classes have one.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Loss(ABC):
+    """The losses of some records, as functions of their scores.
 
     Attributes:
-        targets: y from 0 to 1, [n, rows].
+        targets: [n, rows], or the class of each record, [n].
         factors: of each loss, [n, rows] or [n, 1]; None: 1.
     """
 
-    targets: Floats
+    targets: NDArray[Any]
     factors: Floats | None = None
 
     @property
     def rows(self) -> int:
-        """Return the number of labels, or 1 for two classes."""
+        """How many scores a record has: the rows of a head's weights."""
         return int(self.targets.shape[1])
+
+    @abstractmethod
+    def at(self, scores: Floats, records: slice) -> tuple[float, Floats]:
+        """Return the sum of some records' losses, and its slopes in the scores [n, rows]."""
+
+    def _weighted(self, losses: Floats, slopes: Floats, records: slice) -> tuple[float, Floats]:
+        if self.factors is None:
+            return float(losses.sum()), slopes
+        some = self.factors if len(self.factors) == 1 else self.factors[records]
+        return float((losses * some).sum()), slopes * some
+
+
+class Logistic(Loss):
+    """log(1 + e^z) - y z for each score and target y from 0 to 1; two classes have one."""
 
     def at(self, scores: Floats, records: slice) -> tuple[float, Floats]:
         """Return the sum of the losses, and its slopes."""
@@ -56,33 +60,29 @@ class Logistic:
         tail = np.exp(-np.abs(scores))
         losses = np.maximum(scores, 0.0) + np.log1p(tail) - y * scores
         shares = np.where(scores >= 0, 1.0, tail) / (1.0 + tail)
-        return _weighted(losses, shares - y, self.factors, records)
+        return self._weighted(losses, shares - y, records)
 
 
-@dataclass(frozen=True, eq=False)
-class Softmax:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Softmax(Loss):
     """The cross-entropy of classes.
 
     Attributes:
-        labels: int64 [n], below ``classes``.
         classes: 3 or more.
         smoothing: the share of the target that is spread over all classes.
-        factors: of each record's loss, [n, 1]; None: 1.
     """
 
-    labels: NDArray[np.int64]
     classes: int
     smoothing: float = 0.0
-    factors: Floats | None = None
 
     @property
     def rows(self) -> int:
-        """Return the number of classes."""
+        """The number of classes."""
         return self.classes
 
     def at(self, scores: Floats, records: slice) -> tuple[float, Floats]:
         """Return the sum of the losses, and its slopes."""
-        labels = self.labels[records]
+        labels = self.targets[records]
         every = np.arange(len(labels))
         shifted = scores - scores.max(axis=1, keepdims=True)
         shares = np.exp(shifted)
@@ -94,35 +94,26 @@ class Softmax:
         shares /= totals[:, None]
         shares -= self.smoothing / self.classes
         shares[every, labels] -= 1.0 - self.smoothing
-        return _weighted(losses[:, None], shares, self.factors, records)
+        return self._weighted(losses[:, None], shares, records)
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Errors(Loss):
     """Half the squared error for each score, or Huber's loss of it.
 
     Attributes:
-        targets: [n, rows].
         threshold: the error above which the loss grows linearly; None: it never does.
-        factors: of each record's loss, [n, 1]; None: 1.
     """
 
-    targets: Floats
     threshold: float | None = None
-    factors: Floats | None = None
-
-    @property
-    def rows(self) -> int:
-        """Return the number of targets."""
-        return int(self.targets.shape[1])
 
     def at(self, scores: Floats, records: slice) -> tuple[float, Floats]:
         """Return the sum of the losses, and its slopes."""
         errors = scores - self.targets[records]
         if self.threshold is None:
-            return _weighted(np.square(errors) / 2, errors, self.factors, records)
+            return self._weighted(np.square(errors) / 2, errors, records)
         slopes = np.clip(errors, -self.threshold, self.threshold)
-        return _weighted(slopes * (errors - slopes / 2), slopes, self.factors, records)
+        return self._weighted(slopes * (errors - slopes / 2), slopes, records)
 
 
 def loss_of(task: TaskSpec, tensors: Mapping[str, NDArray[Any]]) -> Loss:
@@ -134,33 +125,25 @@ def loss_of(task: TaskSpec, tensors: Mapping[str, NDArray[Any]]) -> Loss:
     targets = tensors[TARGET]
     factors = tensors[WEIGHT].astype(np.float64)[:, None] if WEIGHT in tensors else None
     match task:
-        case ClassificationSpec():
+        case ClassificationSpec() | MultiLabelSpec():
+            smoothing, weights = task.label_smoothing, np.array(task.class_weights)
             if task.class_weights:
-                of_class = np.array(task.class_weights)[targets][:, None]
-                factors = of_class if factors is None else factors * of_class
+                of_labels = isinstance(task, MultiLabelSpec)
+                own = weights[None, :] if of_labels else weights[targets][:, None]
+                factors = own * (1.0 if factors is None else factors)
+            if isinstance(task, MultiLabelSpec):
+                return Logistic(targets=_smoothed(targets, smoothing), factors=factors)
             if task.classes > 2:
-                return Softmax(targets, task.classes, task.label_smoothing, factors)
-            return Logistic(_smoothed(targets[:, None], task.label_smoothing), factors)
-        case MultiLabelSpec():
-            if task.class_weights:
-                of_label = np.array(task.class_weights)[None, :]
-                factors = of_label if factors is None else factors * of_label
-            return Logistic(_smoothed(targets, task.label_smoothing), factors)
+                return Softmax(
+                    targets=targets, factors=factors, classes=task.classes, smoothing=smoothing
+                )
+            return Logistic(targets=_smoothed(targets[:, None], smoothing), factors=factors)
         case RegressionSpec() if task.loss in (SQUARED, HUBER):
             threshold = task.threshold if task.loss == HUBER else None
-            return Errors(targets.astype(np.float64), threshold, factors)
+            return Errors(targets=targets.astype(np.float64), factors=factors, threshold=threshold)
     raise RunFailedError(f"a linear_head has no minimum for {task.name}")
 
 
 def _smoothed(targets: NDArray[Any], smoothing: float) -> Floats:
     smoothed: Floats = targets.astype(np.float64) * (1.0 - smoothing) + smoothing / 2
     return smoothed
-
-
-def _weighted(
-    losses: Floats, slopes: Floats, factors: Floats | None, records: slice
-) -> tuple[float, Floats]:
-    if factors is None:
-        return float(losses.sum()), slopes
-    some = factors if len(factors) == 1 else factors[records]
-    return float((losses * some).sum()), slopes * some

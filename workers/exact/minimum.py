@@ -73,9 +73,8 @@ def minimise(
     if len(features) == 0:
         raise RunFailedError("no record is left to learn from")
     factor = _factor_of_bound(features, smoothness=smoothness, weight_decay=weight_decay)
-    objective = _Objective(features, loss, weight_decay=weight_decay)
+    search = _Search(features, loss, factor, weight_decay=weight_decay, tolerance=tolerance)
     with repeatable():
-        search = _Search(objective, factor, tolerance=tolerance)
         minimize(
             search.value_and_gradient,
             np.zeros(loss.rows * features.shape[1]),
@@ -102,16 +101,18 @@ def minimise(
 class _Search:
     """f in the coordinates of the search; it ends at the first point that meets."""
 
-    def __init__(self, objective: "_Objective", factor: Floats, *, tolerance: float) -> None:
-        self._objective = objective
+    def __init__(
+        self, features: Floats, loss: Loss, factor: Floats, *, weight_decay: float, tolerance: float
+    ) -> None:
+        self._features, self._loss = features, loss
         self._factor = factor
-        self._tolerance = tolerance
+        self._weight_decay, self._tolerance = weight_decay, tolerance
         self.evaluations = 0
         self.met: Floats | None = None
 
     def value_and_gradient(self, position: Floats) -> tuple[float, Floats]:
         weight = self._weight(position)
-        value, gradient = self._objective.at(weight)
+        value, gradient = self._at(weight)
         self.evaluations += 1
         if self.met is None and float(np.sqrt(np.square(gradient).sum())) <= self._tolerance:
             self.met = weight
@@ -123,22 +124,12 @@ class _Search:
             raise StopIteration
 
     def _weight(self, position: Floats) -> Floats:
-        rows = position.reshape(self._objective.rows, -1).T
+        rows = position.reshape(self._loss.rows, -1).T
         outer = solve_triangular(self._factor, rows, lower=True, trans="T", check_finite=False)
         return np.ascontiguousarray(outer.T)
 
-
-class _Objective:
-    """f and its gradient, chunk after chunk in the records' order."""
-
-    def __init__(self, features: Floats, loss: Loss, *, weight_decay: float) -> None:
-        self.rows = loss.rows
-        self._features = features
-        self._loss = loss
-        self._weight_decay = weight_decay
-
-    def at(self, weight: Floats) -> tuple[float, Floats]:
-        """Return f and its gradient, [rows, size]."""
+    def _at(self, weight: Floats) -> tuple[float, Floats]:
+        """Return f and its gradient, [rows, size], chunk after chunk in the records' order."""
         n = len(self._features)
         value, gradient = 0.0, np.zeros_like(weight.T)
         for start in range(0, n, _ROWS_AT_ONCE):

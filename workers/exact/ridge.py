@@ -129,14 +129,7 @@ class Problem:
 
     def solved(self, regularisation: float) -> tuple[Floats, Floats]:
         """Return the coefficients of the scaled features, and the Cholesky factor."""
-        matrix = self.correlations + 0.0
-        matrix[np.diag_indices_from(matrix)] += regularisation
-        try:
-            factor, lower = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError as error:
-            raise RunFailedError(
-                "the ridge problem is singular in float64: use a larger regularisation"
-            ) from error
+        factor, lower = factored(self.correlations + 0.0, regularisation, "the ridge problem")
         return cho_solve((factor, lower), self.crossed, check_finite=False), factor
 
     def validated(self, regularisation: float) -> float:
@@ -155,6 +148,20 @@ class Problem:
         residual = self.variance - (self.crossed * coefficients).sum(axis=0)
         residual -= regularisation * (coefficients**2).sum(axis=0)
         return float(residual.sum()) / left**2 if left > 0 else np.inf
+
+
+def factored(matrix: Floats, regularisation: float, what: str) -> tuple[Floats, bool]:
+    """Return the Cholesky factor of a matrix, which is overwritten, plus a multiple of I."""
+    matrix[np.diag_indices_from(matrix)] += regularisation
+    try:
+        factor: tuple[Floats, bool] = cho_factor(
+            matrix, lower=True, overwrite_a=True, check_finite=False
+        )
+    except np.linalg.LinAlgError as error:
+        raise RunFailedError(
+            f"{what} is singular in float64: use a larger regularisation"
+        ) from error
+    return factor
 
 
 def _inverse_scales(n: int, sums: NDArray[np.int64], squares: NDArray[np.int64]) -> Floats:

@@ -6,7 +6,7 @@ records. The totals are int64. So adding and subtracting records commute, and su
 addition bit for bit (docs/guarantees.md, section 13).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
@@ -138,15 +138,15 @@ class Statistics:
         Raises:
             RunFailedError: there are so many records that a sum may not fit.
         """
-        for mine, theirs in zip(self.arrays(), other.arrays(), strict=True):
-            np.add(mine, theirs, out=mine)
+        for name, mine in self.named().items():
+            np.add(mine, getattr(other, name), out=mine)
         if self.records > MOST_RECORDS:
             raise RunFailedError(f"a ridge_head counts at most {MOST_RECORDS} records")
 
     def subtract(self, other: "Statistics") -> None:
         """Undo an addition, in place."""
-        for mine, theirs in zip(self.arrays(), other.arrays(), strict=True):
-            np.subtract(mine, theirs, out=mine)
+        for name, mine in self.named().items():
+            np.subtract(mine, getattr(other, name), out=mine)
 
     def named(self) -> dict[str, Integers]:
         """Return all sums by name."""
@@ -159,7 +159,3 @@ class Statistics:
         if sums.keys() != names or any(each.dtype != np.int64 for each in sums.values()):
             return None
         return cls(**{name: each.copy() for name, each in sums.items()})
-
-    def arrays(self) -> Iterator[Integers]:
-        """Yield all sums in the order of the fields."""
-        return (getattr(self, field.name) for field in fields(self))

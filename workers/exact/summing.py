@@ -36,10 +36,6 @@ class Quantiser:
     feature_range: float
     targets: Targets
 
-    def numbers(self, features: NDArray[np.generic]) -> NDArray[np.int16]:
-        """Return the whole numbers of some records' features, [n, size]."""
-        return quantised(features, self.schema, self.feature_range)
-
 
 @dataclass(frozen=True, eq=False)
 class Summed:
@@ -154,7 +150,8 @@ def _chunks(
             if sum(len(chunk.seqs) for chunk in waiting) + len(some) > CHUNK_ROWS:
                 yield _joined(waiting)
                 waiting = []
-            waiting.append(_Chunk(part.seqs[some], targets[some], quantiser.numbers(inputs[some])))
+            numbers = quantised(inputs[some], quantiser.schema, quantiser.feature_range)
+            waiting.append(_Chunk(part.seqs[some], targets[some], numbers))
     if waiting:
         yield _joined(waiting)
 

@@ -97,7 +97,6 @@ class _Object:
         self._file = files.open_input_file(path)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes."""
         try:
             content: bytes = self._file.read_at(size, offset)
         except OSError as error:
@@ -107,7 +106,6 @@ class _Object:
         return content
 
     def require_same(self) -> None:
-        """Check that it was not replaced."""
         try:
             same = _version(self._files.get_file_info(self._path)) == self.version
         except OSError as error:
@@ -116,7 +114,6 @@ class _Object:
             raise SourceUnavailableError(f"{self._name}: it was changed while it was read")
 
     def close(self) -> None:
-        """Close it."""
         self._file.close()
 
 

@@ -83,7 +83,6 @@ class _LocalFile:
         self.version = _version(facts)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes."""
         content = bytearray()
         while len(content) < size:
             more = os.pread(self._file(), size - len(content), offset + len(content))
@@ -93,12 +92,10 @@ class _LocalFile:
         return bytes(content)
 
     def require_same(self) -> None:
-        """Check that it was not written to."""
         if _version(os.fstat(self._file())) != self.version:
             raise _changed(self._name)
 
     def close(self) -> None:
-        """Close it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

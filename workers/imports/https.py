@@ -78,8 +78,7 @@ class _HttpsFile:
         self.version = f"{self.size}-{tag or moment}"
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes; a connection that breaks is opened again."""
-        for _ in range(_ATTEMPTS - 1):
+        for _ in range(_ATTEMPTS - 1):  # a connection that breaks is opened again
             try:
                 return self._fetch(offset, size)[1]
             except SourceUnavailableError:
@@ -87,7 +86,6 @@ class _HttpsFile:
         return self._fetch(offset, size)[1]
 
     def require_same(self) -> None:
-        """Check that the server still has what was opened."""
         self._fetch(0, 1)
 
     def close(self) -> None:

@@ -2,14 +2,24 @@
 
 from importlib import import_module
 from types import ModuleType
+from typing import Protocol
 
 from app.domain.errors import NotFoundError, PlanError
 from app.domain.plan import Plan
+from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Mechanism
-from workers.exact.solver import Solver
+from workers.data.loading import RunData
 from workers.mechanisms.noisy_phase import Rule
+from workers.networks.network import Network
+
+
+class Solver(Protocol):
+    """What computes the head of a run whose release is a function of its records."""
+
+    def solve(self, network: Network, data: RunData, task: TaskSpec) -> None:
+        """Set the weights of a fresh network from the retained records, or their sums, alone."""
 
 
 def rule_of(plan: Plan) -> Rule:

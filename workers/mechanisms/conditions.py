@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workers.mechanisms.vectors import WHOLE, Across
+from workers.distributed.team import ALONE, Team
 from workers.noise.generators import NoiseSource
 
 
@@ -11,10 +11,10 @@ class Conditions:
     """The noise of a run, and the target that it has to meet.
 
     Attributes:
-        across: joins the stretches of a position, of which each of several processes has one.
+        team: the processes, of which each has a stretch of the position.
     """
 
     noise: NoiseSource
     epsilon: float
     delta: float
-    across: Across = WHOLE
+    team: Team = ALONE

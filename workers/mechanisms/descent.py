@@ -19,8 +19,9 @@ from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.mechanism import AccountOf, Descending
+from workers.distributed.team import ALONE, Team
 from workers.mechanisms.conditions import Conditions
-from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension
+from workers.mechanisms.vectors import clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource
 
 
@@ -48,7 +49,7 @@ class Descent:
         position: torch.Tensor,
         gradient: torch.Tensor,
         noise: NoiseSource,
-        across: Across = WHOLE,
+        team: Team = ALONE,
     ) -> None:
         """Take one step in place; ``position`` is float64 [size], ``gradient`` of that size."""
         contraction = one_minus_product(self.learning_rate, self.weight_decay)
@@ -56,7 +57,7 @@ class Descent:
         if self.noise_std > 0:
             noise.add_(position, self.noise_std)
         if self.radius is not None:
-            clip_(position, self.radius, across)
+            clip_(position, self.radius, team)
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,9 @@ class DescentRule:
     release_noise_std: float = 0.0
     dimension: int | None = None
 
-    def begin(
-        self,
-        position: torch.Tensor,
-        conditions: Conditions,
-    ) -> "DescentRun":
+    def begin(self, position: torch.Tensor, conditions: Conditions) -> "DescentRun":
         """Return the run; without steps, ``position`` (float64 [size]) gets its noise here."""
-        require_dimension(self.dimension, position, conditions.across)
+        require_dimension(self.dimension, position, conditions.team)
         planned = self.account(self.steps)
         if planned is None or not planned.meets(epsilon=conditions.epsilon, delta=conditions.delta):
             raise TargetNotMetError(f"{self.steps} steps do not meet the target")
@@ -93,11 +90,7 @@ class DescentRule:
 class DescentRun:
     """One run: counts each step it takes, and asks the accountant what they are worth."""
 
-    def __init__(
-        self,
-        rule: DescentRule,
-        conditions: Conditions,
-    ) -> None:
+    def __init__(self, rule: DescentRule, conditions: Conditions) -> None:
         self._rule = rule
         self._conditions = conditions
         self._released = False
@@ -117,7 +110,7 @@ class DescentRun:
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step in place."""
         given = self._conditions
-        self._rule.descent.step_(position, gradient, given.noise, given.across)
+        self._rule.descent.step_(position, gradient, given.noise, given.team)
         self.steps += 1
         self.release_if_due(position)
 

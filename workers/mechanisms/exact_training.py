@@ -19,7 +19,7 @@ from workers.exact.losses import loss_of
 from workers.exact.minimum import Minimum, minimise
 from workers.networks.linear_head import LinearHead
 from workers.networks.network import Network
-from workers.tasks.task import INPUTS, Batch
+from workers.tasks.task import INPUTS, Batch, joined
 
 MOST_PASSES: Final = 5000
 _NUMBERS_AT_ONCE: Final = 2**15  # fit into a processor's cache
@@ -81,7 +81,7 @@ def scaled(
             others.append(batch)
     if not others:
         raise RunFailedError("no record is left to learn from")
-    return features, {name: torch.cat([b[name] for b in others]).numpy() for name in others[0]}
+    return features, {name: each.numpy() for name, each in joined(others).items()}
 
 
 def from_plan(plan: Plan) -> HeadTrainer:

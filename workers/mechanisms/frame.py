@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -146,40 +146,6 @@ class ReferenceFrame:
         return centre.expand(shape).reshape(-1)[part].to(device) if bool(centre.any()) else None
 
 
-class Coordinates(Protocol):
-    """Where an update rule works, beside the weights that the network computes with."""
-
-    def position_of(self, held: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the position of the weights that this process holds of each tensor, float64."""
-
-    def weights_at(self, position: torch.Tensor, *, out: Sequence[torch.Tensor]) -> None:
-        """Write the weights at ``position`` into ``out``, one of each tensor, in its dtype."""
-
-    def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Turn a gradient by the weights into one by the position, in place."""
-
-
-class RawWeights:
-    """The weights themselves, float64: no buffer beside them, nothing to convert.
-
-    A rule that moves or noises weights refuses others; one that does not change them takes any.
-    """
-
-    def __init__(self, values: torch.Tensor) -> None:
-        self._values = values
-
-    def position_of(self, held: Sequence[torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
-        """Return them."""
-        return self._values
-
-    def weights_at(self, position: torch.Tensor, *, out: Sequence[torch.Tensor]) -> None:
-        """Do nothing: ``position`` and ``out`` are one."""
-
-    def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return ``gradient``."""
-        return gradient
-
-
 @dataclass(frozen=True, eq=False)
 class FramePart:
     """The frame for a part of one tensor; its centre is 1-D, or None for zeros."""
@@ -190,14 +156,17 @@ class FramePart:
 
 
 class FlatFrame:
-    """The frame for what a process holds of each tensor; a position has these in a row."""
+    """The frame for what a process holds of each tensor; a position has these in a row.
+
+    A rule works on the position, beside the weights that the network computes with.
+    """
 
     def __init__(self, parts: Sequence[FramePart]) -> None:
         self._parts = parts
         self._sizes = [part.size for part in parts]
 
     def position_of(self, held: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return u = (x - c) / w as a new buffer."""
+        """Return u = (x - c) / w as a new buffer, float64."""
         position = torch.empty(sum(self._sizes), dtype=torch.float64, device=held[0].device)
         for part, here, weights in self._each(position, held):
             here.copy_(weights)
@@ -226,6 +195,28 @@ class FlatFrame:
         self, position: torch.Tensor, held: Sequence[torch.Tensor]
     ) -> Iterator[tuple[FramePart, torch.Tensor, torch.Tensor]]:
         return zip(self._parts, torch.split(position, self._sizes), held, strict=True)
+
+
+class RawWeights(FlatFrame):
+    """The weights themselves, float64: no buffer beside them, nothing to convert.
+
+    A rule that moves or noises weights refuses others; one that does not change them takes any.
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        super().__init__([])
+        self._values = values
+
+    def position_of(self, held: Sequence[torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
+        """Return them."""
+        return self._values
+
+    def weights_at(self, position: torch.Tensor, *, out: Sequence[torch.Tensor]) -> None:
+        """Do nothing: ``position`` and ``out`` are one."""
+
+    def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return ``gradient``."""
+        return gradient
 
 
 def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.Tensor]:

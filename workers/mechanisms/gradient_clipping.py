@@ -18,11 +18,9 @@ A step is computed in float64, with the contraction that was accounted for and c
 noise comes last, and its sum is rounded to the public grid.
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from app.accounting.gradient_clipping import Odometer, StepSize, step_size
+from app.accounting.gradient_clipping import Odometer, step_size
 from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
@@ -35,15 +33,11 @@ from workers.mechanisms.vectors import clip_, move_, require_dimension, shrinkag
 class GradientClipping(mechanism.GradientClipping):
     """The mechanism with its rule."""
 
-    def begin(
-        self,
-        position: torch.Tensor,
-        conditions: Conditions,
-    ) -> "GradientClippingRun":
+    def begin(self, position: torch.Tensor, conditions: Conditions) -> "GradientClippingRun":
         """Clip the start ``position`` (float64 [size]) in place and return the run."""
-        require_dimension(self.dimension, position, conditions.across)
+        require_dimension(self.dimension, position, conditions.team)
         run = GradientClippingRun(self, conditions)
-        clip_(position, self.initial_clip, conditions.across)
+        clip_(position, self.initial_clip, conditions.team)
         return run
 
 
@@ -54,40 +48,24 @@ def from_plan(plan: Plan) -> GradientClipping:
     return rule
 
 
-@dataclass(frozen=True)
 class _Step:
-    size: StepSize
-    noise_std: float
-    gradient_clip: float
-    learning_rate: float
+    """The numbers of one step of a rule, counted from 0."""
 
-    @classmethod
-    def of(cls, rule: GradientClipping, step: int) -> "_Step":
-        """Return the numbers of one step, counted from 0."""
-        gradient_clip = at(rule.gradient_clip, step)
-        learning_rate = at(rule.learning_rate, step)
-        noise_std = at(rule.noise_std, step)
-        size = step_size(
-            gradient_clip=gradient_clip,
-            learning_rate=learning_rate,
+    def __init__(self, rule: GradientClipping, step: int) -> None:
+        self.noise_std = at(rule.noise_std, step)
+        self.gradient_clip = at(rule.gradient_clip, step)
+        self.learning_rate = at(rule.learning_rate, step)
+        self.size = step_size(
+            gradient_clip=self.gradient_clip,
+            learning_rate=self.learning_rate,
             weight_decay=at(rule.weight_decay, step),
-        )
-        return cls(
-            size=size,
-            noise_std=noise_std,
-            gradient_clip=gradient_clip,
-            learning_rate=learning_rate,
         )
 
 
 class GradientClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
-    def __init__(
-        self,
-        rule: GradientClipping,
-        conditions: Conditions,
-    ) -> None:
+    def __init__(self, rule: GradientClipping, conditions: Conditions) -> None:
         planned = rule.account()
         if not planned.meets(epsilon=conditions.epsilon, delta=conditions.delta):
             raise TargetNotMetError(
@@ -95,7 +73,7 @@ class GradientClippingRun:
                 "noise_std or steps"
             )
         self._rule = rule
-        self._every_step = None if rule.varies else _Step.of(rule, 0)
+        self._every_step = None if rule.varies else _Step(rule, 0)
         self._conditions = conditions
         self._odometer = Odometer(initial_clip=rule.initial_clip, dimension=rule.dimension)
 
@@ -116,8 +94,8 @@ class GradientClippingRun:
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step of ``position`` (float64 [size]) in place, by a gradient of any float."""
-        step = self._every_step or _Step.of(self._rule, self.steps)
-        rate = step.learning_rate * shrinkage(gradient, step.gradient_clip, self._conditions.across)
+        step = self._every_step or _Step(self._rule, self.steps)
+        rate = step.learning_rate * shrinkage(gradient, step.gradient_clip, self._conditions.team)
         move_(position, gradient, contraction=step.size.contraction, rate=rate)
         self._conditions.noise.add_(position, step.noise_std)
         self._odometer.step(step.size, step.noise_std)

@@ -33,15 +33,11 @@ class ModelClipping(mechanism.ModelClipping):
     learning_rate: float
     weight_decay: float
 
-    def begin(
-        self,
-        position: torch.Tensor,
-        conditions: Conditions,
-    ) -> "ModelClippingRun":
+    def begin(self, position: torch.Tensor, conditions: Conditions) -> "ModelClippingRun":
         """Clip the start ``position`` (float64 [size]) in place, add its noise, return the run."""
-        require_dimension(self.dimension, position, conditions.across)
+        require_dimension(self.dimension, position, conditions.team)
         run = ModelClippingRun(self, conditions)
-        clip_(position, self.initial_clip, conditions.across)
+        clip_(position, self.initial_clip, conditions.team)
         if self.initial_noise_std > 0:
             conditions.noise.add_(position, self.initial_noise_std)
         return run
@@ -57,11 +53,7 @@ def from_plan(plan: Plan) -> ModelClipping:
 class ModelClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
-    def __init__(
-        self,
-        rule: ModelClipping,
-        conditions: Conditions,
-    ) -> None:
+    def __init__(self, rule: ModelClipping, conditions: Conditions) -> None:
         planned = rule.account()
         epsilon, delta = conditions.epsilon, conditions.delta
         if rule.epsilon != epsilon or not planned.meets(epsilon=epsilon, delta=delta):
@@ -98,6 +90,6 @@ class ModelClippingRun:
         rule = self._rule
         contraction = 1 - rule.learning_rate * rule.weight_decay
         move_(position, gradient, contraction=contraction, rate=rule.learning_rate)
-        clip_(position, rule.model_clip, self._conditions.across)
+        clip_(position, rule.model_clip, self._conditions.team)
         self._conditions.noise.add_(position, rule.noise_std)
         self._odometer.step(self._separation)

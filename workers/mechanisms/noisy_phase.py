@@ -15,11 +15,11 @@ from app.accounting.guarantees import Guarantee
 from app.domain.errors import TargetNotMetError
 from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent
-from workers.mechanisms.frame import Coordinates, RawWeights, ReferenceFrame
+from workers.mechanisms.frame import RawWeights, ReferenceFrame
 from workers.networks.buffers import require_supported_buffers, reset_buffers, without_buffers
 from workers.networks.network import Network
 from workers.noise.generators import NoiseSource
-from workers.tasks.augmented import draw_afresh, visited
+from workers.tasks.augmented import draw_afresh
 from workers.tasks.task import Batch
 from workers.training.feeds import Feed
 
@@ -56,11 +56,7 @@ class Rule(Protocol):
     def steps(self) -> int:
         """How many steps the plan expects, which is also the maximum."""
 
-    def begin(
-        self,
-        position: torch.Tensor,
-        conditions: Conditions,
-    ) -> NoisyRun:
+    def begin(self, position: torch.Tensor, conditions: Conditions) -> NoisyRun:
         """Prepare the start in place, with noise if the rule has it.
 
         Raises:
@@ -94,9 +90,9 @@ def run_noisy_phase(
         PlanError: the network created or changed a public tensor or a buffer.
     """
     flat = network.flat
-    coordinates: Coordinates = RawWeights(flat.values) if frame is None else frame.on(flat)
+    coordinates = RawWeights(flat.values) if frame is None else frame.on(flat)
     position = coordinates.position_of(flat.held)
-    conditions = Conditions(noise=noise, epsilon=epsilon, delta=delta, across=network.team)
+    conditions = Conditions(noise=noise, epsilon=epsilon, delta=delta, team=network.team)
     run = rule.begin(position, conditions)
     coordinates.weights_at(position, out=flat.held)
     reset_buffers(network.module)
@@ -164,7 +160,7 @@ def _step_until(
         for parts in network.team.deal(batches, feed.micro_batches):
             flat.gradients.zero_()
             for part, share in parts:
-                loss = feed.objective(network.task.loss(module, visited(network.task, part)))
+                loss = feed.objective(network.task.loss(module, network.task.augment(part)))
                 (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
             step(flat.gradients)
     flat.require_attached()

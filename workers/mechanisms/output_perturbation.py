@@ -21,17 +21,13 @@ class OutputPerturbation(mechanism.OutputPerturbation):
 
     steps: ClassVar[int] = 0
 
-    def begin(
-        self,
-        position: torch.Tensor,
-        conditions: Conditions,
-    ) -> Stepless:
+    def begin(self, position: torch.Tensor, conditions: Conditions) -> Stepless:
         """Clip ``position`` (float64 [size]) and add noise in place."""
-        require_dimension(self.dimension, position, conditions.across)
+        require_dimension(self.dimension, position, conditions.team)
         guarantee = self.account()
         if not guarantee.meets(epsilon=conditions.epsilon, delta=conditions.delta):
             raise TargetNotMetError("the noise does not meet the target: raise noise_std")
-        clip_(position, self.initial_clip, conditions.across)
+        clip_(position, self.initial_clip, conditions.team)
         conditions.noise.add_(position, self.noise_std)
         return Stepless(guarantee)
 

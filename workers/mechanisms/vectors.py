@@ -6,11 +6,12 @@ that no float64 copy of one is ever whole.
 
 import math
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
 from app.domain.errors import PlanError
+from workers.distributed.team import Team
 
 # Covers the rounding of a norm, of the factor and of every product.
 CLIP_MARGIN: Final = 1 - 2.0**-22
@@ -25,30 +26,7 @@ def pieces(*vectors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     return zip(*(torch.split(vector, size) for vector in vectors), strict=True)
 
 
-class Across(Protocol):
-    """What joins the stretches of a vector that several processes hold."""
-
-    def norm(self, own: float) -> float:
-        """Return the whole vector's norm, the same in all, of the norm of this one's stretch."""
-
-    def count(self, own: int) -> int:
-        """Return the whole vector's size, of the size of this one's stretch."""
-
-
-class _Whole:
-    """The joining of a vector that one process holds."""
-
-    def norm(self, own: float) -> float:
-        return own
-
-    def count(self, own: int) -> int:
-        return own
-
-
-WHOLE: Final[Across] = _Whole()
-
-
-def shrinkage(vector: torch.Tensor, clip_norm: float, across: Across) -> float:
+def shrinkage(vector: torch.Tensor, clip_norm: float, team: Team) -> float:
     """Return the factor, at most 1, that clips ``vector``: 0 if its norm is not finite.
 
     Of a vector that is divided each process has a stretch, and all get the very same factor.
@@ -59,15 +37,15 @@ def shrinkage(vector: torch.Tensor, clip_norm: float, across: Across) -> float:
     the ball of CLIP_MARGIN * clip_norm.
     """
     norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for (piece,) in pieces(vector)]
-    norm = across.norm(float(torch.linalg.vector_norm(torch.stack(norms))))
+    norm = team.norm(float(torch.linalg.vector_norm(torch.stack(norms))))
     if not math.isfinite(norm):
         return 0.0
     return 1.0 if norm <= clip_norm * CLIP_MARGIN else clip_norm / norm * CLIP_MARGIN
 
 
-def clip_(vector: torch.Tensor, clip_norm: float, across: Across) -> None:
+def clip_(vector: torch.Tensor, clip_norm: float, team: Team) -> None:
     """Scale ``vector`` down to ``clip_norm`` in place; a vector that is not finite becomes zero."""
-    factor = shrinkage(vector, clip_norm, across)
+    factor = shrinkage(vector, clip_norm, team)
     if factor == 0:
         vector.zero_()
     elif factor < 1:
@@ -93,8 +71,8 @@ def move_(
             here.sub_(slope, alpha=rate)
 
 
-def require_dimension(dimension: int | None, position: torch.Tensor, across: Across) -> None:
+def require_dimension(dimension: int | None, position: torch.Tensor, team: Team) -> None:
     """Raise ``PlanError`` if a plan was made for another number of weights; None fits any."""
-    size = across.count(position.numel())
+    size = team.count(position.numel())
     if dimension not in (None, size):
         raise PlanError(f"dimension must be {size}, not {dimension}")

@@ -73,8 +73,13 @@ def build(
     elif tokens:
         raise RunFailedError(f"the architecture {architecture.name} does not read tokens")
     elif architecture.name == linear_head.NAME:
-        rows = rows_of(classes) if task is None else task.rows
-        module = _build_linear_head(architecture.options, input_shape, classes, rows)
+        module = LinearHead(
+            math.prod(input_shape),
+            classes,
+            rows=rows_of(classes) if task is None else task.rows,
+            feature_norm=architecture.options.get("feature_norm"),
+            bias=architecture.options.get("bias", linear_head.DEFAULT_BIAS),
+        )
     else:
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)
     shape = (classes,) if task is None else task.output_shape(input_shape)
@@ -135,10 +140,6 @@ def _layered(network: nn.Module, layers: Sequence[FeatureLayer]) -> nn.Module | 
     return Layered(network, layers) if layers else None
 
 
-def _build_logistic(_: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    return _build_mlp({"hidden": []}, input_shape, classes)
-
-
 def _build_mlp(options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(input_shape)
@@ -177,25 +178,6 @@ def _build_cnn(options: Mapping[str, Any], input_shape: tuple[int, ...], classes
     return nn.Sequential(*layers, *head)
 
 
-def _build_linear_head(
-    options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int, rows: int
-) -> nn.Module:
-    return LinearHead(
-        math.prod(input_shape),
-        classes,
-        rows=rows,
-        feature_norm=options.get("feature_norm"),
-        bias=options.get("bias", linear_head.DEFAULT_BIAS),
-    )
-
-
-def _build_ridge_head(
-    options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int
-) -> nn.Module:
-    feature_range = options.get("feature_range", ridge_head.DEFAULT_RANGE)
-    return RidgeHead(math.prod(input_shape), classes, feature_range=feature_range)
-
-
 class _AddChannel(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return features.unsqueeze(1)
@@ -210,10 +192,14 @@ def _initialised(layer: nn.Linear | nn.Conv2d) -> nn.Module:
 
 
 _ZOO: Mapping[str, Callable[[Mapping[str, Any], tuple[int, ...], int], nn.Module]] = {
-    "logistic": _build_logistic,
+    "logistic": lambda _, shape, classes: _build_mlp({"hidden": []}, shape, classes),
     "mlp": _build_mlp,
     "cnn": _build_cnn,
-    "ridge_head": _build_ridge_head,
+    "ridge_head": lambda options, shape, classes: RidgeHead(
+        math.prod(shape),
+        classes,
+        feature_range=options.get("feature_range", ridge_head.DEFAULT_RANGE),
+    ),
 }
 
 

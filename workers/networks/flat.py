@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
-from app.domain.errors import PlanError, SealedStateError
+from app.domain.errors import PlanError, RunFailedError, SealedStateError
 
 
 class FlatParameters:
@@ -60,6 +60,26 @@ class FlatParameters:
     def device(self) -> torch.device:
         """Where the buffers are."""
         return self.values.device
+
+    def spread(self, tensors: Mapping[str, torch.Tensor] | None) -> None:
+        """Take the values of whole tensors by name; None in a process that does not lead.
+
+        Raises:
+            RunFailedError: this process has nothing to take them from.
+        """
+        if tensors is None:
+            raise RunFailedError("there are no weights to load")
+        for name, held in zip(self.shapes, self.held, strict=True):
+            held.copy_(tensors[name].reshape(-1))
+
+    def collect(self, into: "FlatParameters | None") -> None:
+        """Give the values to a whole network's; None in a process that does not lead."""
+        if into is not None:
+            into.values.copy_(self.values)
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what this process holds of a parameter or its gradient."""
+        return tensor
 
     def attach_gradients(self) -> None:
         """Make every parameter's gradient a view of ``gradients``, all zeros."""

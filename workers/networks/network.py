@@ -4,7 +4,6 @@ It is not protected: ``workers.seal.sealed.Sealed`` wraps weights that have not 
 used directly where there is nothing to protect: retraining, and a first release ``as_trained``.
 """
 
-import gc
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,17 +15,15 @@ from torch import nn
 
 from app.domain.architectures.base import BaseDigest
 from app.domain.errors import RunFailedError
-from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.examples import Records
-from workers.distributed.shards import Shards, flat_of
 from workers.distributed.team import ALONE, Team
 from workers.networks.base import digest_of, digests_of, require_same
 from workers.networks.buffers import require_supported_buffers, statistics_of
 from workers.networks.tensor_names import renamed
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
+from workers.training import loop
 from workers.training.evaluate import Evaluation, evaluate
-from workers.training.loop import TrainingProgress, train
 
 Tensors = Mapping[str, NDArray[Any] | torch.Tensor]
 
@@ -74,7 +71,7 @@ class Network:
             self.module.register_forward_pre_hook(lambda _, inputs: _converted(inputs, dtype))
         require_supported_buffers(self.module)
         self._digests = digests_of(self.module)
-        self.flat = flat_of(self.module, team)
+        self.flat = team.flat_of(self.module)
         self.base = BaseDigest.of(self._digests)
 
     def __repr__(self) -> str:
@@ -92,11 +89,8 @@ class Network:
             RunFailedError: a tensor is missing, unknown, of another shape or kind, or not finite,
                 or not that of the base.
         """
-        shards = self.flat if isinstance(self.flat, Shards) else None
         if tensors is None:
-            if shards is None:
-                raise RunFailedError("there are no weights to load")
-            shards.spread(None)
+            self.flat.spread(None)
             return
         whole, statistics = self.module.state_dict(), statistics_of(self.module)
         own = self._own()
@@ -111,43 +105,11 @@ class Network:
             for name, target in own.items():
                 tensor = torch.as_tensor(tensors[name])
                 _require_fitting(name, tensor, target)
-                if shards is None or name in statistics:
+                if name in statistics:
                     target.copy_(tensor)
-            if shards is not None:
-                shards.spread({name: torch.as_tensor(tensors[name]) for name in shards.shapes})
+            self.flat.spread({name: torch.as_tensor(tensors[name]) for name in self.flat.shapes})
 
-    def train(
-        self,
-        examples: Records,
-        recipe: TrainingRecipe,
-        *,
-        epochs: float,
-        held_out: Records | None = None,
-        on_progress: TrainingProgress | None = None,
-    ) -> int:
-        """Train without noise and with a fresh optimiser; return the steps taken.
-
-        Only outside of the seal may ``held_out`` records end it by the recipe's ``patience``.
-
-        Raises:
-            RunFailedError: there are no examples, or training diverged.
-            PlanError: the network changed its base.
-        """
-        steps = train(
-            self.module,
-            self.task,
-            examples,
-            recipe,
-            epochs=epochs,
-            held_out=held_out,
-            on_progress=on_progress,
-            flat=self.flat,
-            team=self.team,
-        )
-        self.require_base()
-        if self.team.devices > 1:
-            gc.collect()  # PyTorch's frames may refer to the optimiser, and so to its state
-        return steps
+    train = loop.train
 
     def evaluate(self, examples: Records) -> Evaluation:
         """Return the task's metrics and mean loss.
@@ -197,7 +159,7 @@ class Network:
 
         The others return theirs, which is of no use any more.
         """
-        if not isinstance(self.flat, Shards):
+        if self.team.devices == 1:
             return self
         whole: Network | None = None
         if self.team.leads:

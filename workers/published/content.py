@@ -13,20 +13,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_TYPES: Final[Mapping[str, str]] = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 _ALIGNED: Final = 8
 
 
@@ -42,7 +28,7 @@ class WeightsContent:
         start = 0
         for name, tensor in ordered:
             stop = start + tensor.nbytes
-            form = {"dtype": _TYPES[tensor.dtype.name], "shape": list(tensor.shape)}
+            form = {"dtype": _type_of(tensor), "shape": list(tensor.shape)}
             header[name] = {**form, "data_offsets": [start, stop]}
             start = stop
         text = json.dumps(header, separators=(",", ":")).encode()
@@ -78,15 +64,12 @@ class _Reading(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Return that it is."""
         return True
 
     def seekable(self) -> bool:
-        """Return that it is."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to another place."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._content)}[
             whence
         ]
@@ -94,11 +77,9 @@ class _Reading(io.RawIOBase):
         return self._position
 
     def tell(self) -> int:
-        """Return the place that is read next."""
         return self._position
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read what comes next."""
         view = memoryview(buffer).cast("B")
         content = self._content[self._position : self._position + len(view)]
         view[: len(content)] = content
@@ -109,3 +90,10 @@ class _Reading(io.RawIOBase):
 def _bytes_of(tensor: NDArray[Any]) -> memoryview:
     little = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
+
+
+def _type_of(tensor: NDArray[Any]) -> str:
+    """Return the name of a tensor's type, such as F32."""
+    if tensor.dtype == np.bool_:
+        return "BOOL"
+    return f"{tensor.dtype.kind.upper()}{8 * tensor.itemsize}"

@@ -8,6 +8,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from app.certificates.weights_file import BACKBONE
 from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import by_member
 from app.domain.description import ModelDescription
@@ -19,8 +20,6 @@ from workers.networks.ensemble import Ensemble
 from workers.networks.merge import averaged
 from workers.networks.whitening import whitened
 from workers.published.model import PublishedModel, require_named
-
-BACKBONE_PREFIX = "backbone."
 
 
 def load(
@@ -75,14 +74,14 @@ def assembled(
         description = replace(description, architecture=description.architecture.member)
         tensors = _merged(tensors)
     _require_allowed(description, factories)
-    own = {name: t for name, t in tensors.items() if not name.startswith(BACKBONE_PREFIX)}
+    own = {name: t for name, t in tensors.items() if not name.startswith(BACKBONE)}
     features, shape, schema = None, description.schema.shape, description.schema
     with torch.random.fork_rng(devices=[]):
         if description.architecture.on_features:
             public = {
-                name.removeprefix(BACKBONE_PREFIX): tensor
+                name.removeprefix(BACKBONE): tensor
                 for name, tensor in tensors.items()
-                if name.startswith(BACKBONE_PREFIX)
+                if name.startswith(BACKBONE)
             }
             features, shape = _backbone(description, public, factories)
         network = build(
@@ -108,7 +107,7 @@ def assembled(
 
 def _merged(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the average of the members' tensors, and a frozen backbone's as they are."""
-    backbone = {name: t for name, t in tensors.items() if name.startswith(BACKBONE_PREFIX)}
+    backbone = {name: t for name, t in tensors.items() if name.startswith(BACKBONE)}
     members = by_member(tensors.keys() - backbone.keys()) or {}
     each = [
         {own: tensors[name] for own, name in sorted(names.items())}

@@ -20,6 +20,7 @@ from app.domain.tasks.regression import RegressionSpec
 from app.tables.cells import column_named
 from app.tables.outputs import inputs_of, predictions_of, table_of
 from app.tables.problems import Problems
+from workers.data.forms import FeatureForm
 from workers.networks.half import half
 from workers.networks.operator_code import called
 from workers.tasks.custom import CustomTask
@@ -59,6 +60,7 @@ class PublishedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.description = description
+        self._form = FeatureForm.of(description.schema)
         self.output_names: tuple[ClassName, ...] = description.output_names
         self._network = network
         self._features = features
@@ -67,7 +69,7 @@ class PublishedModel(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return outputs [n, …]."""
-        seen = self._seen(features)
+        seen = self._form.seen(INPUTS, features)
         if self._features is not None:
             seen = half(self._features(seen)).to(torch.float32)
         outputs: torch.Tensor = self._network(
@@ -77,17 +79,6 @@ class PublishedModel(nn.Module):
         if isinstance(task, RegressionSpec):
             outputs = task.in_units(outputs.to(torch.float64))
         return outputs
-
-    def _seen(self, features: torch.Tensor) -> torch.Tensor:
-        schema = self.description.schema
-        if schema.tokens:
-            return features.to(torch.int64)
-        seen = features.to(torch.float32)
-        if schema.offset != 0.0:
-            seen = seen - schema.offset
-        if schema.scale != 1.0:
-            seen = seen * schema.scale
-        return seen
 
     def outputs_of(self, rows: Rows) -> torch.Tensor:
         """Return the outputs for a table's rows, or for raw features [n, …], on the CPU.

@@ -15,13 +15,6 @@ from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec
 from workers.published.model import PublishedModel
 
-_DTYPES = {
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
 _NOISY = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
@@ -46,7 +39,7 @@ def export(model: PublishedModel, out: Path) -> None:
         InvalidInputError: the network does something that ONNX cannot express.
     """
     schema = model.description.schema
-    example = torch.zeros((2, *schema.shape), dtype=_DTYPES[schema.dtype])
+    example = torch.zeros((2, *schema.shape), dtype=getattr(torch, schema.dtype))
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:

@@ -10,10 +10,10 @@ from collections.abc import Collection
 import numpy as np
 import pyarrow as pa
 import torch
-from torch.distributed.tensor import DTensor
 
 from app.domain.errors import PlanError, RunFailedError
-from workers.data.examples import Examples, Form
+from workers.data.examples import Examples
+from workers.data.forms import FeatureForm
 from workers.networks.network import Network
 from workers.networks.operator_code import called
 from workers.rehearsal.one_loss import in_halves
@@ -25,7 +25,7 @@ from workers.training.evaluate import evaluating
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 
-def require_conforming(task: CustomTask, form: Form, network: Network) -> None:
+def require_conforming(task: CustomTask, form: FeatureForm, network: Network) -> None:
     """Check what a task encodes, loses, predicts and measures.
 
     Args:
@@ -46,11 +46,11 @@ def require_conforming(task: CustomTask, form: Form, network: Network) -> None:
 
 
 def _require_conforming(
-    task: CustomTask, form: Form, network: Network, known: Collection[str]
+    task: CustomTask, form: FeatureForm, network: Network, known: Collection[str]
 ) -> None:
     """Check the rest; ``known`` are the tensors that rows to predict have, too."""
     device = network.flat.device
-    batch = Examples(form.random(SAMPLES), form).rows(0, SAMPLES, device=device)
+    batch = Examples.random(form, SAMPLES).rows(0, SAMPLES, device=device)
     with evaluating(network.module):
         _require_losses_alone(task, network, batch)
         to_predict = {name: values for name, values in batch.items() if name in known}
@@ -140,10 +140,9 @@ def _require_gradients(task: CustomTask, network: Network, batch: Batch) -> None
     flat.release_gradients()
     if mean.requires_grad:
         mean.backward()  # type: ignore[no-untyped-call]
-    found = [tensor.grad for tensor in flat if tensor.grad is not None]
+    found = [flat.local(tensor.grad) for tensor in flat if tensor.grad is not None]
     flat.attach_gradients()
     if not found:
         raise RunFailedError("the task's loss does not depend on the network")
-    own = (each.to_local() if isinstance(each, DTensor) else each for each in found)
-    if not all(math.isfinite(float(each.abs().sum())) for each in own):
+    if not all(math.isfinite(float(each.abs().sum())) for each in found):
         raise RunFailedError("the task's loss has gradients that are not finite")

@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError
-from workers.data.examples import Examples, Form
+from workers.data.examples import Examples
+from workers.data.forms import FeatureForm
 from workers.networks.buffers import without_buffers
 from workers.networks.network import Network
-from workers.tasks.augmented import visited
 from workers.tasks.task import INPUTS, Batch, Task
 from workers.training.device import choose_device
 
 _TRIED: Final = 8
 
 
-def require_one_loss(factory: Callable[[], nn.Module], task: Task, form: Form) -> None:
+def require_one_loss(factory: Callable[[], nn.Module], task: Task, form: FeatureForm) -> None:
     """Compare losses of random records in training: again, and with others beside them.
 
     Raises:
@@ -29,10 +29,10 @@ def require_one_loss(factory: Callable[[], nn.Module], task: Task, form: Form) -
     """
     network = Network(factory, device=choose_device(), task=task, dtype=torch.float64)
     module = network.module.train()
-    batch = Examples(form.random(_TRIED), form).rows(0, _TRIED, device=network.flat.device)
+    batch = Examples.random(form, _TRIED).rows(0, _TRIED, device=network.flat.device)
 
     def losses(some: Batch) -> torch.Tensor:
-        return task.loss(module, visited(task, some))
+        return task.loss(module, task.augment(some))
 
     with torch.no_grad(), without_buffers(module):
         once, again, apart = losses(batch), losses(batch), in_halves(losses, batch)

@@ -13,7 +13,11 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
-from workers.data.examples import Examples, Form
+from app.settings import Settings
+from workers.data.backbone import starting
+from workers.data.examples import Examples
+from workers.data.forms import FeatureForm
+from workers.data.loading import ModelSpec
 from workers.distributed.team import ALONE, Team
 from workers.dp_sgd.gradients import per_record_gradients
 from workers.networks.base import digests_of, require_same
@@ -24,6 +28,7 @@ from workers.rehearsal.conformance import require_conforming
 from workers.rehearsal.memory import evaluated, remembers
 from workers.tasks.custom import CustomTask
 from workers.tasks.task import Batch, Task
+from workers.training.device import choose_device
 
 _OTHER_SEED: Final = 17
 _TRIED: Final = 5
@@ -39,10 +44,24 @@ _REMEMBERS: Final = (
 )
 
 
+def rehearse_model(
+    model: ModelSpec, settings: Settings, *, private: bool = False, team: Team = ALONE
+) -> Network:
+    """Rehearse a model's network, as its runs build it; its code's exceptions are shown in full."""
+    return rehearse(
+        starting(model.backbone, model.factory(settings, in_full=True)),
+        model.task,
+        model.form,
+        device=choose_device(),
+        private=private,
+        team=team,
+    )
+
+
 def rehearse(
     factory: Callable[[], nn.Module],
     task: Task,
-    form: Form,
+    form: FeatureForm,
     *,
     device: torch.device,
     private: bool = False,
@@ -67,7 +86,7 @@ def rehearse(
     module, flat = network.module, network.flat
     if network.base is not None:
         _require_public(module, factory)
-    batch = Examples(form.random(_TRIED), form).rows(0, _TRIED, device=device)
+    batch = Examples.random(form, _TRIED).rows(0, _TRIED, device=device)
     weights, kept = [each.clone() for each in flat.held], dict(_tensors_kept(module))
     before = {name: tensor.clone() for name, tensor in kept.items()}
     module.train()
@@ -132,12 +151,12 @@ def _require_unchanged(network: Network, before: Sequence[torch.Tensor]) -> None
             )
 
 
-def _rehearse_privately(network: Network, form: Form) -> None:
+def _rehearse_privately(network: Network, form: FeatureForm) -> None:
     """Compute gradients per record, as DP-SGD does."""
     flat = network.flat
 
     def probes(count: int) -> Batch:
-        return Examples(form.random(count), form).rows(0, count, device=flat.device)
+        return Examples.random(form, count).rows(0, count, device=flat.device)
 
     try:
         with per_record_gradients(

@@ -5,7 +5,6 @@ have learned from records, and no certificate would name them: those are for a b
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -30,7 +29,7 @@ def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
     """
     one, other = (_started(factory, seed) for seed in _SEEDS)
     for name in one.keys() & other.keys():
-        if one[name] == other[name] and one[name].values > _MOST_VALUES:
+        if one[name] == other[name] and one[name][1] > _MOST_VALUES:
             raise PlanError(
                 f"the factory starts the parameter {name!r} at the same weights in every network, "
                 "which may have learned from records: draw them from torch's own generator, freeze "
@@ -38,20 +37,13 @@ def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Start:
-    """A tensor's digest, and how many different numbers it has."""
-
-    digest: str
-    values: int
-
-
-def _started(factory: Callable[[], nn.Module], seed: int) -> dict[str, _Start]:
+def _started(factory: Callable[[], nn.Module], seed: int) -> dict[str, tuple[str, int]]:
+    """Return each trained tensor's digest, and how many different numbers it has."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         module = factory()
     return {
-        name: _Start(digest_of(tensor), _values(tensor.detach()))
+        name: (digest_of(tensor), _values(tensor.detach()))
         for name, tensor in module.named_parameters()
         if tensor.requires_grad
     }

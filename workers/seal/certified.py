@@ -9,7 +9,6 @@ from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.examples import Records
-from workers.distributed.orders import Order
 from workers.networks.network import Network
 from workers.training.evaluate import Evaluation
 from workers.training.loop import TrainingProgress
@@ -66,7 +65,6 @@ class Certified:
         Raises:
             RunFailedError: there are no records, or training diverged.
         """
-        self._network.team.announce(Order.FINE_TUNE, epochs=epochs)
         return self._network.train(
             retain, recipe, epochs=epochs, held_out=held_out, on_progress=on_progress
         )
@@ -76,7 +74,6 @@ class Certified:
 
         Only there the object is of use afterwards.
         """
-        self._network.team.announce(Order.GATHER)
         self._network = self._network.gathered()
 
     def evaluate(self, examples: Records) -> Evaluation:

@@ -18,9 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# Imported by the first optimiser, it creates a cache directory: so before the sealed phase.
-import torch._dynamo  # noqa: F401
-
 from workers.seal.write_guard import writes_refused
 
 NOWHERE: Final = "/dev/null/sealed"

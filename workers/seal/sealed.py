@@ -34,7 +34,6 @@ from app.accounting.guarantees import ExactGuarantee, Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.examples import Examples, Records
-from workers.distributed.orders import Order
 from workers.distributed.team import ALONE, Team
 from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.descent import Descent
@@ -131,7 +130,6 @@ class Sealed:
         """
         held = self._require_held()
         held.origin = _Origin.OTHER
-        held.network.team.announce(Order.LOAD)
         self._inside("loading", lambda: held.network.load(tensors))
 
     def train(
@@ -148,7 +146,6 @@ class Sealed:
             RunFailedError: there are no examples, or training diverged.
         """
         held = self._require_held()
-        held.network.team.announce(Order.TRAIN)
         fresh = held.origin is _Origin.FRESH
         held.origin = _Origin.TRAINED_HERE if fresh else _Origin.OTHER
         report = from_caller(on_progress)
@@ -261,7 +258,6 @@ class Sealed:
             RunFailedError: there are no records to train on.
         """
         held = self._require_held()
-        held.network.team.announce(Order.UNLEARN)
         run = self._inside(
             "the noisy phase",
             lambda: run_noisy_phase(

@@ -1,22 +1,16 @@
-"""A task whose records are another random variant of themselves at every visit in training."""
+"""Records that are another random variant of themselves at every visit in training."""
 
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from app.domain.tasks.augmentation import FLIP, NOISE, SHIFT, Augmentation
-from workers.tasks.task import INPUTS, Batch, Forward, Task
-
-
-def visited(task: Task, batch: Batch) -> Batch:
-    """Return what a step of training sees of a batch: random variants, if its task makes some."""
-    augment: Callable[[Batch], Batch] | None = getattr(task, "augment", None)
-    return batch if augment is None else augment(batch)
+from workers.tasks.task import INPUTS, Batch
 
 
 def draw_afresh() -> None:
@@ -30,43 +24,24 @@ def draw_afresh() -> None:
     np.random.seed()  # noqa: NPY002 - for networks that use it
 
 
+@dataclass(frozen=True, kw_only=True)
 class Augmented:
-    """A built-in task with augmentations of its inputs.
+    """What built-in tasks have in common.
 
-    Args:
-        task: what is learned.
-        augmentations: carried out in their order.
+    Attributes:
+        augmentations: of the inputs in training, carried out in their order.
     """
 
-    def __init__(self, task: Task, augmentations: Sequence[Augmentation]) -> None:
-        self._task = task
-        self._augmentations = tuple(augmentations)
-
-    @property
-    def headline(self) -> str:
-        """Return the task's."""
-        return self._task.headline
+    augmentations: Sequence[Augmentation] = ()
 
     def augment(self, batch: Batch) -> Batch:
         """Return a random variant of each record, by numbers of torch's own generator."""
+        if not self.augmentations:
+            return batch
         inputs = batch[INPUTS]
-        for each in self._augmentations:
+        for each in self.augmentations:
             inputs = _VARIANTS[each.name](inputs, each.amount)
         return batch | {INPUTS: inputs}
-
-    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
-        """Return the loss of each record as it is, [n]."""
-        return self._task.loss(module, batch)
-
-    def predict(self, module: Forward, batch: Batch) -> Batch:
-        """Return the predictions for each record as it is."""
-        return self._task.predict(module, batch)
-
-    def metrics(
-        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
-        """Return the task's figures."""
-        return self._task.metrics(predictions, batch)
 
 
 def _flipped(inputs: torch.Tensor, _: float) -> torch.Tensor:

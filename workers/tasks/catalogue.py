@@ -15,7 +15,6 @@ from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 from workers.data.forms import FeatureForm
-from workers.tasks.augmented import Augmented
 from workers.tasks.classification import Classification
 from workers.tasks.custom import CustomTask
 from workers.tasks.encoding import Encoded, encode
@@ -48,20 +47,17 @@ def task_of(
     """
     if isinstance(spec, CustomSpec):
         return CustomTask(spec, allowed=allowed, in_full=in_full)
-    task = _built_in(spec, calibrated=calibrated)
-    return Augmented(task, spec.augment) if spec.augment else task
-
-
-def _built_in(spec: TaskSpec, *, calibrated: bool) -> Task:
+    augment = spec.augment
     match spec:
-        case ClassificationSpec():
-            return Classification(spec.class_weights, spec.label_smoothing, calibrated)
-        case MultiLabelSpec():
-            return MultiLabel(spec.class_weights, spec.label_smoothing, calibrated)
+        case ClassificationSpec() | MultiLabelSpec():
+            kind = Classification if isinstance(spec, ClassificationSpec) else MultiLabel
+            weights, smoothing = spec.class_weights, spec.label_smoothing
+            return kind(weights, smoothing, calibrated, augmentations=augment)
         case RegressionSpec():
-            return Regression(spec.loss, spec.threshold, spec.quantile, spec.in_units)
+            of_error = (spec.loss, spec.threshold, spec.quantile)
+            return Regression(*of_error, spec.in_units, augmentations=augment)
         case LanguageModelSpec():
-            return LanguageModel(spec.padding)
+            return LanguageModel(spec.padding, augmentations=augment)
     raise TypeError(f"{type(spec).__name__} has no task")
 
 

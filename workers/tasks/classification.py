@@ -1,19 +1,18 @@
 """Classification: one class a record."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from workers.tasks import metrics
-from workers.tasks.task import INPUTS, TARGET, Batch, Forward, weighted
+from workers.tasks.augmented import Augmented
+from workers.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Augmented):
     """Softmax cross-entropy over classes: logits [n, classes], targets int64 [n].
 
     Attributes:
@@ -42,9 +41,7 @@ class Classification:
         """Return ``probabilities`` [n, classes]."""
         return {"probabilities": module(batch[INPUTS]).softmax(dim=1)}
 
-    def metrics(
-        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
         """Return accuracy, macro F1, calibration error and, of two classes, AUC."""
         probabilities, target = predictions["probabilities"], batch[TARGET]
         return metrics.of_classes(probabilities, target, calibrated=self.calibrated)

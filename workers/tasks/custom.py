@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.domain.errors import RunFailedError
 from app.domain.tasks.custom import CustomSpec
 from workers.networks.operator_code import called, imported
-from workers.tasks.task import INPUTS, Batch, Forward
+from workers.tasks.task import INPUTS, Arrays, Batch, Forward
 
 Encoded = dict[str, NDArray[Any]]
 SAMPLES: Final = 16
@@ -167,9 +167,7 @@ class CustomTask:
         """Return the class's predictions, [n, …] by name."""
         return dict(self._task.predict(module, batch))
 
-    def metrics(
-        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
         """Return the class's figures."""
         found = self._called("metrics", predictions, batch)
         return {str(name): float(value) for name, value in dict(found).items()}

@@ -1,21 +1,20 @@
 """Language models: the next token at every place of a text."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
-from workers.tasks.task import INPUTS, Batch, Forward, weighted
+from workers.tasks.augmented import Augmented
+from workers.tasks.task import INPUTS, Arrays, Batch, Forward, weighted
 
 _IGNORED: Final = -100
 
 
 @dataclass(frozen=True)
-class LanguageModel:
+class LanguageModel(Augmented):
     """Cross-entropy of each next token, averaged over a record's tokens: int64 [n, places].
 
     A record's loss is the mean over its own tokens, so that long texts count no more than short
@@ -45,12 +44,8 @@ class LanguageModel:
             "tokens": predicted.sum(dim=1),
         }
 
-    def metrics(
-        self,
-        predictions: Mapping[str, NDArray[Any]],
-        batch: Mapping[str, NDArray[Any]],  # noqa: ARG002 - the text is its own target
-    ) -> dict[str, float]:
-        """Return perplexity over all tokens, if there is one."""
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:  # noqa: ARG002
+        """Return perplexity over all tokens, if there is one; the text is its own target."""
         tokens = int(predictions["tokens"].sum())
         if not tokens:
             return {}

@@ -1,19 +1,17 @@
 """Multi-label classification: any number of labels a record."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from workers.tasks import metrics
-from workers.tasks.task import INPUTS, TARGET, Batch, Forward, weighted
+from workers.tasks.augmented import Augmented
+from workers.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class MultiLabel(Augmented):
     """Logistic loss per label, added up: logits [n, labels], targets 0 or 1 of the same shape.
 
     Attributes:
@@ -42,9 +40,7 @@ class MultiLabel:
         """Return ``probabilities`` [n, labels]."""
         return {"probabilities": module(batch[INPUTS]).sigmoid()}
 
-    def metrics(
-        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
         """Return accuracy over all labels and over whole records, macro F1, AUC, calibration."""
         probabilities, target = predictions["probabilities"], batch[TARGET]
         return metrics.of_labels(probabilities, target, calibrated=self.calibrated)

@@ -1,16 +1,16 @@
 """Regression: one or more numbers a record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import huber_loss, mse_loss
 
 from workers.tasks import metrics
-from workers.tasks.task import INPUTS, TARGET, Batch, Forward, weighted
+from workers.tasks.augmented import Augmented
+from workers.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
 
 SQUARED, HUBER, QUANTILE = "squared", "huber", "quantile"
 
@@ -20,7 +20,7 @@ def _as_they_are(outputs: Any) -> Any:  # noqa: ANN401 - arrays of NumPy and of 
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Augmented):
     """Half the squared error, Huber's or the quantile loss, added up over targets [n, targets].
 
     Attributes:
@@ -53,9 +53,7 @@ class Regression:
         """Return ``numbers`` in the targets' units, float64 [n, targets]."""
         return {"numbers": self.in_units(module(batch[INPUTS]).to(torch.float64))}
 
-    def metrics(
-        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
         """Return mean absolute error, root mean squared error, both in units, and R²."""
         targets = self.in_units(batch[TARGET].astype(np.float64))
         return metrics.of_numbers(predictions["numbers"], targets)

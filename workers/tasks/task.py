@@ -1,6 +1,6 @@
 """A task: what a model is to learn from encoded records."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 Batch = dict[str, torch.Tensor]
 """Tensors of records by name, each [n, …]; row i is of record i alone."""
+Arrays = Mapping[str, NDArray[Any]]
+"""The same of many records, in NumPy."""
 Forward = Callable[..., Any]
 """A network: a module, or one whose arithmetic is chosen around it."""
 
@@ -23,16 +25,22 @@ class Task(Protocol):
     def headline(self) -> str:
         """Return the name of the metric that is shown first."""
 
+    def augment(self, batch: Batch) -> Batch:
+        """Return what a step of training sees of a batch, which may be random variants."""
+
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
         """Return the loss of each record, [n], differentiable."""
 
     def predict(self, module: Forward, batch: Batch) -> Batch:
         """Return what a user wants to know of each record: tensors [n, …] by name."""
 
-    def metrics(
-        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
         """Return figures of many records' predictions; one that is not defined is left out."""
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Return several batches as one."""
+    return {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
 
 
 def weighted(losses: torch.Tensor, batch: Batch) -> torch.Tensor:

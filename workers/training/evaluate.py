@@ -1,18 +1,17 @@
 """Evaluates a network on held-out examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.data.examples import Records
 from workers.distributed.team import ALONE, Team
-from workers.tasks.task import INPUTS, Batch, Task
+from workers.tasks.task import INPUTS, Arrays, Batch, Task, joined
 
 EVALUATION_BATCH = 1024
 _NONE: Final = "there are no held-out records to evaluate on"
@@ -61,7 +60,7 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
             targets.append(_on_cpu({name: batch[name] for name in batch if name != INPUTS}))
     if not losses:
         raise RunFailedError(_NONE)
-    metrics = task.metrics(_joined(predictions), _joined(targets))
+    metrics = task.metrics(_arrays(joined(predictions)), _arrays(joined(targets)))
     every = torch.cat(losses)
     return Evaluation(
         metrics=metrics,
@@ -87,8 +86,8 @@ def mean_loss(module: nn.Module, task: Task, examples: Records, team: Team = ALO
     return float(found)
 
 
-def _joined(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
-    return {name: torch.cat([each[name] for each in batches]).numpy() for name in batches[0]}
+def _arrays(batch: Batch) -> Arrays:
+    return {name: each.numpy() for name, each in batch.items()}
 
 
 def _on_cpu(batch: Batch) -> Batch:

@@ -80,10 +80,9 @@ class FixedBatches:
         position: int = 0,
         loss_bound: float | None = None,
     ) -> None:
-        order = np.argsort(batch_of, kind="stable")
-        sizes = np.bincount(batch_of, minlength=batches)
-        self._pieces = examples.cut(order, sizes.tolist())
-        self._batches = batches
+        self._examples = examples
+        self._order = np.argsort(batch_of, kind="stable")
+        self._sizes = np.bincount(batch_of, minlength=batches).tolist()
         self.micro_batches = 1  # a gradient's rounding is accounted for as one sum
         self._batch_size = batch_size
         self._next = position % batches
@@ -91,15 +90,18 @@ class FixedBatches:
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
         """Yield batches, continuing where the last call stopped."""
-        for batch in self._pieces.cycle(self._next, device=device):
-            self._next = (self._next + 1) % self._batches
+        for batch in self._from(self._next, device):
+            self._next = (self._next + 1) % len(self._sizes)
             yield batch
 
     def once(self, device: torch.device) -> Iterator[Batch]:
         """Yield every non-empty batch once."""
-        for batch in islice(self._pieces.cycle(0, device=device), self._batches):
+        for batch in islice(self._from(0, device), len(self._sizes)):
             if len(batch[INPUTS]):
                 yield batch
+
+    def _from(self, first: int, device: torch.device) -> Iterator[Batch]:
+        return self._examples.cycle(self._order, self._sizes, first, device=device)
 
     def objective(self, losses: torch.Tensor) -> torch.Tensor:
         """Return the sum divided by ``batch_size``."""

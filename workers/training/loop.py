@@ -1,23 +1,24 @@
 """Training without noise: initially, and again once the target is met."""
 
+import gc
+import math
 from collections.abc import Callable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.data.examples import Records
-from workers.distributed.team import ALONE, Team
-from workers.networks.flat import FlatParameters
-from workers.tasks.augmented import draw_afresh, visited
-from workers.tasks.task import Task
+from workers.tasks.augmented import draw_afresh
 from workers.training.evaluate import mean_loss
 from workers.training.gradients import add_gradient
 from workers.training.optimizers import Schedule
-from workers.training.patience import Patience
-from workers.training.updates import trained_by, updating
+from workers.training.updates import updating
+
+if TYPE_CHECKING:
+    from workers.networks.network import Network
 
 TrainingProgress = Callable[[int, int, torch.Tensor], None]
 """Step taken (from 1), all steps, and the batch's mean loss as a detached 0-dim tensor.
@@ -31,53 +32,52 @@ _STEPS_BETWEEN_CHECKS = 32
 
 
 def train(
-    module: nn.Module,
-    task: Task,
+    network: "Network",
     examples: Records,
     recipe: TrainingRecipe,
     *,
     epochs: float,
     held_out: Records | None = None,
     on_progress: TrainingProgress | None = None,
-    flat: FlatParameters | None = None,
-    team: Team = ALONE,
 ) -> int:
-    """Minimise the mean loss of ``examples`` with a fresh optimiser; return the steps taken.
+    """Train without noise and with a fresh optimiser; return the steps taken.
 
-    What network and task draw, as for dropout, starts at fresh seeds from the operating system, so
-    that it says nothing of what was trained before.
+    What is minimised is the mean loss. What network and task draw, as for dropout, starts at fresh
+    seeds from the operating system, so that it says nothing of what was trained before.
 
     Args:
-        module: trained in place, on its own device; left in training mode.
-        task: whose loss.
-        examples: at least one.
+        network: trained in place, on its own device; left in training mode.
+        examples: at least one; of several processes, the leading one's count.
         recipe: ``recipe.epochs`` is not used.
         epochs: passes over the examples, fractions allowed; the schedule spans exactly these.
-        held_out: records that the recipe's ``patience`` looks at; None trains all epochs.
+        held_out: records that the recipe's ``patience`` looks at, only outside of the seal; None
+            trains all epochs.
         on_progress: called after each step; its exceptions end the training.
-        flat: the module's parameters, where several processes divide them.
-        team: these processes; the leading one's weights, examples and held-out records count.
 
     Raises:
         RunFailedError: there are no examples, a group of the recipe has no parameter, or the loss
             or a weight stopped being finite.
+        PlanError: the network changed its base.
     """
+    module, task, team = network.module, network.task, network.team
     per_epoch = examples.steps_per_epoch(recipe.batch_size)
     steps = round(epochs * per_epoch)
     if steps < 1:
         return 0
-    device = next(module.parameters()).device
+    device = network.flat.device
     loss_sum = torch.zeros((), device=device)
-    patience = _patience(module, task, recipe, held_out, team)
+    patience = None
+    if recipe.patience is not None and held_out is not None and len(held_out):
+        patience = _Patience(network, held_out, recipe.patience)
     module.train()
     draw_afresh()
     epochs_of = examples.forever(recipe.batch_size, device=device)
-    with updating(module, flat, recipe, team) as update:
+    with updating(network, recipe) as update:
         schedule = Schedule(update.optimizer, recipe, steps)
         dealt = team.deal(islice(epochs_of, steps), recipe.micro_batches)
         for step, parts in enumerate(dealt, start=1):
             update.begin()
-            seen = ((visited(task, part), share) for part, share in parts)
+            seen = ((task.augment(part), share) for part, share in parts)
             loss = team.total(add_gradient(module, task, seen, precision=recipe.precision))
             schedule.begin(step)
             update.finish()
@@ -90,17 +90,47 @@ def train(
                 break
     if patience is not None:
         patience.restore()
-    for tensor in trained_by(update.optimizer):
+    for tensor in update.trained:
         _require_finite(tensor.detach().sum())
+    network.require_base()
+    if team.devices > 1:
+        del update
+        gc.collect()  # PyTorch's frames may refer to the optimiser, and so to its state
     return step
 
 
-def _patience(
-    module: nn.Module, task: Task, recipe: TrainingRecipe, held_out: Records | None, team: Team
-) -> Patience | None:
-    if recipe.patience is None or held_out is None or len(held_out) == 0:
-        return None
-    return Patience(module, lambda: mean_loss(module, task, held_out, team), recipe.patience)
+class _Patience:
+    """The best weights so far, and how long ago that was.
+
+    Training ends when held-out records say that it does not help any more; ``epochs`` says how many
+    in a row may bring nothing better. It is outside of the seal, and the records are retained.
+    """
+
+    def __init__(self, network: "Network", held_out: Records, epochs: int) -> None:
+        self._network, self._held_out = network, held_out
+        self._epochs = epochs
+        self._smallest = math.inf
+        self._best: dict[str, torch.Tensor] = {}
+        self._in_vain = 0
+
+    def exhausted(self) -> bool:
+        """Look at the weights after an epoch; return whether training should end."""
+        network = self._network
+        found = mean_loss(network.module, network.task, self._held_out, network.team)
+        if found < self._smallest:
+            self._smallest, self._in_vain = found, 0
+            state = network.module.state_dict()
+            self._best = {name: each.clone() for name, each in state.items()}
+        else:
+            self._in_vain += 1
+        return self._in_vain >= self._epochs
+
+    def restore(self) -> None:
+        """Give the module its best weights and statistics; none if no epoch was looked at."""
+        own = self._network.module.state_dict()
+        with torch.no_grad():
+            for name, tensor in self._best.items():
+                own[name].copy_(tensor)
 
 
 def _require_finite(number: torch.Tensor) -> None:

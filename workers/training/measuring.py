@@ -1,6 +1,6 @@
 """What a run measures of its result, outside of the guarantee."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.certificates.membership_attack import measured_audit, unmeasured_audit
@@ -43,10 +43,18 @@ def noise_curve(
     return {"noise_curve": [released, *certified.noise_curve(data.held_out, noise_std=noise_std)]}
 
 
-def audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
-    """Return the certificate's ``audit`` field; the seal kept the first figure."""
-    counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
-    if certified is None or certified.auc_before is None:
+def audit(
+    data: RunData, before: float | None, attack: Callable[..., float] | None
+) -> dict[str, Any]:
+    """Return the certificate's ``audit`` field.
+
+    Args:
+        data: of the run.
+        before: the strength of the attack before the run; None if it was not measured.
+        attack: measures it now.
+    """
+    records = {"forgotten": data.forgotten, "held_out": data.held_out}
+    counts = {name: len(each) for name, each in records.items()}
+    if before is None or attack is None:
         return unmeasured_audit(**counts)
-    after = certified.membership_auc(forgotten=data.forgotten, held_out=data.held_out)
-    return measured_audit(auc_before=certified.auc_before, auc_after=after, **counts)
+    return measured_audit(auc_before=before, auc_after=attack(**records), **counts)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from app.domain.errors import RunFailedError
 from workers.data.examples import Records
 from workers.networks.network import Network
+from workers.tasks.metrics import area_under_roc
 from workers.training.evaluate import EVALUATION_BATCH, evaluating
 
 
@@ -35,18 +36,15 @@ def membership_auc(network: Network, *, forgotten: Records, held_out: Records) -
 def loss_threshold_auc(*, members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
     """Return the probability that a member's loss is below a non-member's; ties count half.
 
-    Mann and Whitney's U over the number of pairs. NaN counts as infinite.
+    NaN counts as infinite.
 
     Raises:
         RunFailedError: either is empty.
     """
     if not len(members) or not len(others):
         raise RunFailedError("a membership attack needs a forgotten and a held-out record")
-    members, others = (
-        np.nan_to_num(losses, nan=np.inf, posinf=np.inf) for losses in (members, np.sort(others))
-    )
-    not_above = sum(int(np.searchsorted(others, members, side).sum()) for side in ("left", "right"))
-    return 1 - not_above / (2 * len(members) * len(others))
+    members, others = (np.nan_to_num(each, nan=np.inf, posinf=np.inf) for each in (members, others))
+    return area_under_roc(above=others, below=members)
 
 
 def record_losses(network: Network, examples: Records) -> NDArray[np.float64]:

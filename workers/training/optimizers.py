@@ -1,5 +1,6 @@
 """Optimisers and schedules of a recipe, for training without noise or with privatised gradients."""
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,23 @@ from app.domain.recipes.recipe import TrainingRecipe
 # Smith and Topin 2018, arXiv 1708.07120, as ``torch.optim.lr_scheduler.OneCycleLR`` has it.
 _ONE_CYCLE_START: Final = 1 / 25
 _ONE_CYCLE_END: Final = _ONE_CYCLE_START / 10_000
+
+
+def _eager(kind: type[torch.optim.Optimizer]) -> type[Any]:
+    """Return an optimiser without what prepares it for ``torch.compile``, which takes a second.
+
+    Its methods import ``torch._dynamo``, which makes a folder; the sealed phase would refuse that.
+    """
+    own = {
+        "add_param_group": inspect.unwrap(kind.add_param_group),
+        "step": torch.no_grad()(inspect.unwrap(kind.step)),
+        "zero_grad": inspect.unwrap(kind.zero_grad),
+    }
+    return type(kind.__name__, (kind,), own)
+
+
+_SGD: Final = _eager(torch.optim.SGD)
+_ADAM_W: Final = _eager(torch.optim.AdamW)
 
 
 def optimizer_of(
@@ -44,17 +62,13 @@ def optimizer_of(
         for fields, names in zip([*own, {}], members, strict=True)
         if names
     ]
-    if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(
-            groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
-        )
-    return torch.optim.SGD(
-        groups,
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        fused=True,
+    rates = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": True}
+    optimizer: torch.optim.Optimizer = (
+        _ADAM_W(groups, **rates)
+        if recipe.optimizer == "adamw"
+        else _SGD(groups, momentum=recipe.momentum, **rates)
     )
+    return optimizer
 
 
 class Schedule:

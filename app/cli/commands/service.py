@@ -30,6 +30,7 @@ from app.locations import (
     opendsr_key_file,
 )
 from app.log import actor, signing_keys
+from app.processes.loading import uncollected
 from app.processes.python import python_command
 from app.processes.stopping import GRACE_S, StopSignal
 from app.processes.supervisor import Child, stop_with_supervisor, supervise
@@ -93,7 +94,8 @@ def _keep_running(settings: Settings) -> None:
 
 def serve() -> None:
     """Run only the API, at EXPUNGE_HOST and EXPUNGE_PORT."""
-    from app.cli import serving  # noqa: PLC0415 - slow to import, and no other command needs it
+    with uncollected():
+        from app.cli import serving  # noqa: PLC0415 - slow to import, and no other command needs it
 
     stop_with_supervisor()
     with errors_in_words():

@@ -28,6 +28,7 @@ from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers.data import examples as data_module
+from workers.data.examples import Examples
 from workers.data.loading import load_model
 from workers.ensembles import run as ensembles
 from workers.ensembles.helping import KIND
@@ -142,11 +143,12 @@ def test_a_concerned_member_is_one_that_never_had_the_records(trained, monkeypat
             for record in train[3:]
             if member_of(trained, record) == member
         ]
-        examples = model.form.examples(
+        examples = Examples.of(
+            model.form,
             {
                 "inputs": np.array([[i, -i] for i in sorted(numbers)], dtype=np.float32),
                 "target": np.array([i % 2 for i in sorted(numbers)]),
-            }
+            },
         )
         alone = Network(model.factory(trained.services.settings), device=torch.device("cpu"))
         alone.train(examples, model.recipe, epochs=model.recipe.epochs)

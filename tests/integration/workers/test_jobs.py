@@ -37,7 +37,7 @@ def failing(monkeypatch):
         def execute(services, lease):
             raise error
 
-        monkeypatch.setattr(jobs, "carry_out", execute)
+        monkeypatch.setattr(jobs, "execute", execute)
 
     return fail_with
 
@@ -107,7 +107,7 @@ def test_a_lost_lease_leaves_no_trace(workshop, monkeypatch):
             )
         raise errors.LeaseLostError("another worker holds it")
 
-    monkeypatch.setattr(jobs, "carry_out", execute)
+    monkeypatch.setattr(jobs, "execute", execute)
     jobs.execute_run(run_id)
     run = workshop.run(run_id)
     assert (run.state, run.attempt, run.failure_reason) == ("queued", 1, None)
@@ -203,7 +203,7 @@ def carried_out(monkeypatch):
         taken.append(lease.run_id)
         raise errors.RunFailedError("enough")
 
-    monkeypatch.setattr(jobs, "carry_out", execute)
+    monkeypatch.setattr(jobs, "execute", execute)
     return taken
 
 

@@ -37,6 +37,7 @@ from workers.leases.lease import Lease
 from workers.noise.generators import SecureNoise
 from workers.run import execute
 from workers.seal.sealed import Sealed
+from workers.training import lineage
 
 
 @pytest.fixture
@@ -343,10 +344,10 @@ def test_noise_and_weights_are_overwritten_however_the_run_ends(workshop, monkey
         seals.append(Sealed(*args, **kwargs))
         return seals[-1]
 
-    monkeypatch.setattr(run_module, "SecureNoise", Watched)
-    monkeypatch.setattr(run_module, "Sealed", watched)
+    monkeypatch.setattr(lineage, "SecureNoise", Watched)
+    monkeypatch.setattr(lineage, "Sealed", watched)
     if fails:
-        monkeypatch.setattr(run_module, "rule_of", lambda _: 1 / 0)
+        monkeypatch.setattr(lineage, "rule_of", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             carry_out(workshop)
     else:

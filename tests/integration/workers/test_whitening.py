@@ -39,6 +39,7 @@ from tests.support.workshop import Workshop
 from workers import jobs
 from workers.commands.recompute import recompute
 from workers.data.backbone_loading import load_backbone, load_frozen
+from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
 from workers.data.whitening import Moments, whiten
 from workers.tasks.task import INPUTS, TARGET
@@ -104,8 +105,8 @@ def raw_features(workshop, numbers):
 
 
 def features_by(backbone, numbers):
-    records = FeatureForm.of(SCHEMA).examples(
-        {INPUTS: FEATURES[list(numbers)], TARGET: LABELS[list(numbers)]}
+    records = Examples.of(
+        FeatureForm.of(SCHEMA), {INPUTS: FEATURES[list(numbers)], TARGET: LABELS[list(numbers)]}
     )
     return np.concatenate(
         [part.numpy() for part in backbone.features(records, device=choose_device())]

@@ -17,7 +17,7 @@ from app.domain.schema import FeatureSchema
 from tests.support.operators import PACKAGE, operators_package
 from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
 from workers.data.backbone_loading import load_backbone
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.networks.architectures import build
 from workers.networks.network import Network
 

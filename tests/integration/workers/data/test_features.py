@@ -20,6 +20,7 @@ from tests.support.workshop import RECORDS, Workshop
 from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_backbone
+from workers.data.examples import Examples
 from workers.data.features import FeatureReader
 from workers.data.forms import FeatureForm
 from workers.data.part import Part, features_and_label
@@ -199,7 +200,7 @@ def test_weights_that_take_the_place_of_lost_ones_make_their_own_features(
     present = loaded(services)
     (part,) = read(workshop, present)
     raw = np.array([[i, -i] for i in range(RECORDS)], dtype=np.float32)
-    seen = FORM.examples({INPUTS: raw, TARGET: np.zeros(RECORDS, int)})
+    seen = Examples.of(FORM, {INPUTS: raw, TARGET: np.zeros(RECORDS, int)})
     expected = np.concatenate(list(present.stored(seen, device=choose_device())))
     np.testing.assert_array_equal(part.tensors[INPUTS], expected)
     assert sum(computed) == 3 * RECORDS + RECORDS

@@ -15,10 +15,10 @@ from app.tracing.spans import place_of_request
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
 from tests.support.workshop import DATASET, Workshop
-from workers import run as run_module
 from workers.dispatcher import Dispatcher
 from workers.leases.lease import Lease
 from workers.queue import open_queue
+from workers.training import lineage
 
 OF_A_RUN = ["loading", "unlearning", "fine_tuning", "evaluating", "publishing"]
 WAY = ["forget request", "plan", "enqueue", "run", *OF_A_RUN, "erase"]
@@ -129,8 +129,8 @@ def test_attempts_that_fail_tell_the_type_and_no_value(trained, spans, work, mon
             raise RuntimeError(f"{record} is [0.25, 1.5]")
         return real(plan)
 
-    real = run_module.rule_of
-    monkeypatch.setattr(run_module, "rule_of", break_twice)
+    real = lineage.rule_of
+    monkeypatch.setattr(lineage, "rule_of", break_twice)
     request_id = trained.forget(record)
     work()
     until(lambda: (work(), trained.request(request_id).state)[1] == "completed")

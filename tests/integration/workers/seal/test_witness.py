@@ -15,6 +15,7 @@ from tests.support.digits import DATASET, digits_parquet, head
 from workers import run
 from workers.noise.generators import SecureNoise
 from workers.seal.witness import require_drawn
+from workers.training import lineage
 
 SIZE = 65
 RECIPE = {
@@ -112,7 +113,7 @@ def test_the_service_publishes_nothing_of_a_run_whose_source_was_silent(
     work: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "SecureNoise", _Silent)
+    monkeypatch.setattr(lineage, "SecureNoise", _Silent)
     api.post("/v1/datasets", json=DATASET)
     api.put("/v1/datasets/digits/records", content=digits_parquet())
     api.post("/v1/models", json=head("silent", mechanism="tracked_release"))
@@ -128,7 +129,7 @@ def test_the_worker_refuses_a_bundle_that_the_offline_verifier_refuses(
 ) -> None:
     """Its own count differs from what the parameters say: the verifier finds that, too."""
     monkeypatch.setattr(run, "require_drawn", lambda *_, **__: None)
-    monkeypatch.setattr(run, "SecureNoise", _Silent)
+    monkeypatch.setattr(lineage, "SecureNoise", _Silent)
     api.post("/v1/datasets", json=DATASET)
     api.put("/v1/datasets/digits/records", content=digits_parquet())
     api.post("/v1/models", json=head("contradicted", mechanism="tracked_release"))

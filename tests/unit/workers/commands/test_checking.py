@@ -105,8 +105,10 @@ def test_a_text_network_works_with_dp_sgd(monkeypatch):
 
 def test_of_an_ensemble_a_member_is_tried(monkeypatch):
     asked = order(monkeypatch, Tied)
-    ensemble = ArchitectureSpec("ensemble", members=3, of=asked.architecture)
-    found = {each.subject: each for each in findings(replace(asked, architecture=ensemble))}
+    described = asked.description
+    ensemble = ArchitectureSpec("ensemble", members=3, of=described.architecture)
+    asked = replace(asked, description=replace(described, architecture=ensemble))
+    found = {each.subject: each for each in findings(asked)}
     assert found["network"].detail.startswith("Tied")
     assert found["sharded_retraining"].outcome == "works"
     assert {found[name].outcome for name in MECHANISMS.keys() - {"sharded_retraining"}} == {

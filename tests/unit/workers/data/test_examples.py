@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from app.domain.errors import RunFailedError
-from workers.data.forms import classified
+from workers.data.examples import classified
 
 CPU = torch.device("cpu")
 

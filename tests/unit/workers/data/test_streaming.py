@@ -14,8 +14,7 @@ from app.domain.errors import GoneError, LeaseLostError, ObjectStoreError, RunFa
 from workers.data.forms import FeatureForm
 from workers.data.part import Part
 from workers.data.selecting import Selected
-from workers.data.streaming import Streamed
-from workers.data.survey import Survey
+from workers.data.streaming import Streamed, Survey
 from workers.tasks.task import INPUTS, TARGET
 from workers.training.feeds import FixedBatches, RandomBatches
 

@@ -12,7 +12,7 @@ from app.accounting.precision import grid_of
 from app.domain.errors import LeaseLostError, ParameterError, PlanError
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.dp_sgd import training as private
 from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.networks.network import Network

@@ -25,7 +25,10 @@ def over(features, **more):
 
 
 def equal(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(one.arrays(), other.arrays(), strict=True))
+    return all(
+        np.array_equal(a, b)
+        for a, b in zip(one.named().values(), other.named().values(), strict=True)
+    )
 
 
 def schema(**changes):

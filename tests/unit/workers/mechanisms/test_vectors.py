@@ -7,7 +7,8 @@ import mpmath
 import pytest
 import torch
 
-from workers.mechanisms.vectors import WHOLE, clip_, move_, pieces, shrinkage
+from workers.distributed.team import ALONE
+from workers.mechanisms.vectors import clip_, move_, pieces, shrinkage
 
 SIZES = [1, 3, 1000, 100_000]
 
@@ -31,9 +32,9 @@ def test_a_clipped_vector_never_exceeds_the_norm(size, dtype):
     for exponent in (-10.0, 0.0, 3.0, 18.0):
         vector = numbers(size, size, dtype) * 10**exponent
         clip_norm = float(vector.double().norm()) * 0.7
-        factor = shrinkage(vector, clip_norm, WHOLE)
+        factor = shrinkage(vector, clip_norm, ALONE)
         assert clip_norm * (1 - 1e-6) < float((factor * vector.double()).norm()) <= clip_norm
-        clip_(vector, clip_norm, WHOLE)
+        clip_(vector, clip_norm, ALONE)
         assert clip_norm * (1 - 1e-6) < float(vector.double().norm()) <= clip_norm
 
 
@@ -44,14 +45,14 @@ def test_a_clipped_vector_is_near_the_exact_projection(size):
     with mpmath.workprec(200):
         norm = mpmath.sqrt(mpmath.mpf(squares.numerator) / squares.denominator)
         exact = mpmath.mpf(0.3) * (1 - mpmath.mpf(2) ** -22) / norm
-        assert abs(shrinkage(vector, 0.3, WHOLE) / exact - 1) <= 2.0**-38
+        assert abs(shrinkage(vector, 0.3, ALONE) / exact - 1) <= 2.0**-38
 
 
 def test_a_vector_within_its_clip_is_left_as_it_is():
     vector = numbers(1000)
     before = vector.clone()
-    assert shrinkage(vector, 1e3, WHOLE) == 1.0
-    clip_(vector, 1e3, WHOLE)
+    assert shrinkage(vector, 1e3, ALONE) == 1.0
+    clip_(vector, 1e3, ALONE)
     assert torch.equal(vector, before)
 
 
@@ -59,8 +60,8 @@ def test_a_vector_within_its_clip_is_left_as_it_is():
 def test_what_is_not_finite_is_clipped_to_zero(value):
     vector = torch.ones(40_000)
     vector[20_000] = value
-    assert shrinkage(vector, 1e9, WHOLE) == 0.0
-    clip_(vector, 1e9, WHOLE)
+    assert shrinkage(vector, 1e9, ALONE) == 0.0
+    clip_(vector, 1e9, ALONE)
     assert not vector.any()
 
 

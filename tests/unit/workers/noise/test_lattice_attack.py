@@ -22,7 +22,7 @@ from torch import nn
 from app.accounting import gaussian, gradient_clipping, output_perturbation
 from app.accounting.precision import grid_of
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.data.forms import classified
+from workers.data.examples import classified
 from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent, DescentRule

@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.networks.network import Network
 from workers.tasks.classification import CLASSIFICATION
 from workers.training.gradients import add_gradient, parts_of
-from workers.training.loop import train
 
 
 class Watched(nn.Module):
@@ -80,7 +80,7 @@ def test_a_clip_bounds_each_step_and_accumulates_before_it(digits):
     )
     module = Watched()
     before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    train(module, CLASSIFICATION, digits, clipped, epochs=1)
+    Network(lambda: module, device=torch.device("cpu")).train(digits, clipped, epochs=1)
     moved = nn.utils.parameters_to_vector(module.parameters()).detach() - before
     assert float(moved.norm()) == pytest.approx(1e-3, rel=1e-2)
     assert len(module.seen) == 4

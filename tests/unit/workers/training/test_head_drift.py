@@ -13,6 +13,7 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import WeightColumn
+from workers.data.examples import Examples
 from workers.mechanisms.descent import Descent
 from workers.networks.linear_head import LinearHead
 from workers.tasks.catalogue import form_of, task_of
@@ -54,7 +55,7 @@ def trained(spec, recipe, kept):
     )
     task = task_of(spec)
     feed = FixedBatches(
-        form_of(spec, task, schema).examples(tensors(spec, kept)),
+        Examples.of(form_of(spec, task, schema), tensors(spec, kept)),
         np.arange(kept) // BATCH,
         batches=RECORDS // BATCH,
         batch_size=BATCH,

@@ -13,16 +13,21 @@ from app.domain.recipes.groups import ParameterGroup
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.tasks import catalogue
 from workers.data.examples import Examples
+from workers.networks.network import Network
 from workers.tasks.catalogue import task_of
 from workers.tasks.classification import CLASSIFICATION
-from workers.training import updates
+from workers.training import optimizers, updates
 from workers.training.evaluate import evaluate, mean_loss
-from workers.training.loop import train
 
 
 def mlp():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def train(module, examples, recipe, **more):
+    network = Network(lambda: module, device=torch.device("cpu"))
+    return network.train(examples, recipe, **more)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ def mlp():
 )
 def test_training_learns_digits(recipe, digits, held_out):
     module = mlp()
-    train(module, CLASSIFICATION, digits, recipe, epochs=10)
+    train(module, digits, recipe, epochs=10)
     result = evaluate(module, CLASSIFICATION, held_out)
     assert result.metrics["accuracy"] > 0.88
     assert result.mean_loss < 0.5
@@ -49,7 +54,6 @@ def test_progress_reports_each_step_and_epochs_may_be_fractions(digits):
     recipe, seen = TrainingRecipe(batch_size=100), []
     steps = train(
         mlp(),
-        CLASSIFICATION,
         digits,
         recipe,
         epochs=1.25,
@@ -63,20 +67,20 @@ def test_progress_reports_each_step_and_epochs_may_be_fractions(digits):
 def test_no_epochs_change_nothing(digits):
     module = mlp()
     before = [tensor.clone() for tensor in module.parameters()]
-    assert train(module, CLASSIFICATION, digits, TrainingRecipe(), epochs=0) == 0
+    assert train(module, digits, TrainingRecipe(), epochs=0) == 0
     assert all(map(torch.equal, before, module.parameters()))
 
 
 @pytest.mark.parametrize("epochs", [0.1, 0.2, 0.3, 1])
 def test_one_cycle_rises_to_the_peak_and_falls(digits, epochs, monkeypatch):
     rates = []
-    step = torch.optim.SGD.step
+    step = optimizers._SGD.step
     monkeypatch.setattr(
-        torch.optim.SGD,
+        optimizers._SGD,
         "step",
         lambda self: (rates.append(self.param_groups[0]["lr"]), step(self))[1],
     )
-    steps = train(mlp(), CLASSIFICATION, digits, TrainingRecipe(batch_size=100), epochs=epochs)
+    steps = train(mlp(), digits, TrainingRecipe(batch_size=100), epochs=epochs)
     assert len(rates) == steps
     assert min(rates) > 0.001
     assert max(rates) <= 0.1
@@ -89,7 +93,7 @@ def test_one_cycle_rises_to_the_peak_and_falls(digits, epochs, monkeypatch):
 def test_divergence_is_an_error_that_says_what_to_do(digits):
     recipe = TrainingRecipe(learning_rate=1e30, schedule="constant", momentum=0.0)
     with pytest.raises(RunFailedError, match="lower learning_rate"):
-        train(mlp(), CLASSIFICATION, digits, recipe, epochs=2)
+        train(mlp(), digits, recipe, epochs=2)
 
 
 def test_divergence_ends_the_training_early(digits):
@@ -98,7 +102,6 @@ def test_divergence_ends_the_training_early(digits):
     with pytest.raises(RunFailedError):
         train(
             mlp(),
-            CLASSIFICATION,
             digits,
             recipe,
             epochs=2,
@@ -110,13 +113,12 @@ def test_divergence_ends_the_training_early(digits):
 def test_a_last_step_that_breaks_the_weights_is_noticed(digits):
     recipe = TrainingRecipe(learning_rate=1e39, schedule="constant", batch_size=1000)
     with pytest.raises(RunFailedError, match="lower learning_rate"):
-        train(mlp(), CLASSIFICATION, digits, recipe, epochs=1)
+        train(mlp(), digits, recipe, epochs=1)
 
 
 def test_batch_norm_survives_one_example_more_than_the_batch(digits):
     train(
         mlp(),
-        CLASSIFICATION,
         digits.select(np.arange(129)),
         TrainingRecipe(batch_size=128),
         epochs=2,
@@ -165,9 +167,9 @@ def test_gradients_and_the_optimisers_state_are_overwritten(digits, monkeypatch,
     recipe = TrainingRecipe(optimizer=optimizer, momentum=0.9, batch_size=300)
     if fails:
         with pytest.raises(KeyboardInterrupt):
-            train(module, CLASSIFICATION, digits, recipe, epochs=1, on_progress=report)
+            train(module, digits, recipe, epochs=1, on_progress=report)
     else:
-        train(module, CLASSIFICATION, digits, recipe, epochs=1, on_progress=report)
+        train(module, digits, recipe, epochs=1, on_progress=report)
     tensors = [tensor for tensor in kept[1:] if tensor is not None]
     assert len(tensors) >= 2 * len(list(module.parameters()))
     left = [t for t in tensors if t.any()]
@@ -189,7 +191,6 @@ def test_patience_ends_training_and_keeps_the_best_weights(digits, held_out):
 
     steps = train(
         module,
-        CLASSIFICATION,
         digits,
         recipe,
         epochs=200,
@@ -205,7 +206,7 @@ def test_patience_ends_training_and_keeps_the_best_weights(digits, held_out):
 def test_without_held_out_records_patience_looks_at_nothing(digits, held_out):
     recipe = TrainingRecipe(patience=1, batch_size=100)
     for nothing in (None, held_out.select(np.arange(0))):
-        steps = train(mlp(), CLASSIFICATION, digits, recipe, epochs=3, held_out=nothing)
+        steps = train(mlp(), digits, recipe, epochs=3, held_out=nothing)
         assert steps == 3 * digits.steps_per_epoch(100)
 
 
@@ -226,7 +227,8 @@ def test_what_a_network_draws_does_not_follow_from_what_was_drawn_before(digits)
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
-        train(Drawing(64, 10), task, digits, TrainingRecipe(batch_size=500), epochs=1)
+        network = Network(lambda: Drawing(64, 10), device=torch.device("cpu"), task=task)
+        network.train(digits, TrainingRecipe(batch_size=500), epochs=1)
         torch.manual_seed(0)
         variants.append(task.augment({"inputs": torch.zeros(2, 64)})["inputs"])
     first, second = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
