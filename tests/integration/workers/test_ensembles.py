@@ -171,6 +171,7 @@ def test_all_members_are_trained_with_a_new_training(trained):
     assert [each.trained_in for each in members(trained)] == [2] * MEMBERS
 
 
+@pytest.mark.slow  # it starts programs that import PyTorch
 def test_other_workers_train_members_too(workshop, monkeypatch):
     """The run's own worker waits for what another one, in a process of its own, has begun."""
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")

@@ -59,6 +59,7 @@ def _ask_for_a_subject(services: Services, workshop: Workshop) -> None:
         services.subject_requests.submit(session, asked, api_key_id=workshop.key_id)
 
 
+@pytest.mark.slow  # it tries every operation many times
 def test_answers_are_as_announced(operations: list[APIOperation], headers: dict[str, str]) -> None:
     for operation in operations:
         _call(operation, headers)

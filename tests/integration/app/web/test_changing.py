@@ -257,6 +257,7 @@ def test_figures_of_requests_and_runs(
     assert "This key may not see" in visitor_of(Scope.LOG_READ).get("/figures").text
 
 
+@pytest.mark.slow  # every page for every scope
 def test_no_page_has_a_button_that_its_key_may_not_press(
     visitor_of: VisitorOf, workshop: Workshop, subtests: pytest.Subtests
 ) -> None:

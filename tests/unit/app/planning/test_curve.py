@@ -35,7 +35,7 @@ def test_each_point_is_what_so_many_steps_are_worth(curve: list[tuple[int, float
 
     assert curve[-1][0] == 300
     assert len(curve) <= POINTS
-    for step, epsilon in curve:
+    for step, epsilon in (*curve[:3], *curve[3::9], curve[-1]):
         odometer = gradient_clipping.Odometer(initial_clip=1.0)
         size = gradient_clipping.step_size(gradient_clip=0.05, learning_rate=0.1, weight_decay=0.5)
         for _ in range(step):

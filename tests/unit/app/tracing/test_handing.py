@@ -85,6 +85,7 @@ def test_without_the_extra_a_service_that_is_to_send_traces_does_not_start(
         assert not handing.is_on()
 
 
+@pytest.mark.slow  # it starts programs that import PyTorch
 def test_processes_of_the_service_load_nothing_that_sends() -> None:
     """Redis' client imports the SDK's metrics where they are installed, and uses none."""
     code = (

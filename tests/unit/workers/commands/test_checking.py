@@ -134,13 +134,10 @@ def test_an_exception_in_the_seal_is_a_refusal(monkeypatch):
 
 @pytest.mark.parametrize(
     ("last", "width", "code"),
-    [
-        pytest.param(PLAIN, 8, 0, marks=pytest.mark.slow),
-        (PLAIN, 12, 1),
-        pytest.param(COMPILED, 8, 0, marks=pytest.mark.slow),
-    ],
+    [(PLAIN, 8, 0), (PLAIN, 12, 1), (COMPILED, 8, 0)],
     ids=["works", "fails", "compiled"],
 )
+@pytest.mark.slow  # it starts programs that import PyTorch
 def test_the_command_tells_by_its_exit_code(tmp_path, monkeypatch, last, width, code):
     (tmp_path / f"{PACKAGE}.py").write_text(SOURCE + last)
     command = [sys.executable, "-m", "app.cli", "model", "check", f"{PACKAGE}:build"]

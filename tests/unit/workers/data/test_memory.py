@@ -24,6 +24,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 20)
 """
 
 
+@pytest.mark.slow  # it starts programs that import PyTorch
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 def test_a_steps_memory_is_that_of_the_step_before() -> None:
     """A page that the kernel cleared for one step is not cleared for the next one again."""
