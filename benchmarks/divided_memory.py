@@ -5,7 +5,7 @@
 A deep network learns from made-up records, is released and forgets, by ``gradient_clipping``, in
 the worker's own entry over embedded servers in a temporary directory. Printed are, for each process
 of each run, the highest resident size (VmHWM) and the highest proportional size that was seen (PSS,
-ten times a second), where what several processes share is divided among them.
+twice a second), where what several processes share is divided among them.
 """
 
 import argparse
@@ -41,7 +41,7 @@ FACTORY: Final = "benchmarks.divided_memory:deep"
 _CLASSES: Final = 10
 _INPUTS: Final = 64
 _RECORDS: Final = 96
-_INTERVAL_S: Final = 0.1
+_INTERVAL_S: Final = 0.5
 _MIB: Final = 1 << 20
 
 
