@@ -75,6 +75,17 @@ def exclude(
             _certify(session, obligation, certificate_id)
 
 
+def fail_obligations(session: Session, run: RunRow, reason: str) -> None:
+    """End the obligations of a run that failed; of one that never began, all that it was due."""
+    owed = repository.obligations_of_run(session, run.id)
+    if run.forget_epoch is None:
+        owed = repository.obligations_of_model(session, run.model_id, (ObligationState.OPEN,))
+    with _unsettled(session, owed) as (_, unmet):
+        for obligation in unmet:
+            obligation.run_id, obligation.failure_reason = run.id, reason
+            enter(session, obligation, ObligationState.FAILED)
+
+
 def end_unmet(
     session: Session, obligations: Collection[ObligationRow], state: ObligationState, reason: str
 ) -> None:

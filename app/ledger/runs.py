@@ -13,14 +13,13 @@ from app.domain.states import (
     ACTIVE_RUN_STATES,
     HELD_RUN_STATES,
     RETRYABLE_RUN_STATES,
-    ObligationState,
     RunKind,
     RunState,
     WeightsSource,
 )
 from app.ledger import outbox, repository
 from app.ledger.obligations import (
-    end_unmet,
+    fail_obligations,
     reopen_obligations,
 )
 from app.ledger.tables import MemberTrainingRow, RunRow
@@ -149,9 +148,7 @@ def give_up_attempt(
         return
     end_run(session, row, RunState.FAILED, reason=reason)
     if row.kind != RunKind.TRAIN:
-        summary = reason.partition("\n")[0]
-        owed = repository.obligations_of_run(session, row.id)
-        end_unmet(session, owed, ObligationState.FAILED, summary)
+        fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
 

@@ -108,6 +108,25 @@ def test_a_run_whose_attempts_are_used_up_fails_with_its_reason(workshop: Worksh
     assert (request.state, request.failure_reason) == ("failed", "the worker died")
 
 
+def test_a_run_that_fails_before_it_begins_is_not_made_again_and_again(workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    requests = [workshop.forget(record) for record in workshop.split()[0][:2]]
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.give_up(held, "the factory is not allowed")
+
+    workshop.dispatch()
+
+    assert workshop.active_run() is None
+    for request_id in requests:
+        request = workshop.request(request_id)
+        assert (request.state, request.failure_reason) == ("failed", "the factory is not allowed")
+    runs.retry_run(workshop.services.database, held.run_id)
+    workshop.work()
+    assert all(workshop.request(each).state == "certified" for each in requests)
+
+
 def test_a_failed_request_succeeds_when_it_is_retried(workshop: Workshop) -> None:
     workshop.define()
     workshop.work()
