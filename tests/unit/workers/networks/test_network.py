@@ -62,3 +62,14 @@ def test_evaluating_with_more_noise_leaves_no_trace_of_it(digits, held_out):
     with pytest.raises(TypeError):
         network.evaluate_noisier(None, 1.0)
     assert torch.equal(network.flat.values, exact)
+
+
+def test_a_loaded_network_has_weights_and_statistics_of_the_one_that_was_saved(digits):
+    saved, loaded = (Network(factory, device=CPU) for _ in range(2))
+    saved.train(digits, TrainingRecipe(batch_size=100), epochs=1)
+    tensors = saved.tensors()
+    assert tensors["1.running_mean"].any()
+    loaded.load(tensors)
+    assert loaded.tensors().keys() == tensors.keys()
+    for name, tensor in loaded.tensors().items():
+        np.testing.assert_array_equal(tensor, tensors[name], err_msg=name)
