@@ -1,6 +1,7 @@
 """The API as an ASGI application."""
 
 import logging
+from importlib import import_module
 
 from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
@@ -9,26 +10,7 @@ from app import json_reading, schema
 from app.access.gate import Gate
 from app.access.rate_limits import Counters, limits_of
 from app.access.tokens import Tokens
-from app.api import (
-    audit,
-    backbones,
-    callbacks,
-    certificates,
-    datasets,
-    forget_requests,
-    forgetting,
-    imports,
-    keys,
-    log,
-    metrics,
-    models,
-    opendsr,
-    operations,
-    plans,
-    runs,
-    targets,
-    versions,
-)
+from app.api import callbacks, forget_requests, forgetting, metrics
 from app.api.protocol import bodies, errors, middlewares, openapi
 from app.api.protocol.access import metrics_access
 from app.api.protocol.observation import Observation
@@ -48,6 +30,12 @@ _log = logging.getLogger("expunge.api")
 _WAITING_BODIES = 16
 _READING_S = 20.0
 _READING_BYTES = 1 << 30
+# Modules of `app.api` with a router each, in the order of the documentation.
+_RESOURCES = (
+    *("datasets", "imports", "backbones", "models", "versions", "targets"),
+    *("forgetting", "forget_requests", "callbacks", "opendsr", "certificates"),
+    *("runs", "keys", "log", "audit", "operations", "plans"),
+)
 
 
 def create_app(services: Services) -> FastAPI:
@@ -87,25 +75,8 @@ def create_app(services: Services) -> FastAPI:
     middlewares.install(app, services.settings)
     app.add_middleware(QuotaHeaders)
     app.add_middleware(Observation, metrics=app.state.metrics)
-    for resource in (
-        datasets,
-        imports,
-        backbones,
-        models,
-        versions,
-        targets,
-        forgetting,
-        forget_requests,
-        callbacks,
-        opendsr,
-        certificates,
-        runs,
-        keys,
-        log,
-        audit,
-        operations,
-        plans,
-    ):
+    for name in _RESOURCES:
+        resource = import_module(f"app.api.{name}")
         app.include_router(resource.router, dependencies=[Depends(bodies.require_media_type)])
     public = services.settings.metrics_public
     app.include_router(metrics.router, dependencies=metrics_access(public=public))

@@ -8,7 +8,7 @@ from functools import cached_property
 from redis import Redis
 from sqlalchemy.orm import Session
 
-from app import log
+from app import locations, log
 from app.access import idempotency
 from app.access.idempotency import IdempotencyKeys
 from app.callbacks.deliverer import Deliverer, Terms
@@ -31,20 +31,6 @@ from app.ledger.certificates.at_once import AtOnce
 from app.ledger.completion import Completion
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import SubjectRequests
-from app.locations import (
-    callback_key_file,
-    database_url,
-    key_store,
-    model_signing_key_file,
-    object_store,
-    opendsr_certificate_file,
-    opendsr_domain,
-    opendsr_key_file,
-    pseudonym_key_file,
-    public_url,
-    redis_url,
-    signing_key_file,
-)
 from app.log import actor, checkpoints, signing_keys
 from app.logs import describe
 from app.models.releases import Releases, answered_by, served
@@ -87,12 +73,12 @@ class Services:
     @cached_property
     def model_signer(self) -> ModelSigner:
         """Signs weight files: only the API needs this key. ``ConfigurationError`` without it."""
-        return ModelSigner.from_file(model_signing_key_file(self.settings))
+        return ModelSigner.from_file(locations.model_signing_key_file(self.settings))
 
     @cached_property
     def pseudonyms(self) -> Pseudonyms:
         """Names callers and addresses by keyed hashes; ``ConfigurationError`` without a key."""
-        return Pseudonyms.from_file(pseudonym_key_file(self.settings))
+        return Pseudonyms.from_file(locations.pseudonym_key_file(self.settings))
 
     @cached_property
     def unknown_objects(self) -> int:
@@ -112,16 +98,18 @@ class Services:
         """A client of Redis for pages, metrics and health checks: it gives up after two seconds."""
         timeout_s = 2.0
         return Redis.from_url(
-            redis_url(self.settings), socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+            locations.redis_url(self.settings),
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
         )
 
     @cached_property
     def processor_signer(self) -> ProcessorSigner:
         """Signs OpenDSR messages; ``ConfigurationError`` without its key or certificate."""
         return ProcessorSigner.from_files(
-            opendsr_key_file(self.settings),
-            opendsr_certificate_file(self.settings),
-            domain=opendsr_domain(self.settings),
+            locations.opendsr_key_file(self.settings),
+            locations.opendsr_certificate_file(self.settings),
+            domain=locations.opendsr_domain(self.settings),
         )
 
     def deliverer(self) -> Deliverer:
@@ -133,7 +121,7 @@ class Services:
             ca_file=settings.callback_ca_file,
         )
         terms = Terms(
-            base_url=public_url(settings),
+            base_url=locations.public_url(settings),
             poll_interval_s=settings.poll_interval_s,
             delivered_retention_s=settings.callback_retention_s,
         )
@@ -226,16 +214,16 @@ def witness_keys(settings: Settings) -> list[WitnessKey]:
 
 def create_keys(settings: Settings) -> None:
     """Create the missing keys of the services."""
-    StatementSigner.from_file(signing_key_file(settings), create=True)
-    ModelSigner.from_file(model_signing_key_file(settings), create=True)
-    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-    CallbackKeys.from_file(callback_key_file(settings), create=True)
-    key_store(settings, create=True)
+    StatementSigner.from_file(locations.signing_key_file(settings), create=True)
+    ModelSigner.from_file(locations.model_signing_key_file(settings), create=True)
+    Pseudonyms.from_file(locations.pseudonym_key_file(settings), create=True)
+    CallbackKeys.from_file(locations.callback_key_file(settings), create=True)
+    locations.key_store(settings, create=True)
 
 
 def open_blobs(settings: Settings, database: Database) -> Blobs:
     """Give access to the stored objects; ``ConfigurationError`` without a key store."""
-    return Blobs(database, object_store(settings), key_store(settings))
+    return Blobs(database, locations.object_store(settings), locations.key_store(settings))
 
 
 def open_services(settings: Settings) -> Services:
@@ -245,10 +233,10 @@ def open_services(settings: Settings) -> Services:
         ConfigurationError: a key is missing; run ``expunge init``. Or a witness's is wrong.
     """
     witnesses = witness_keys(settings)  # before anything is opened
-    database = Database(database_url(settings))
+    database = Database(locations.database_url(settings))
     blobs = open_blobs(settings, database)
-    pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
-    signer = StatementSigner.from_file(signing_key_file(settings))
+    pseudonyms = Pseudonyms.from_file(locations.pseudonym_key_file(settings))
+    signer = StatementSigner.from_file(locations.signing_key_file(settings))
     records = Records(
         database,
         blobs,
@@ -257,7 +245,7 @@ def open_services(settings: Settings) -> Services:
         learned_through=training.learned_through,
     )
     callbacks = Callbacks(
-        CallbackKeys.from_file(callback_key_file(settings)),
+        CallbackKeys.from_file(locations.callback_key_file(settings)),
         UrlRules(
             allow_http=settings.callback_allow_http,
             allow_private=settings.callback_allow_private,

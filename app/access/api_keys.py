@@ -14,12 +14,7 @@ from sqlalchemy.orm import Session
 from app import log
 from app.access.tables import ApiKeyRow
 from app.database.queries import newest_first
-from app.domain.errors import (
-    ExpiredCredentialsError,
-    InvalidCredentialsError,
-    InvalidInputError,
-    NotFoundError,
-)
+from app.domain import errors
 from app.domain.ids import new_id
 from app.domain.scopes import Scope
 
@@ -67,7 +62,7 @@ def create_key(
 ) -> tuple[ApiKeyRow, str]:
     """Create a key; its secret is returned only here. ``InvalidInputError`` if it has expired."""
     if expires_at is not None and expires_at <= datetime.now(UTC):
-        raise InvalidInputError("expires_at lies in the past")
+        raise errors.InvalidInputError("expires_at lies in the past")
     secret = PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     row = ApiKeyRow(
         id=new_id("key"),
@@ -101,9 +96,9 @@ def holder_of(session: Session, secret: str) -> KeyHolder:
     """
     found = _seek(session, CallerKind.KEY, digest_of(secret))
     if found is None or found.row.revoked_at is not None:
-        raise InvalidCredentialsError("this is not an API key, or it was revoked")
+        raise errors.InvalidCredentialsError("this is not an API key, or it was revoked")
     if found.expired:
-        raise ExpiredCredentialsError("this API key has expired")
+        raise errors.ExpiredCredentialsError("this API key has expired")
     _note_use(session, found)
     caller = Caller(found.row.id, frozenset(Scope(scope) for scope in found.row.scopes))
     return KeyHolder(caller, found.lasts_s)
@@ -119,7 +114,7 @@ def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -
     """
     found = _seek(session, CallerKind.OIDC, identity) or _add(session, identity)
     if found.row.revoked_at is not None:
-        raise InvalidCredentialsError("this caller was revoked")
+        raise errors.InvalidCredentialsError("this caller was revoked")
     _note_use(session, found)
     return Caller(found.row.id, frozenset(scopes))
 
@@ -152,7 +147,7 @@ def revoke(session: Session, key_id: str) -> None:
     """Revoke a caller's key, or refuse its tokens; ``NotFoundError`` if there is none."""
     row = session.get(ApiKeyRow, key_id)
     if row is None:
-        raise NotFoundError("API key", key_id)
+        raise errors.NotFoundError("API key", key_id)
     if row.revoked_at is None:
         row.revoked_at = func.now()
         log.append(session, "key.revoked", key=row.id)
@@ -214,7 +209,7 @@ def _add(session: Session, identity: bytes) -> _Found:
         log.append(session, "caller.added", key=added, fingerprint=fingerprint(identity))
     found = _seek(session, CallerKind.OIDC, identity)
     if found is None:
-        raise InvalidCredentialsError("this caller cannot be distinguished from another one")
+        raise errors.InvalidCredentialsError("this caller cannot be distinguished from another one")
     return found
 
 

@@ -7,6 +7,7 @@ address are not affected.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from sqlalchemy.orm import Session
@@ -24,24 +25,16 @@ from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
 
 
+@dataclass(frozen=True)
 class Gate:
     """Finds callers by their credentials; without ``tokens``, no access token is accepted."""
 
-    def __init__(
-        self,
-        database: Database,
-        pseudonyms: Pseudonyms,
-        *,
-        tokens: Tokens | None,
-        calls: CallLimits,
-        failures: FailureLimit,
-    ) -> None:
-        self._database = database
-        self._pseudonyms = pseudonyms
-        self._tokens = tokens
-        self._calls = calls
-        self._failures = failures
-        self._known = KnownCallers()
+    database: Database
+    pseudonyms: Pseudonyms
+    tokens: Tokens | None
+    calls: CallLimits
+    failures: FailureLimit
+    known: KnownCallers = field(default_factory=KnownCallers, init=False)
 
     async def caller_of(self, credentials: str | None, address: str) -> Caller:
         """Return the caller.
@@ -54,36 +47,36 @@ class Gate:
         if not credentials:
             raise UnauthenticatedError(_NO_CREDENTIALS)
         digest = api_keys.digest_of(credentials)
-        known = self._known.find(digest)
+        known = self.known.find(digest)
         if known is not None:
             return known
-        if digest not in self._known:
-            await run_in_threadpool(self._failures.check, address)
+        if digest not in self.known:
+            await run_in_threadpool(self.failures.check, address)
         try:
             return await self._look_up(credentials, digest)
         except InvalidCredentialsError:
-            self._known.discard(digest)
-            await run_in_threadpool(self._failures.note, address)
+            self.known.discard(digest)
+            await run_in_threadpool(self.failures.note, address)
             raise
 
     async def count(self, caller: Caller) -> tuple[bool, Sequence[Quota]]:
         """Count a call; return whether it may be made, and what is left."""
-        if not self._calls:
+        if not self.calls:
             return True, ()
-        return await run_in_threadpool(self._calls.take, caller.key_id)
+        return await run_in_threadpool(self.calls.take, caller.key_id)
 
     async def _look_up(self, credentials: str, digest: bytes) -> Caller:
-        if self._tokens is None or credentials.startswith(api_keys.PREFIX):
+        if self.tokens is None or credentials.startswith(api_keys.PREFIX):
             ask = partial(api_keys.holder_of, secret=credentials)
         else:
-            ask = partial(self._by_token, await self._tokens.bearer_of(credentials))
+            ask = partial(self._by_token, await self.tokens.bearer_of(credentials))
         return await run_in_threadpool(self._ask, digest, ask)
 
     def _ask(self, digest: bytes, ask: Callable[[Session], KeyHolder]) -> Caller:
-        with self._database.transaction() as session:
-            return self._known.look_up(digest, lambda: ask(session))
+        with self.database.transaction() as session:
+            return self.known.look_up(digest, lambda: ask(session))
 
     def _by_token(self, bearer: Bearer, session: Session) -> KeyHolder:
-        identity = self._pseudonyms.caller(bearer.issuer, bearer.subject)
+        identity = self.pseudonyms.caller(bearer.issuer, bearer.subject)
         caller = api_keys.token_caller(session, identity, bearer.scopes)
         return KeyHolder(caller, lasts_s=0.0)  # the token itself is checked at each call

@@ -31,6 +31,7 @@ class Bearer:
     scopes: frozenset[Scope]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Tokens:
     """Checks access tokens of one issuer for one audience.
 
@@ -43,20 +44,11 @@ class Tokens:
         keys: the issuer's.
     """
 
-    def __init__(
-        self,
-        *,
-        issuer: str,
-        audience: str,
-        scope_claim: str,
-        meanings: Mapping[str, tuple[Scope, ...]],
-        keys: IssuerKeys,
-    ) -> None:
-        self._issuer = issuer
-        self._audience = audience
-        self._scope_claim = scope_claim
-        self._meanings = meanings
-        self._keys = keys
+    issuer: str
+    audience: str
+    scope_claim: str
+    meanings: Mapping[str, tuple[Scope, ...]]
+    keys: IssuerKeys
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "Tokens | None":
@@ -79,14 +71,14 @@ class Tokens:
             InvalidCredentialsError: anything else is wrong with it.
             IssuerUnavailableError: it cannot be checked now.
         """
-        key = await self._keys.key(_key_id(token))
+        key = await self.keys.key(_key_id(token))
         try:
             claims = jwt.decode(
                 token,
                 key,
                 algorithms=[key.algorithm_name],
-                issuer=self._issuer,
-                audience=self._audience,
+                issuer=self.issuer,
+                audience=self.audience,
                 leeway=LEEWAY_S,
                 options={"require": _REQUIRED},
             )
@@ -97,13 +89,13 @@ class Tokens:
         subject = claims["sub"]
         if not _is_name(subject):
             raise InvalidCredentialsError("the access token has no subject")
-        return Bearer(self._issuer, subject, self._scopes(claims))
+        return Bearer(self.issuer, subject, self._scopes(claims))
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
-        found: object = claims.get(self._scope_claim)
+        found: object = claims.get(self.scope_claim)
         if found is None:
             found = claims
-            for part in self._scope_claim.split("."):
+            for part in self.scope_claim.split("."):
                 found = found.get(part) if isinstance(found, Mapping) else None
         words = found.split() if isinstance(found, str) else found
         if not isinstance(words, list):
@@ -112,7 +104,7 @@ class Tokens:
         for word in words:
             if isinstance(word, str):
                 granted |= {scope for scope in Scope if scope == word}
-                granted |= set(self._meanings.get(word, ()))
+                granted |= set(self.meanings.get(word, ()))
         return frozenset(granted)
 
 

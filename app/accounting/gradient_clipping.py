@@ -22,17 +22,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.accounting import gaussian, precision
+from app.accounting.chains import reflection
 from app.accounting.chains.computed_chain import chain_residue, with_rounding
 from app.accounting.chains.coupled_guarantee import CoupledGuarantee
 from app.accounting.chains.noisy_chain import NoisyChain, constant_mu, one_minus_product
 from app.accounting.chains.noisy_step import NoisyStep, Run, least_delta
-from app.accounting.chains.reflection import (
-    CELLS,
-    SEARCH_CELLS,
-    Apart,
-    ReflectionCoupling,
-    apart_after,
-)
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import GaussianGuarantee, Guarantee, ProfileGuarantee
 from app.accounting.search import meeting, smallest_noise, smallest_noise_by_secant
@@ -76,12 +70,12 @@ class Odometer:
     """Counts the steps that were taken and says what they are worth."""
 
     def __init__(
-        self, *, initial_clip: float, dimension: int | None = None, cells: int = CELLS
+        self, *, initial_clip: float, dimension: int | None = None, cells: int = reflection.CELLS
     ) -> None:
         self._initial_clip = require_positive("initial_clip", initial_clip)
         self._dimension = None if dimension is None else require_steps("dimension", dimension)
         self._chain = NoisyChain(start_distance=2 * self._initial_clip)
-        self._coupling: ReflectionCoupling | None = None
+        self._coupling: reflection.ReflectionCoupling | None = None
         self._cells = cells
         self._steps: list[NoisyStep] = []
         self._times: list[int] = []
@@ -128,10 +122,10 @@ class Odometer:
             apart=lambda: self._followed(run).apart(steps=steps),
         )
 
-    def _followed(self, run: Run) -> ReflectionCoupling:
+    def _followed(self, run: Run) -> reflection.ReflectionCoupling:
         if self._coupling is None:
             start = 2 * self._initial_clip
-            self._coupling = ReflectionCoupling(start_distance=start, cells=self._cells)
+            self._coupling = reflection.ReflectionCoupling(start_distance=start, cells=self._cells)
         self._coupling.follow(run)
         return self._coupling
 
@@ -149,7 +143,7 @@ def account(
     noise_std: Schedule,
     steps: int,
     dimension: int | None = None,
-    cells: int = CELLS,
+    cells: int = reflection.CELLS,
 ) -> CoupledGuarantee:
     """Return the guarantee of ``steps`` steps; each schedule is one number or one per step.
 
@@ -182,7 +176,7 @@ def account(
         dimension=dimension,
         run=run,
         mu=_mu_of(initial_clip, run[0]),
-        apart=lambda: apart_after(2 * initial_clip, run, cells=cells),
+        apart=lambda: reflection.apart_after(2 * initial_clip, run, cells=cells),
     )
 
 
@@ -211,7 +205,7 @@ def calibrate(
         steps=steps,
     )
 
-    def guarantee(noise_std: float, cells: int = CELLS) -> CoupledGuarantee:
+    def guarantee(noise_std: float, cells: int = reflection.CELLS) -> CoupledGuarantee:
         return given(noise_std=noise_std, dimension=dimension, cells=cells)
 
     target = gaussian.mu_of(epsilon=epsilon, delta=delta)
@@ -250,7 +244,7 @@ def _guarantee(
     dimension: int | None,
     run: Run,
     mu: float,
-    apart: Callable[[], Apart],
+    apart: Callable[[], reflection.Apart],
 ) -> CoupledGuarantee:
     """Return the guarantee of a run whose steps have their rounding in them already."""
     residue = precision.NONE
@@ -284,7 +278,7 @@ def _less_by_coupling(
 ) -> float:
     """Return the noise that the coupling needs for a target, if that is less than ``enough``."""
 
-    def excess(noise_std: float, cells: int = CELLS) -> float:
+    def excess(noise_std: float, cells: int = reflection.CELLS) -> float:
         try:
             coupled = guarantee(noise_std, cells).coupled()
         except (CalibrationError, ParameterError):
@@ -293,13 +287,15 @@ def _less_by_coupling(
 
     trial = enough * (1 - _WORTH_A_SEARCH)
     try:
-        hopeless = guarantee(trial, CELLS).least(epsilon) > delta
+        hopeless = guarantee(trial, reflection.CELLS).least(epsilon) > delta
     except ParameterError:
         return enough
     if hopeless or excess(trial) > 0:
         return enough
     near = smallest_noise_by_secant(
-        lambda noise_std: excess(noise_std, SEARCH_CELLS), scale=trial, relative_width=_NEAR
+        lambda noise_std: excess(noise_std, reflection.SEARCH_CELLS),
+        scale=trial,
+        relative_width=_NEAR,
     )
     return smallest_noise_by_secant(excess, scale=near, relative_width=_WIDTH)
 

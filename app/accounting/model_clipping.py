@@ -23,13 +23,7 @@ from app.accounting import gaussian
 from app.accounting.guarantees import PointGuarantee
 from app.accounting.precision import NONE, Residue, sampling_residue
 from app.accounting.terms import any_start
-from app.domain.checks import (
-    require_delta,
-    require_noise,
-    require_non_negative,
-    require_positive,
-    require_steps,
-)
+from app.domain import checks
 from app.domain.errors import CalibrationError
 
 NAME = "model_clipping"
@@ -52,16 +46,18 @@ class Odometer:
         initial_noise_std: float = 0.0,
         dimension: int | None = None,
     ) -> None:
-        self._epsilon = require_positive("epsilon", epsilon)
+        self._epsilon = checks.require_positive("epsilon", epsilon)
         # log(e^epsilon - 1), for any epsilon without overflow.
         self._log_growth = epsilon + math.log(-math.expm1(-epsilon))
-        require_positive("initial_clip", initial_clip)
-        self._dimension = None if dimension is None else require_steps("dimension", dimension)
+        checks.require_positive("initial_clip", initial_clip)
+        self._dimension = (
+            None if dimension is None else checks.require_steps("dimension", dimension)
+        )
         self.steps = self._draws = 0
         self.log_delta = 0.0
-        if require_non_negative("initial_noise_std", initial_noise_std) > 0:
+        if checks.require_non_negative("initial_noise_std", initial_noise_std) > 0:
             self._draws = 1
-            require_noise("initial_noise_std", initial_noise_std)
+            checks.require_noise("initial_noise_std", initial_noise_std)
             apart = _separation("initial_clip", initial_clip, initial_noise_std, dimension)
             self.log_delta = gaussian.rounded_log_delta(mu=apart, epsilon=epsilon)
 
@@ -89,7 +85,7 @@ class Odometer:
 
     def meets(self, *, delta: float) -> bool:
         """Say whether the steps so far reach ``delta`` at this epsilon."""
-        return self.guarantee().at_delta <= require_delta(delta)
+        return self.guarantee().at_delta <= checks.require_delta(delta)
 
 
 def account(
@@ -110,7 +106,7 @@ def account(
         dimension=dimension,
     )
     separation = separation_of(model_clip, noise_std, dimension=dimension)
-    for _ in range(require_steps("steps", steps)):
+    for _ in range(checks.require_steps("steps", steps)):
         odometer.step(separation)
     return odometer.guarantee()
 
@@ -126,7 +122,7 @@ def steps_needed(
     dimension: int | None = None,
 ) -> int:
     """Return the first number of steps, up to a million, at which delta_t <= delta."""
-    target = math.log(require_delta(delta))
+    target = math.log(checks.require_delta(delta))
     odometer = Odometer(
         epsilon=epsilon,
         initial_clip=initial_clip,
@@ -151,8 +147,8 @@ def separation_of(model_clip: float, noise_std: float, *, dimension: int | None 
 
 
 def _separation(name: str, radius: float, noise_std: float, dimension: int | None) -> float:
-    radius = require_positive(name, radius)
-    noise = require_noise("noise_std", noise_std)
+    radius = checks.require_positive(name, radius)
+    noise = checks.require_noise("noise_std", noise_std)
     residue = NONE if dimension is None else _residue(radius, noise, dimension)
     return (2 * radius / noise + 2 * residue.mu) * (1 + 1e-15)
 

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByMoment
+from app.api.protocol.dependencies import part
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
-from app.api.protocol.parts import part
 from app.api.protocol.schemas import Answer, ExternalId, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.protocol.watching import WatcherOf

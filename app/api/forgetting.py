@@ -16,11 +16,10 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.forget_requests import RETRY_AFTER_S, ForgetAnswer, answer_of
 from app.api.protocol.access import ForgetWriter, GuardedRoute, ServicesOf
+from app.api.protocol.dependencies import Left, part
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.idempotency import CallId
-from app.api.protocol.leaving import Left
-from app.api.protocol.parts import part
 from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
 from app.api.protocol.waiting import json_response
 from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS

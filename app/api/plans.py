@@ -8,8 +8,8 @@ from pydantic import Field
 
 from app.api.policies import PolicyBody
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
+from app.api.protocol.dependencies import Left
 from app.api.protocol.errors import problem_responses
-from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import Answer, Body, Name
 from app.domain.errors import InvalidInputError
 from app.planning.quote import Declined

@@ -17,9 +17,9 @@ from app.api.protocol.access import (
     authenticate_again,
 )
 from app.api.protocol.cursors import PageByMoment
+from app.api.protocol.dependencies import Left
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
-from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import Answer, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.api.protocol.watching import WatcherOf

@@ -8,6 +8,7 @@ header and TLS SNI still carry the name, and the certificate must match it.
 import ssl
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import httpcore
@@ -19,24 +20,17 @@ from app.domain.errors import CallbackError
 _MAX_ADDRESSES = 4
 
 
+@dataclass(frozen=True, kw_only=True)
 class PinnedBackend(NetworkBackend):
     """Opens connections for one delivery, until ``deadline`` by ``time.monotonic``.
 
     ``resolve`` is called once for each connection.
     """
 
-    def __init__(
-        self,
-        *,
-        resolve: Resolve,
-        allow_private: bool,
-        deadline: float,
-        sockets: NetworkBackend,
-    ) -> None:
-        self._resolve = resolve
-        self._allow_private = allow_private
-        self._deadline = deadline
-        self._sockets = sockets
+    resolve: Resolve
+    allow_private: bool
+    deadline: float
+    sockets: NetworkBackend
 
     def connect_tcp(
         self,
@@ -47,39 +41,39 @@ class PinnedBackend(NetworkBackend):
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> NetworkStream:
         """Connect to the first of the name's addresses that accepts, or raise ``CallbackError``."""
-        found = checked(self._resolve(host, port), allow_private=self._allow_private)
+        found = checked(self.resolve(host, port), allow_private=self.allow_private)
         failure: Exception = CallbackError("its name cannot be resolved")
         for address in found[:_MAX_ADDRESSES]:
             try:
-                stream = self._sockets.connect_tcp(
+                stream = self.sockets.connect_tcp(
                     address,
                     port,
-                    timeout=_left(self._deadline, timeout),
+                    timeout=_left(self.deadline, timeout),
                     local_address=local_address,
                     socket_options=socket_options or (),
                 )
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
             else:
-                return _DeadlineStream(stream, self._deadline)
+                return _DeadlineStream(stream, self.deadline)
         raise failure
 
 
+@dataclass(frozen=True)
 class _DeadlineStream(NetworkStream):
     """A connection whose operations together respect a deadline."""
 
-    def __init__(self, stream: NetworkStream, deadline: float) -> None:
-        self._stream = stream
-        self._deadline = deadline
+    stream: NetworkStream
+    deadline: float
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, _left(self._deadline, timeout))
+        return self.stream.read(max_bytes, _left(self.deadline, timeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, _left(self._deadline, timeout))
+        self.stream.write(buffer, _left(self.deadline, timeout))
 
     def close(self) -> None:
-        self._stream.close()
+        self.stream.close()
 
     def start_tls(
         self,
@@ -87,15 +81,15 @@ class _DeadlineStream(NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> NetworkStream:
-        left = _left(self._deadline, timeout)
+        left = _left(self.deadline, timeout)
         try:
-            stream = self._stream.start_tls(ssl_context, server_hostname, left)
+            stream = self.stream.start_tls(ssl_context, server_hostname, left)
         except httpcore.ConnectError as error:
             raise CallbackError("TLS failed, or its certificate is not valid") from error
-        return _DeadlineStream(stream, self._deadline)
+        return _DeadlineStream(stream, self.deadline)
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - httpcore's signature
-        return self._stream.get_extra_info(info)
+        return self.stream.get_extra_info(info)
 
 
 def _left(deadline: float, timeout: float | None) -> float:

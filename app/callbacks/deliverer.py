@@ -5,17 +5,18 @@ transaction, posted outside of any, and its outcome recorded in another. If a pr
 between, another process delivers again; receivers recognise duplicates by their id.
 """
 
+import json
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from app.callbacks import repository
-from app.callbacks.keys import CallbackKeys
-from app.callbacks.messages import Message, opendsr_message, standard_message
+from app.callbacks.keys import CallbackKeys, sign
 from app.callbacks.posting import Outcome, Poster, Result
 from app.callbacks.repository import Delivery, EventState
 from app.callbacks.signing_secrets import signing
@@ -33,6 +34,53 @@ _PER_CALLER = 8
 _TIDY_INTERVAL_S = 1.0
 _REMOVED_AT_ONCE = 1000
 _STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """A body and its signed headers."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def standard_message(
+    delivery: Delivery, *, base_url: str, secrets: Sequence[str], now: datetime
+) -> Message:
+    """Return a message of Standard Webhooks 1.0.0, signed with every given secret."""
+    path = f"{base_url}/v1/forget-requests/{delivery.facts['request']}"
+    body = _json(
+        {
+            "type": delivery.event_type,
+            "timestamp": delivery.occurred_at.astimezone(UTC).isoformat(),
+            "data": {
+                **delivery.facts,
+                "sequence": delivery.sequence,
+                "links": {"request": path, "certificates": f"{path}/certificates"},
+            },
+        }
+    )
+    timestamp = int(now.timestamp())
+    signatures = [
+        sign(secret, message_id=delivery.event_id, timestamp=timestamp, body=body)
+        for secret in secrets
+    ]
+    headers = {
+        "webhook-id": delivery.event_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(signatures),
+    }
+    return Message(headers, body)
+
+
+def opendsr_message(*, facts: Mapping[str, Any], url: str, signer: ProcessorSigner) -> Message:
+    """Return a message of OpenDSR 2.0, section 8.6."""
+    body = _json({**facts, "status_callback_url": url})
+    return Message(signer.headers(body), body)
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)

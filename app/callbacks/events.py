@@ -5,6 +5,7 @@ holds a lock on the changed row, so events have the order of the changes.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select
@@ -16,16 +17,16 @@ from app.callbacks.urls import UrlRules, check_urls
 from app.domain.ids import new_id
 
 
+@dataclass(frozen=True)
 class Callbacks:
     """Stores the addresses that callers give."""
 
-    def __init__(self, keys: CallbackKeys, rules: UrlRules) -> None:
-        self.keys = keys
-        self._rules = rules
+    keys: CallbackKeys
+    rules: UrlRules
 
     def check(self, urls: Sequence[str]) -> list[str]:
         """Return the distinct URLs; ``InvalidInputError`` if one is not allowed."""
-        return check_urls(urls, self._rules)
+        return check_urls(urls, self.rules)
 
     def register(
         self,

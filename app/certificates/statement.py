@@ -10,17 +10,9 @@ from importlib import metadata
 from typing import Any, Final
 
 from app.accounting.terms import Neighbours
+from app.certificates import schema
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
 from app.certificates.parameters import draws_of
-from app.certificates.schema import (
-    PREDICATE_TYPE,
-    SCOPE,
-    STATEMENT_TYPE,
-    WEIGHTS_NAME,
-    Excluded,
-    Forgotten,
-    NoiseSection,
-)
 from app.domain.architectures.backbone import BackboneDigest
 from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import Member
@@ -51,7 +43,7 @@ class CertifyingPhase:
     parameters: Mapping[str, Any]
     frame: Mapping[str, Any] | None
     tensors: tuple[str, ...]
-    noise: NoiseSection | None
+    noise: schema.NoiseSection | None
     steps: int = 0
     devices: int = 1
     parallelism: Parallelism = Parallelism.NONE
@@ -91,7 +83,7 @@ def unlearning_statement(
     *,
     basis: Basis,
     subject: Subject,
-    coverage: Forgotten,
+    coverage: schema.Forgotten,
     phase: CertifyingPhase,
     evaluation: Mapping[str, Any],
     members: Sequence[Member] = (),
@@ -139,7 +131,7 @@ def unlearning_statement(
 def restated(
     statement: Mapping[str, Any],
     *,
-    coverage: Forgotten,
+    coverage: schema.Forgotten,
     previous_certificate: str | None,
     times: Times,
 ) -> dict[str, Any]:
@@ -164,7 +156,7 @@ def covering_statement(
     mechanism: Mechanism,
     epsilon: float,
     delta: float,
-    coverage: Forgotten,
+    coverage: schema.Forgotten,
     previous_certificate: str | None,
     times: Times,
 ) -> dict[str, Any]:
@@ -227,7 +219,7 @@ def as_trained_statement(*, subject: Subject, evaluation: Mapping[str, Any]) -> 
 
 
 def exclusion_statement(
-    *, subject: Subject, exclusion: Excluded, trained_anew: bool = False
+    *, subject: Subject, exclusion: schema.Excluded, trained_anew: bool = False
 ) -> dict[str, Any]:
     """Return the statement that a request's records never influenced the weights.
 
@@ -247,7 +239,7 @@ def exclusion_statement(
     )
 
 
-def _basis_again(predicate: Mapping[str, Any], coverage: Forgotten) -> Basis:
+def _basis_again(predicate: Mapping[str, Any], coverage: schema.Forgotten) -> Basis:
     """Return the basis of a version's statement for more requests.
 
     A later version's weights, trained or uploaded anew, may have learned from records that are
@@ -264,9 +256,9 @@ def _statement(
     if arithmetic is not None:
         software["arithmetic"] = arithmetic
     return {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": WEIGHTS_NAME, "digest": {"sha256": subject.weights_sha256}}],
-        "predicateType": PREDICATE_TYPE,
+        "_type": schema.STATEMENT_TYPE,
+        "subject": [{"name": schema.WEIGHTS_NAME, "digest": {"sha256": subject.weights_sha256}}],
+        "predicateType": schema.PREDICATE_TYPE,
         "predicate": {
             "model": {"name": subject.model, "version": subject.version},
             **predicate,
@@ -274,7 +266,7 @@ def _statement(
             **({} if subject.base is None else {"base": subject.base.to_json()}),
             "previous_certificate": subject.previous_certificate,
             "times": _times(subject.times),
-            "scope": SCOPE,
+            "scope": schema.SCOPE,
             "software": software,
         },
     }
@@ -288,7 +280,7 @@ def _installed(library: str) -> str:
         return "not installed"
 
 
-def _forgotten(coverage: Forgotten, *, mechanism: str, relation: str) -> dict[str, Any]:
+def _forgotten(coverage: schema.Forgotten, *, mechanism: str, relation: str) -> dict[str, Any]:
     before = before_training(
         coverage.before_training, coverage.records, mechanism=mechanism, relation=relation
     )

@@ -1,12 +1,41 @@
 """Files that a command is given."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from app.domain.errors import InvalidInputError
+
+
+def read_ids(source: Path | None) -> list[str]:
+    """Return the ids in a file, one on each line; ``-`` is standard input, None no ids.
+
+    Lines without a character are skipped; blanks are part of an id.
+
+    Raises:
+        InvalidInputError: the file is not UTF-8, or holds no id.
+        OSError: it cannot be read.
+    """
+    if source is None:
+        return []
+    stdin = str(source) == "-"
+    name = "standard input" if stdin else str(source)
+    content = sys.stdin.buffer.read() if stdin else source.read_bytes()
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    ids = []
+    for number, line in enumerate(lines, 1):
+        try:
+            owners_id = line.removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(f"{name}: line {number} is not UTF-8") from error
+        if owners_id:
+            ids.append(owners_id)
+    if not ids:
+        raise InvalidInputError(f"{name} holds no id")
+    return ids
 
 
 def existing_file(says: str) -> Any:  # noqa: ANN401 - as typer.Option

@@ -23,6 +23,26 @@ from app.database.direct import binary_rows, copy_parts
 from app.database.queries import is_one_of
 from app.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
+from app.storage.tables import BlobRow
+
+
+class Stock(NamedTuple):
+    """What a dataset's shards are, without reading one: how many rows, and the largest of them."""
+
+    rows: int
+    most_rows: int
+    most_bytes: int
+
+
+def stock_of(session: Session, dataset_id: str) -> Stock:
+    """Return the sizes of a dataset's shards; their bytes are as they are stored."""
+    query = (
+        select(func.sum(ShardRow.rows), func.max(ShardRow.rows), func.max(BlobRow.size_bytes))
+        .join(BlobRow, BlobRow.id == ShardRow.blob_id)
+        .where(ShardRow.dataset_id == dataset_id)
+    )
+    return Stock(*(int(found or 0) for found in session.execute(query).one()))
+
 
 _PARAMETERS_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 1000

@@ -144,39 +144,30 @@ def give_up_records(session: Session, blobs: Blobs, dataset: DatasetRow) -> None
     session.flush()
 
 
+@dataclass(frozen=True)
 class Records:
     """Pushes and erases records."""
 
-    def __init__(
-        self,
-        database: Database,
-        blobs: Blobs,
-        pseudonyms: Pseudonyms,
-        *,
-        readers: Readers,
-        learned_through: Callable[[Session, str], int],
-    ) -> None:
-        """``learned_through`` tells up to which number of a dataset's records a model has read."""
-        self._database = database
-        self._blobs = blobs
-        self._pseudonyms = pseudonyms
-        self._readers = readers
-        self._learned_through = learned_through
+    database: Database
+    blobs: Blobs
+    pseudonyms: Pseudonyms
+    readers: Readers
+    learned_through: Callable[[Session, str], int]
 
     def push(self, name: str, content: bytes) -> PushResult:
         """Check a Parquet upload and add its new records as one shard, atomically."""
-        with self._database.transaction() as session:
+        with self.database.transaction() as session:
             dataset = repository.dataset_named(session, name)
             dataset_id, schema, encoding = definition_of(dataset)
-        upload = self._readers.read(content, schema, encoding)
+        upload = self.readers.read(content, schema, encoding)
         return self.store(dataset_id, self.keyed(dataset_id, upload))
 
     def keyed(self, dataset_id: str, upload: Upload) -> KeyedUpload:
         """Return an upload with the pseudonyms of its ids."""
         return KeyedUpload(
             upload,
-            record_keys=self._pseudonyms.records(dataset_id, upload.record_ids),
-            subject_keys=self._pseudonyms.subjects(dataset_id, upload.subject_ids),
+            record_keys=self.pseudonyms.records(dataset_id, upload.record_ids),
+            subject_keys=self.pseudonyms.subjects(dataset_id, upload.subject_ids),
         )
 
     def store(
@@ -206,8 +197,8 @@ class Records:
                 return result
         for _ in range(_ATTEMPTS):
             try:
-                with self._database.transaction() as session:
-                    found = compare(session, self._blobs, dataset_id, pushed)
+                with self.database.transaction() as session:
+                    found = compare(session, self.blobs, dataset_id, pushed)
             except GoneError:
                 continue
             result = PushResult(
@@ -217,7 +208,7 @@ class Records:
                 forgotten_rows=found.forgotten,
             )
             if not found.new:
-                with self._database.transaction() as session:
+                with self.database.transaction() as session:
                     also(session, result)
                 return result
             new = pushed.rows(found.new)
@@ -240,7 +231,7 @@ class Records:
         """
         origin = {} if part_of is None else {"import": part_of}
         try:
-            with self._database.transaction() as session:
+            with self.database.transaction() as session:
                 first = self._write(session, dataset_id, records)
                 require_live("dataset", repository.lock_dataset(session, dataset_id))
                 self._require_ahead(session, dataset_id, first)
@@ -254,13 +245,13 @@ class Records:
 
     def _require_ahead(self, session: Session, dataset_id: str, first: int) -> None:
         """Check that no model counts the records from this number on as read."""
-        if self._learned_through(session, dataset_id) >= first:
+        if self.learned_through(session, dataset_id) >= first:
             raise _OvertakenError
 
     def _write(self, session: Session, dataset_id: str, records: KeyedUpload) -> int:
         """Write the shard and its records; return the first one's sequence number."""
         count = len(records.record_keys)
-        blob = self._blobs.reserve(session, "shard", dataset_id=dataset_id)
+        blob = self.blobs.reserve(session, "shard", dataset_id=dataset_id)
         shard = ShardRow(
             id=new_id("shard"),
             dataset_id=dataset_id,
@@ -270,7 +261,7 @@ class Records:
         session.add(shard)
         session.flush()
         seqs = repository.new_seqs(session, count)
-        with self._blobs.filling(session, blob, lambda: pack(seqs, records.upload.content)):
+        with self.blobs.filling(session, blob, lambda: pack(seqs, records.upload.content)):
             repository.add_records(
                 session,
                 dataset_id=dataset_id,
@@ -279,7 +270,7 @@ class Records:
                 record_keys=records.record_keys,
                 subject_keys=records.subject_keys,
             )
-        self._blobs.adopt(session, blob)
+        self.blobs.adopt(session, blob)
         return int(seqs[0])
 
     def erase(self, session: Session, seqs: Sequence[int]) -> int:
@@ -294,13 +285,13 @@ class Records:
                 by_shard.setdefault(record.shard_id, []).append(record.seq)
         for shard_id, erased in by_shard.items():
             shard = session.get_one(ShardRow, shard_id, with_for_update=True)
-            left = without_rows(self._blobs.read(shard.blob_id), erased)
-            rewritten = self._blobs.put(session, "shard", left, dataset_id=shard.dataset_id)
-            self._blobs.doom(session, shard.blob_id)
-            self._blobs.adopt(session, rewritten.id)
+            left = without_rows(self.blobs.read(shard.blob_id), erased)
+            rewritten = self.blobs.put(session, "shard", left, dataset_id=shard.dataset_id)
+            self.blobs.doom(session, shard.blob_id)
+            self.blobs.adopt(session, rewritten.id)
             shard.blob_id = rewritten.id
             shard.rows -= len(erased)
-            features.erase(session, self._blobs, shard, erased)
+            features.erase(session, self.blobs, shard, erased)
             repository.mark_erased(session, erased)
         return sum(len(erased) for erased in by_shard.values())
 

@@ -9,15 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.domain.columns import (
-    ClassName,
-    InputColumns,
-    column_from_json,
-    column_to_json,
-    distinct,
-    fields_in,
-    require_text,
-)
+from app.domain import columns
 from app.domain.errors import InvalidInputError
 
 MAX_CLASSES: Final = 1_000_000
@@ -33,11 +25,11 @@ class LabelColumn:
     """
 
     name: str
-    classes: tuple[ClassName, ...]
+    classes: tuple[columns.ClassName, ...]
 
     def __post_init__(self) -> None:
-        require_text(self.name, "the label's column", shortest=0)
-        classes = distinct(self.classes, "encoding: label.classes", most=MAX_CLASSES)
+        columns.require_text(self.name, "the label's column", shortest=0)
+        classes = columns.distinct(self.classes, "encoding: label.classes", most=MAX_CLASSES)
         object.__setattr__(self, "classes", classes)
         if len(classes) < 2:
             raise InvalidInputError("encoding: label.classes must have at least 2 names")
@@ -46,7 +38,7 @@ class LabelColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableEncoding(InputColumns):
+class TableEncoding(columns.InputColumns):
     """The rule by which every table of a dataset is read.
 
     Attributes:
@@ -64,9 +56,9 @@ class TableEncoding(InputColumns):
     subject_id: str | None = None
 
     def __post_init__(self) -> None:
-        require_text(self.record_id, "encoding: record_id", shortest=0)
+        columns.require_text(self.record_id, "encoding: record_id", shortest=0)
         if self.subject_id is not None:
-            require_text(self.subject_id, "encoding: subject_id", shortest=0)
+            columns.require_text(self.subject_id, "encoding: subject_id", shortest=0)
         super().__post_init__()
         names = [column.name for column in self.columns]
         ids = {self.record_id, self.subject_id}
@@ -84,7 +76,7 @@ class TableEncoding(InputColumns):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; ``from_json`` restores the encoding."""
         return {
-            "columns": [column_to_json(column) for column in self.columns],
+            "columns": [columns.column_to_json(column) for column in self.columns],
             "label": {"name": self.label.name, "classes": list(self.label.classes)},
             "record_id": self.record_id,
             "subject_id": self.subject_id,
@@ -93,14 +85,14 @@ class TableEncoding(InputColumns):
     @classmethod
     def from_json(cls, document: object) -> "TableEncoding":
         """Restore an encoding, or read a mapping file; ``InvalidInputError`` names the fault."""
-        top = fields_in(
+        top = columns.fields_in(
             document, "encoding", required={"columns", "label", "record_id"}, more={"subject_id"}
         )
-        label = fields_in(top["label"], "encoding: label", required={"name", "classes"})
+        label = columns.fields_in(top["label"], "encoding: label", required={"name", "classes"})
         if not isinstance(top["columns"], list):
             raise InvalidInputError("encoding: columns must be a list")
         return cls(
-            columns=tuple(map(column_from_json, top["columns"])),
+            columns=tuple(map(columns.column_from_json, top["columns"])),
             label=LabelColumn(name=label["name"], classes=label["classes"]),
             record_id=top["record_id"],
             subject_id=top.get("subject_id"),

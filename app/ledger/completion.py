@@ -11,6 +11,7 @@ continue.
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
@@ -23,13 +24,13 @@ from app.tracing.handing import at_commit
 from app.tracing.spans import Facts, Step, Work
 
 
+@dataclass(frozen=True)
 class Completion:
     """Completes certified requests; any number of processes may do so at the same time."""
 
-    def __init__(self, database: Database, blobs: Blobs, requests: ForgetRequests) -> None:
-        self._database = database
-        self._blobs = blobs
-        self._requests = requests
+    database: Database
+    blobs: Blobs
+    requests: ForgetRequests
 
     def complete(self, request_ids: Collection[str] | None = None) -> None:
         """Complete the certified requests among those given; without names, among all.
@@ -39,7 +40,7 @@ class Completion:
         Raises:
             ExpungeError: a store failed; all other requests were completed.
         """
-        with self._database.transaction() as session:
+        with self.database.transaction() as session:
             certified = repository.certified_requests(session, request_ids)
         failures: list[ExpungeError] = []
         for dataset_id, found in groupby(certified, key=lambda row: row[0]):
@@ -58,15 +59,15 @@ class Completion:
         erased = []
         for request_id in ids:
             try:
-                with self._database.transaction() as session:
-                    if self._requests.erase(session, request_id, wait=wait):
+                with self.database.transaction() as session:
+                    if self.requests.erase(session, request_id, wait=wait):
                         erased.append(request_id)
             except ExpungeError as error:
                 failures.append(error)
         self._sweep(dataset_id)
         for request_id in erased:
-            with self._database.transaction() as session:
-                if self._requests.complete(session, request_id):
+            with self.database.transaction() as session:
+                if self.requests.complete(session, request_id):
                     work = Work(("erase", request_id), [request_id])
                     spans = partial(work.spans, Step.ERASE, begun_ns=begun_ns, facts=Facts())
                     at_commit(session, spans)
@@ -81,7 +82,7 @@ class Completion:
     def _sweep(self, dataset_id: str | None = None) -> None:
         """Shred what was given up, and log which versions are gone."""
         try:
-            self._blobs.sweep(dataset_id)
+            self.blobs.sweep(dataset_id)
         finally:
-            with self._database.transaction() as session:
+            with self.database.transaction() as session:
                 publication.note_shredded(session)

@@ -14,11 +14,11 @@ from operator import attrgetter
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from sqlalchemy import Connection, Executable, select, text
+from sqlalchemy import Connection, Executable, collate, select, text
 
 from app.certificates import strict_json
 from app.certificates.checkpoint import Checkpoint, open_checkpoint
-from app.certificates.cosignature import WitnessKey
+from app.certificates.cosignature import WitnessKey, is_cosignature
 from app.certificates.note import NoteKey
 from app.database import Database
 from app.domain.errors import NoteError
@@ -26,9 +26,8 @@ from app.domain.trees import merkle
 from app.domain.trees.merkle import Frontier, NodeRun
 from app.log.checkpoints import origin_from
 from app.log.nodes import LOG
-from app.log.tables import LogCheckpointRow, LogEntryRow, TreeNodeRow
+from app.log.tables import LogCheckpointRow, LogCosignatureRow, LogEntryRow, TreeNodeRow
 from app.maintenance.fsck_certificates import KINDS, CertificateCheck
-from app.maintenance.fsck_cosignatures import check_cosignatures
 from app.maintenance.fsck_lineages import check_lineages
 from app.maintenance.replay import Replay
 from app.maintenance.stories import STORIES
@@ -286,3 +285,44 @@ class _Check:
             return
         if (signed.size, signed.root) != (claim.size, claim.root):
             self._fault(claim.name, "its note differs from its row")
+
+
+_CHUNK = 4096
+
+
+def check_cosignatures(
+    connection: Connection,
+    witnesses: Sequence[WitnessKey],
+    *,
+    fault: Callable[[str, str], None],
+    remark: Callable[[str, str], None],
+) -> None:
+    """Check each cosignature, and remark on the witnesses whose cosignatures are not shown."""
+    row, checkpoint = LogCosignatureRow, LogCheckpointRow
+    query = (
+        select(row.witness, row.size, row.line, checkpoint.note)
+        .outerjoin(checkpoint, checkpoint.size == row.size)
+        .order_by(collate(row.witness, "C"), row.size)
+    )
+    known = set(map(str, witnesses))
+    with connection.execute(query, execution_options={"yield_per": _CHUNK}) as stored:
+        for witness, cosignatures in groupby(stored, key=attrgetter("witness")):
+            key = _key(witness)
+            for _, size, line, note in cosignatures:
+                where = f"cosignature of checkpoint {size} by {witness!a}"
+                if key is None:
+                    fault(where, "this is not a witness's key")
+                elif note is None:
+                    fault(where, "this checkpoint does not exist")
+                elif not is_cosignature(line, note, key):
+                    fault(where, "this witness did not sign it")
+            if key is not None and witness not in known:
+                meaning = "EXPUNGE_WITNESSES does not name it: its cosignatures are not shown"
+                remark(f"witness {witness!a}", meaning)
+
+
+def _key(witness: str) -> WitnessKey | None:
+    try:
+        return WitnessKey.from_text(witness)
+    except NoteError:
+        return None

@@ -46,12 +46,12 @@ class Story:
     ends: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
 class Replay:
     """Builds rows from the entries and compares them with the stored rows."""
 
-    def __init__(self, connection: Connection, fault: Callable[[str, str], None]) -> None:
-        self._connection = connection
-        self._fault = fault
+    connection: Connection
+    fault: Callable[[str, str], None]
 
     def run(self, stories: Sequence[Story]) -> int:
         """Report every difference; return how many rows were compared."""
@@ -68,7 +68,7 @@ class Replay:
                 row, seen = next(rows, None), seen + 1
             expected = self._expected(story, where, entries)
             if row is None or row.id != row_id:
-                self._fault(where, "the log describes it, but it is missing")
+                self.fault(where, "the log describes it, but it is missing")
                 continue
             self._check(story, where, expected, row)
             row, seen = next(rows, None), seen + 1
@@ -84,12 +84,12 @@ class Replay:
         for entry in entries:
             if ended or (not expected and entry.kind not in story.births):
                 when = "after its end" if ended else "before its beginning"
-                self._fault(where, f"entry {entry.index}, {_shown(entry.kind)}, comes {when}")
+                self.fault(where, f"entry {entry.index}, {_shown(entry.kind)}, comes {when}")
                 continue
             try:
                 expected.update(story.rules[entry.kind](json.loads(entry.body), expected))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                self._fault(where, f"entry {entry.index} does not fit those before it")
+                self.fault(where, f"entry {entry.index} does not fit those before it")
             ended = entry.kind in story.ends
         return expected
 
@@ -97,10 +97,10 @@ class Replay:
         actual = story.read(row)
         for column, value in expected.items():
             if actual[column] != value:
-                self._fault(where, f"its {column} differs from the log")
+                self.fault(where, f"its {column} differs from the log")
 
     def _undescribed(self, story: Story, row: Row[Any]) -> None:
-        self._fault(f"{story.name} {_shown(row.id)}", "no entry describes it")
+        self.fault(f"{story.name} {_shown(row.id)}", "no entry describes it")
 
     def _entries(self, story: Story) -> Iterator[Row[Any]]:
         # Cut out, not parsed as JSON: one damaged entry must not stop the search. Within a value
@@ -116,7 +116,7 @@ class Replay:
         return self._stream(story.rows.order_by(collate(story.rows.selected_columns.id, "C")))
 
     def _stream(self, query: Select[*tuple[Any, ...]]) -> Iterator[Row[Any]]:
-        with self._connection.execute(query, execution_options={"yield_per": _CHUNK}) as result:
+        with self.connection.execute(query, execution_options={"yield_per": _CHUNK}) as result:
             yield from result
 
 

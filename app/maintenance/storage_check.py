@@ -115,23 +115,23 @@ def _referred(session: Session) -> set[str]:
     }
 
 
+@dataclass(frozen=True)
 class _Comparison:
-    def __init__(self, stores: Stores, ledger: _Ledger) -> None:
-        self._stores = stores
-        self._ledger = ledger
+    stores: Stores
+    ledger: _Ledger
 
     def unknown(self, what: str, names: set[str]) -> Iterator[Finding]:
         """Yield objects and keys that no row names."""
-        for name in sorted(names - self._ledger.stored.keys() - self._ledger.shredded.keys()):
+        for name in sorted(names - self.ledger.stored.keys() - self.ledger.shredded.keys()):
             yield Finding(Verdict.FAULT, f"{what} {name}", _UNKNOWN)
 
     def survivors(self, objects: set[str], keys: set[str]) -> Iterator[Finding]:
         """Yield objects and keys that should have been deleted with their blob."""
-        shredded = self._ledger.shredded
+        shredded = self.ledger.shredded
         if not shredded:
             return
-        objects = objects & set(self._stores.objects.names())
-        keys = keys & set(self._stores.keys.blob_ids())
+        objects = objects & set(self.stores.objects.names())
+        keys = keys & set(self.stores.keys.blob_ids())
         for name, row in sorted(shredded.items()):
             if name in keys:
                 yield Finding(
@@ -148,11 +148,11 @@ class _Comparison:
 
     def rows(self) -> Iterator[Finding]:
         """Yield rows that wait for something, and rows without the object or key they need."""
-        for name, row in sorted(self._ledger.stored.items()):
+        for name, row in sorted(self.ledger.stored.items()):
             where = f"row {name} ({row.kind}, {row.state})"
             if row.state == BlobState.DOOMED:
                 yield Finding(Verdict.PENDING, where, "the next sweep shreds it")
-            elif name in self._ledger.overdue:
+            elif name in self.ledger.overdue:
                 meaning = "never adopted, and no sweep gave it up: is a dispatcher running?"
                 yield Finding(Verdict.FAULT, where, meaning)
             elif row.state == BlobState.PENDING:
@@ -166,9 +166,9 @@ class _Comparison:
             yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
 
     def _faults(self, row: BlobRow) -> Iterator[str]:
-        if row.id not in self._ledger.referred:
+        if row.id not in self.ledger.referred:
             yield "nothing refers to it"
-        if not self._stores.keys.holds(row.id):
+        if not self.stores.keys.holds(row.id):
             yield "its key is missing: it cannot be read any more"
         problem = self._problem_of_object(row)
         if problem is not None:
@@ -176,7 +176,7 @@ class _Comparison:
 
     def _problem_of_object(self, row: BlobRow) -> str | None:
         try:
-            reader = self._stores.objects.open_range(row.id, 0, 1)
+            reader = self.stores.objects.open_range(row.id, 0, 1)
         except GoneError:
             return "its object is missing"
         except CorruptObjectError:
@@ -186,5 +186,5 @@ class _Comparison:
         return None if size == expected else f"its object has {size} bytes, not {expected}"
 
     def _is_still_live(self, blob_id: str) -> bool:
-        with self._stores.database.transaction() as session:
+        with self.stores.database.transaction() as session:
             return session.get_one(BlobRow, blob_id).state == BlobState.LIVE

@@ -14,13 +14,7 @@ from app.database import Database
 from app.database.endings import require_live
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
-from app.domain.errors import (
-    CalibrationError,
-    ConflictError,
-    ExpungeError,
-    ParameterError,
-    PlanError,
-)
+from app.domain import errors
 from app.domain.policy import Policy
 from app.domain.states import RETRYABLE_RUN_STATES, RunKind, WeightsSource
 from app.ledger import repository
@@ -48,7 +42,7 @@ def retrain(database: Database, name: str, *, make: PlanMaker = make_plan) -> Ru
         dataset = session.get_one(DatasetRow, model.dataset_id).name
         occasion = Occasion.of(session, model, anew=True)
     if remembered == 0:
-        raise ConflictError(f"dataset {dataset!r} has no records: push some first")
+        raise errors.ConflictError(f"dataset {dataset!r} has no records: push some first")
     forecast = occasion.forecast(make)
     forecast.require_tracked_start()
     with database.transaction() as session:
@@ -60,13 +54,13 @@ def retrain(database: Database, name: str, *, make: PlanMaker = make_plan) -> Ru
 def _require_trainable(session: Session, model: ModelRow) -> None:
     require_live("model", model)
     if model.weights_source != WeightsSource.TRAIN:
-        raise ConflictError(
+        raise errors.ConflictError(
             f"the weights of model {model.name!r} are brought, not trained here: define another "
             "model and bring the new ones to it"
         )
     active = repository.active_run(session, model.id)
     if active is not None:
-        raise ConflictError(
+        raise errors.ConflictError(
             f"run {active.id} of model {model.name!r} is {active.state}: wait for its end, or "
             "cancel it"
         )
@@ -99,9 +93,9 @@ class AutomaticRetraining:
     def _retrain(self, name: str, now: datetime) -> bool:
         try:
             retrain(self._database, name)
-        except (PlanError, ParameterError, CalibrationError) as error:
+        except (errors.PlanError, errors.ParameterError, errors.CalibrationError) as error:
             _log.warning("model %s cannot be retrained: %s", name, error)
-        except ExpungeError:
+        except errors.ExpungeError:
             return False  # it has changed meanwhile
         else:
             return True

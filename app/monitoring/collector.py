@@ -7,29 +7,85 @@ zero. Labels are states, kinds, and names of models and targets.
 import logging
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 
 from prometheus_client.core import Metric
 from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 from redis import Redis, RedisError
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from app.database import Database
 from app.logs import describe
+from app.monitoring.gauges import gauge, number
 from app.monitoring.ledger_metrics import ledger_metrics
-from app.monitoring.publishing_metrics import publishing_metrics
-from app.monitoring.queue_metrics import queue_metrics
+from app.monitoring.queue_state import queue_state
+from app.publishing import repository
+
+
+def publishing_metrics(session: Session) -> Iterator[Metric]:
+    """Yield how long targets have not held what they should, and which versions stay there."""
+    now = session.scalars(select(func.clock_timestamp())).one()
+    yield gauge(
+        "expunge_publishing_unsettled_seconds",
+        "How long a target has not held what it should.",
+        *("model", "target"),
+        rows=((*where, _seconds(since, now)) for *where, since in repository.unsettled(session)),
+    )
+    yield gauge(
+        "expunge_publishing_not_withdrawn_seconds",
+        "How long a version should have been gone from a target.",
+        *("model", "target", "version"),
+        rows=(
+            (model, target, str(number), _seconds(since, now))
+            for model, target, number, since in repository.not_withdrawn(session)
+        ),
+    )
+
+
+def _seconds(since: datetime, now: datetime) -> float:
+    return max(0.0, (now.astimezone(UTC) - since.astimezone(UTC)).total_seconds())
+
+
+_WORKER_STATES = ("idle", "busy")
+
+
+def queue_metrics(connection: Redis) -> Iterator[Metric]:
+    """Yield the metrics of queue, workers and dispatchers."""
+    state = queue_state(connection)
+    names = sorted({*_WORKER_STATES, *state.states})
+    yield number("expunge_queue_depth", "Runs queued in Redis for a worker.", state.depth)
+    yield gauge(
+        "expunge_workers",
+        "Workers with a heartbeat within a minute.",
+        "state",
+        rows=((name, state.states[name]) for name in names),
+    )
+    yield number(
+        "expunge_worker_heartbeat_age_seconds",
+        "Age of the oldest last heartbeat of any live worker.",
+        state.oldest_heartbeat_s,
+    )
+    yield number(
+        "expunge_dispatchers",
+        "Dispatchers with a heartbeat within half a minute.",
+        state.dispatchers,
+    )
+
 
 _log = logging.getLogger("expunge.metrics")
 
 
+@dataclass(frozen=True)
 class ServiceCollector(Collector):
     """Reads Postgres and Redis at every scrape."""
 
-    def __init__(self, database: Database, redis: Redis) -> None:
-        self._database = database
-        self._redis = redis
+    database: Database
+    redis: Redis
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing: that would take a scrape."""
@@ -51,11 +107,11 @@ class ServiceCollector(Collector):
         yield up
 
     def _ledger(self) -> list[Metric]:
-        with self._database.transaction() as session:
+        with self.database.transaction() as session:
             return [*ledger_metrics(session), *publishing_metrics(session)]
 
     def _queue(self) -> list[Metric]:
-        return list(queue_metrics(self._redis))
+        return list(queue_metrics(self.redis))
 
 
 def _read(source: str, read: Callable[[], list[Metric]]) -> list[Metric]:

@@ -6,6 +6,7 @@ keeps no artifacts of a version that is deleted here: they are deleted first, th
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.domain.errors import TargetError
 from app.domain.release import WEIGHTS, Release
@@ -24,23 +25,23 @@ CERTIFICATE_TAG = "expunge.certificate"
 _STARTED_MS = 0
 
 
+@dataclass(frozen=True)
 class Mlflow:
     """The registry of one server."""
 
     kind = "mlflow"
 
-    def __init__(self, server: MlflowServer, *, prefix: str, experiment: str) -> None:
-        self._server = server
-        self._prefix = prefix
-        self._experiment = experiment
+    server: MlflowServer
+    prefix: str
+    experiment: str
 
     def hold(self, subject: Subject, release: Release | None, step: Step) -> None:
         """See ``Target``."""
-        server, name = self._server, self._prefix + subject.name
+        server, name = self.server, self.prefix + subject.name
         model = server.registered_model(name)
         if model is not None and model.tags.get(MODEL_TAG) != subject.id:
             raise TargetError(f"the registered model {name} is there already, and is not ours")
-        folders = server.folders(self._experiment, MODEL_TAG, subject.id)
+        folders = server.folders(self.experiment, MODEL_TAG, subject.id)
         if release is None:
             if model is not None and ALIAS in model.aliases:
                 server.delete_alias(name, ALIAS)
@@ -53,7 +54,7 @@ class Mlflow:
             model = RegisteredModel(tags, {})
         step("registered")
         if not folders:
-            folders = [server.create_folder(self._experiment, name, tags, started_ms=_STARTED_MS)]
+            folders = [server.create_folder(self.experiment, name, tags, started_ms=_STARTED_MS)]
         step("begun")
         number = self._place(name, folders[0], release, step)
         if model.aliases.get(ALIAS) != number:
@@ -63,7 +64,7 @@ class Mlflow:
 
     def _place(self, name: str, folder: ArtifactFolder, release: Release, step: Step) -> str:
         """Have a version of a registered model with the release's artifacts; return its number."""
-        server, tags = self._server, _tags(release)
+        server, tags = self.server, _tags(release)
         place = f"{folder.path}/{release.version_id}"
         source = f"{folder.uri}/{release.version_id}"
         version = next(
@@ -102,13 +103,13 @@ class Mlflow:
         """
         kept_number, kept_folder = kept or (None, None)
         for place, folder in enumerate(folders):
-            for name_there in self._server.files(folder.path):
+            for name_there in self.server.files(folder.path):
                 if place or name_there != kept_folder:
-                    self._server.delete(f"{folder.path}/{name_there}")
+                    self.server.delete(f"{folder.path}/{name_there}")
                     step("erased")
-        for version in self._server.versions(name) if model is not None else ():
+        for version in self.server.versions(name) if model is not None else ():
             if VERSION_TAG in version.tags and version.number != kept_number:
-                self._server.delete_version(name, version.number)
+                self.server.delete_version(name, version.number)
                 step("removed")
 
 

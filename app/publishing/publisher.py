@@ -11,11 +11,12 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -27,11 +28,31 @@ from app.log import actor
 from app.logs import describe
 from app.processes.repeated import Repeated
 from app.publishing import repository
-from app.publishing.lock import alone
 from app.publishing.target import Subject, Target
 from app.registry.tables import ModelRow
 from app.tracing.handing import at_commit, is_on
 from app.tracing.spans import Facts, Step, Work
+
+_CLASS = 0x7075626C
+"""These locks have two numbers; the other locks of the service have one."""
+_TAKE = text("SELECT pg_try_advisory_lock(CAST(:class AS integer), hashtext(:id))")
+_LEAVE = text("SELECT pg_advisory_unlock(CAST(:class AS integer), hashtext(:id))")
+
+
+@contextmanager
+def alone(connection: Connection, placement_id: str) -> Iterator[bool]:
+    """Hold a placement's lock on a connection in autocommit; False if another one holds it."""
+    numbers = {"class": _CLASS, "id": placement_id}
+    is_alone = bool(connection.execute(_TAKE, numbers).scalar_one())
+    try:
+        yield is_alone
+    finally:
+        if is_alone:
+            try:
+                connection.execute(_LEAVE, numbers)
+            except SQLAlchemyError:
+                connection.invalidate()  # so that no pool keeps it, with the lock
+
 
 ReleaseOf = Callable[[Session, ModelRow], Release | None]
 """Returns what is served of a model now."""

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from app.domain.errors import KeyServiceError, KeyStoreError
@@ -94,23 +95,23 @@ class InService:
         return key
 
 
+@dataclass(frozen=True)
 class Succession:
     """Wraps with one, and still unwraps what another wrapped before it."""
 
-    def __init__(self, now: Wrapping, before: Wrapping) -> None:
-        self._now = now
-        self._before = before
+    now: Wrapping
+    before: Wrapping
 
     def wrap(self, key: bytes, context: Context) -> bytes:
         """Have the present one wrap a key."""
-        return self._now.wrap(key, context)
+        return self.now.wrap(key, context)
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
         """Have the present one unwrap a key, or else the earlier one."""
         try:
-            return self._now.unwrap(wrapped, context)
+            return self.now.unwrap(wrapped, context)
         except (KeyStoreError, KeyServiceError):
-            return self._before.unwrap(wrapped, context)
+            return self.before.unwrap(wrapped, context)
 
 
 def serialized(context: Context) -> bytes:

@@ -17,18 +17,8 @@ import pyarrow as pa
 from app.domain.columns import ArrayColumn, CategoryColumn, ClassName, Column, NumberColumn
 from app.domain.encoding import LabelColumn, TableEncoding
 from app.domain.errors import InvalidInputError
+from app.tables import cells
 from app.tables.arrays import array_fault, is_array
-from app.tables.cells import (
-    MISSING_WORDS,
-    Texts,
-    has_numbers,
-    has_texts,
-    invalid_in_words,
-    kind_in_words,
-    numbers_of,
-    plain,
-    texts_of,
-)
 from app.tables.choices import Choices, spelt
 from app.tables.problems import Problems
 from app.tables.sources import Source
@@ -80,8 +70,8 @@ class _Proposer:
     def proposal(self) -> Proposal:
         names = self._source.table.column_names
         label, record_id, subject_id = self._roles(names)
-        if subject_id is not None and has_texts(self._column(subject_id).type):
-            self._persons = texts_of(self._column(subject_id)).codes
+        if subject_id is not None and cells.has_texts(self._column(subject_id).type):
+            self._persons = cells.texts_of(self._column(subject_id)).codes
         taken = {label, record_id, subject_id, *self._choices.drop}
         if self._source.index is not None:
             taken.add(self._source.index)
@@ -113,7 +103,7 @@ class _Proposer:
             self._problems.add(None, name, str(error))
         except pa.ArrowInvalid:
             kind = self._source.table.schema.field(name).type
-            self._problems.add(None, name, invalid_in_words(kind))
+            self._problems.add(None, name, cells.invalid_in_words(kind))
 
     def _roles(self, names: Sequence[str]) -> tuple[str, str, str | None]:
         for name in sorted(self._choices.named - set(names)):
@@ -133,7 +123,7 @@ class _Proposer:
         return label, record_id, subject_id
 
     def _column(self, name: str) -> pa.Array:
-        return plain(self._source.table[name])
+        return cells.plain(self._source.table[name])
 
     def _rule(self, name: str) -> Column:
         listed = self._choices.categories.get(name)
@@ -150,10 +140,10 @@ class _Proposer:
     def _number(self, name: str, column: pa.Array) -> Column:
         if name not in self._choices.missing:
             advice = f"is missing; --missing {spelt(name)}=NUMBER puts a public constant there"
-            self._problems.add_where(numbers_of(column).missing, 0, name, advice)
+            self._problems.add_where(cells.numbers_of(column).missing, 0, name, advice)
         return NumberColumn(name=name)
 
-    def _category(self, name: str, texts: Texts) -> Column:
+    def _category(self, name: str, texts: cells.Texts) -> Column:
         if {text.lower() for text in texts.distinct} <= _TRUTH:
             return CategoryColumn(name=name, values=tuple(sorted(texts.distinct)))
         if _most(texts, _DECIMAL_COMMA):
@@ -174,7 +164,7 @@ class _Proposer:
     def _few(self) -> str:
         return f"fewer than {LEAST_ROWS} {'rows' if self._persons is None else 'persons'}"
 
-    def _common(self, texts: Texts) -> list[str]:
+    def _common(self, texts: cells.Texts) -> list[str]:
         """Return the values that enough rows, or persons, share."""
         owners = np.arange(len(texts.codes)) if self._persons is None else self._persons
         pairs = np.stack([texts.codes, owners], axis=1)
@@ -188,8 +178,8 @@ class _Proposer:
         if self._choices.classes:
             return self._choices.class_names
         column = self._column(name)
-        if not has_texts(column.type):
-            raise _UnfitError(f"{kind_in_words(column.type)}, which cannot be a label")
+        if not cells.has_texts(column.type):
+            raise _UnfitError(f"{cells.kind_in_words(column.type)}, which cannot be a label")
         texts = _texts(column)
         if texts.distinct and {text.lower() for text in texts.distinct} <= _TRUTH:
             return (False, True)
@@ -211,7 +201,7 @@ class _Proposer:
 
 def _require_cells(name: str, column: pa.Array) -> None:
     """Refuse a column without values, and one of dates or of a type that cannot be a feature."""
-    texts = _texts(column) if has_texts(column.type) else None
+    texts = _texts(column) if cells.has_texts(column.type) else None
     if column.null_count == len(column) or (texts is not None and texts.missing.all()):
         raise _UnfitError(f"holds no values; leave it out with --drop {spelt(name)}")
     if pa.types.is_temporal(column.type) or (texts is not None and _most(texts, _DATE)):
@@ -220,14 +210,14 @@ def _require_cells(name: str, column: pa.Array) -> None:
             "such as an age"
         )
     if texts is None:
-        raise _UnfitError(f"{kind_in_words(column.type)}, which cannot be a feature")
+        raise _UnfitError(f"{cells.kind_in_words(column.type)}, which cannot be a feature")
 
 
 def _array(name: str, column: pa.Array) -> Column:
     kind, shape = column.type, None
     fault = array_fault(kind)
     if fault is not None:
-        raise _UnfitError(f"{kind_in_words(kind)}: {fault}")
+        raise _UnfitError(f"{cells.kind_in_words(kind)}: {fault}")
     if isinstance(kind, pa.FixedShapeTensorType):
         shape, kind = tuple(kind.shape), kind.storage_type
     if shape is None:
@@ -249,24 +239,24 @@ def _whole_numbers(texts: Sequence[str]) -> list[int]:
     return sorted({int(number) for number in numbers if number is not None})
 
 
-def _texts(column: pa.Array) -> Texts:
+def _texts(column: pa.Array) -> cells.Texts:
     """Return a column's texts, without words for missing values."""
-    texts = texts_of(column)
-    present = [text for text in texts.distinct if text not in MISSING_WORDS]
+    texts = cells.texts_of(column)
+    present = [text for text in texts.distinct if text not in cells.MISSING_WORDS]
     places = {text: place for place, text in enumerate(present)}
     targets = np.array([places.get(text, -1) for text in texts.distinct] + [-1])
-    return Texts(tuple(present), targets[texts.codes])
+    return cells.Texts(tuple(present), targets[texts.codes])
 
 
 def _is_mostly_numbers(column: pa.Array) -> bool:
     """Return whether more than half of the values are numbers; the others are faults then."""
-    if not has_numbers(column.type):
+    if not cells.has_numbers(column.type):
         return False
-    found = numbers_of(column)
+    found = cells.numbers_of(column)
     return 2 * int(found.faulty.sum()) < int((~found.missing).sum())
 
 
-def _most(texts: Texts, pattern: re.Pattern[str]) -> bool:
+def _most(texts: cells.Texts, pattern: re.Pattern[str]) -> bool:
     """Return whether more than half of the values begin as a pattern."""
     fits = np.array([bool(pattern.match(text)) for text in texts.distinct] + [False])
     return 2 * int(fits[texts.codes].sum()) > int((~texts.missing).sum())

@@ -5,6 +5,7 @@ value, never the value. Texts of numbers, dates and truth are read, because CSV 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -90,71 +91,71 @@ def fits(column: pa.Array, kind: ColumnType) -> bool:
     return problems.none and found.null_count < len(found)
 
 
+@dataclass(frozen=True)
 class _Column:
     """A column to read; what is wrong goes to ``problems``."""
 
-    def __init__(self, name: str, kind: ColumnType, first: int, problems: Problems) -> None:
-        self._name = name
-        self._kind = kind
-        self._first = first
-        self._problems = problems
+    name: str
+    kind: ColumnType
+    first: int
+    problems: Problems
 
     def read(self, table: pa.Table | pa.RecordBatch) -> pa.Array:
-        nothing = pa.nulls(table.num_rows, arrow_type(self._kind))
-        column = column_named(table, self._name, self._problems)
+        nothing = pa.nulls(table.num_rows, arrow_type(self.kind))
+        column = column_named(table, self.name, self.problems)
         if column is None:
             return nothing
         try:
             column.validate(full=True)
-            found, lossy = (self._lists if self._kind.is_list else self._scalars)(column)
+            found, lossy = (self._lists if self.kind.is_list else self._scalars)(column)
         except pa.ArrowInvalid:
-            reason = invalid_in_words(column.type, wanted=self._kind)
-            self._problems.add(None, self._name, reason)
+            reason = invalid_in_words(column.type, wanted=self.kind)
+            self.problems.add(None, self.name, reason)
             return nothing
         except _UnfitError:
-            reason = f"{kind_in_words(column.type)}, where {self._kind} is expected"
-            self._problems.add(None, self._name, reason)
+            reason = f"{kind_in_words(column.type)}, where {self.kind} is expected"
+            self.problems.add(None, self.name, reason)
             return nothing
-        if not self._kind.nullable:
+        if not self.kind.nullable:
             self._fault(
-                as_array(found.is_null()) & ~lossy, f"is missing, and {self._kind} must be there"
+                as_array(found.is_null()) & ~lossy, f"is missing, and {self.kind} must be there"
             )
         return found
 
     def _scalars(self, column: pa.Array) -> tuple[pa.Array, Marks]:
-        found, lossy = _converted(column, self._kind.kind)
+        found, lossy = _converted(column, self.kind.kind)
         self._fault(lossy, self._lossy(column.type))
-        if self._kind.kind in ("string", "binary"):
+        if self.kind.kind in ("string", "binary"):
             self._fault_large(as_array(pc.fill_null(pc.binary_length(found), 0)))
         return found, lossy
 
     def _lossy(self, kind: pa.DataType) -> str:
-        return f"{kind_in_words(kind)} that is not {self._kind.kind} without loss"
+        return f"{kind_in_words(kind)} that is not {self.kind.kind} without loss"
 
     def _lists(self, column: pa.Array) -> tuple[pa.Array, Marks]:
         none = np.zeros(len(column), dtype=np.bool_)
         if pa.types.is_null(column.type):
-            return pa.nulls(len(column), arrow_type(self._kind)), none
+            return pa.nulls(len(column), arrow_type(self.kind)), none
         lists = _storage(column)
         absent = as_array(lists.is_null())
         lengths = as_array(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
         lengths[absent] = 0
         row_of = np.repeat(np.arange(len(lists)), lengths)
         flat = pc.list_flatten(lists)
-        items, lossy = _converted(flat, self._kind.kind)
+        items, lossy = _converted(flat, self.kind.kind)
         self._fault(self._rows(row_of, lossy, len(lists)), "an item is " + self._lossy(flat.type))
         null = as_array(items.is_null()) & ~lossy
         self._fault(self._rows(row_of, null, len(lists)), "a list in which an item is missing")
         sizes = _item_sizes(items)
         self._fault_large(np.bincount(row_of, weights=sizes, minlength=len(lists)))
-        if self._kind.length is None:
+        if self.kind.length is None:
             offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
             return pa.ListArray.from_arrays(offsets, items, mask=pa.array(absent)), none
-        wrong = (lengths != self._kind.length) & ~absent
-        self._fault(wrong, f"a list that has not {self._kind.length} items")
+        wrong = (lengths != self.kind.length) & ~absent
+        self._fault(wrong, f"a list that has not {self.kind.length} items")
         if wrong.any():
-            return pa.nulls(len(lists), arrow_type(self._kind)), np.ones_like(wrong)
-        return _fixed(items, absent, self._kind.length), none
+            return pa.nulls(len(lists), arrow_type(self.kind)), np.ones_like(wrong)
+        return _fixed(items, absent, self.kind.length), none
 
     def _rows(self, row_of: npt.NDArray[np.int64], faulty: Marks, count: int) -> Marks:
         return np.bincount(row_of[faulty], minlength=count) > 0
@@ -163,7 +164,7 @@ class _Column:
         self._fault(sizes > MOST_CELL_BYTES, f"has more than {MOST_CELL_BYTES} bytes")
 
     def _fault(self, faulty: Marks, reason: str) -> None:
-        self._problems.add_where(faulty, self._first, self._name, reason)
+        self.problems.add_where(faulty, self.first, self.name, reason)
 
 
 def _storage(column: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ from app.access import api_keys
 from app.access.api_keys import Caller
 from app.access.tables import ApiKeyRow
 from app.api.protocol.access import ServicesOf, require_scope
-from app.api.protocol.parts import part
+from app.api.protocol.dependencies import part
 from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
 from app.log import actor

@@ -1,6 +1,6 @@
 """Adds the pages and their static files to an application."""
 
-from importlib import resources
+from importlib import import_module, resources
 
 from fastapi import FastAPI
 from starlette.responses import Response
@@ -8,47 +8,18 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from app.services import Services
-from app.web import (
-    audit,
-    callbacks,
-    datasets,
-    failures,
-    keys,
-    login,
-    model_changes,
-    models,
-    overview,
-    queue,
-    reference,
-    requests,
-    runs,
-    submitting,
-    verify,
-    workers,
-)
 from app.web.access import open_sessions
-from app.web.figures import statistics
 from app.web.pages import HEADERS
 
-PARTS = (
-    overview,
-    login,
-    submitting,
-    queue,
-    requests,
-    runs,
-    models,
-    model_changes,
-    datasets,
-    workers,
-    failures,
-    statistics,
-    keys,
-    callbacks,
-    audit,
-    verify,
-    reference,
-)
+# Each has a router; the first that has a path answers it.
+PARTS = [
+    import_module(f"app.web.{name}")
+    for name in (
+        *("overview", "login", "submitting", "queue", "requests", "runs", "models"),
+        *("model_changes", "datasets", "figures.statistics", "keys", "callbacks", "audit"),
+        "reference",
+    )
+]
 
 
 class _Files(StaticFiles):

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.leaving import Left
+from app.api.protocol.dependencies import Left
 from app.datasets import repository as datasets
 from app.domain.policy import Policy
 from app.models import definitions, endings, policies, retraining

@@ -1,22 +1,25 @@
-"""``/``: what needs attention, and what is in progress."""
+"""``/``: what needs attention, and is in progress; ``/failures``: what failed, to be retried."""
 
 from fastapi import Response
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
+from app.domain.states import RequestState
 from app.ledger.deadlines import IS_OPEN
+from app.ledger.tables import ForgetRequestRow
 from app.ledger.views import request_views, run_views
 from app.monitoring import ledger_metrics
 from app.web import pages
 from app.web.access import AnyVisitor, SessionsOf, Visitor
 from app.web.models import model_lines
+from app.web.queue import queue_or_none
 from app.web.rendering import render
-from app.web.workers import queue_or_none
 
 router = pages.router()
 
 _LISTED = 8
+_MOST = 100
 
 
 @router.get("/")
@@ -45,3 +48,15 @@ def _work(session: Session, visitor: Visitor) -> dict[str, object] | None:
         "failed": run_views.failed(session, limit=_LISTED),
         "models": model_lines(session),
     }
+
+
+@router.get("/failures")
+def show_failures(services: ServicesOf, visitor: AnyVisitor) -> Response:
+    """Show the failures visible to the key."""
+    may_requests = visitor.caller.allows(Scope.FORGET_READ)
+    may_runs = visitor.caller.allows(Scope.MODELS_READ)
+    failed = ForgetRequestRow.state == RequestState.FAILED
+    with services.database.transaction() as session:
+        requests = request_views.most_urgent(session, failed, limit=_MOST) if may_requests else None
+        runs = run_views.failed(session, limit=_MOST) if may_runs else None
+    return render("failures.html", visitor, requests=requests, runs=runs)

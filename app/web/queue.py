@@ -1,20 +1,24 @@
-"""``/queue``: every open request by its deadline, and why it is not done yet."""
+"""``/queue``: open requests by deadline, and why they are not done yet; ``/workers``: who works."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastapi import Response
+from redis import RedisError
+from sqlalchemy import func, select
 
 from app.api.protocol.access import ServicesOf
 from app.domain.states import ObligationState, RequestState, RunState
 from app.ledger.deadlines import IS_OPEN
+from app.ledger.tables import OutboxRow
 from app.ledger.views import request_views, run_views
 from app.ledger.views.request_views import ObligationView, RequestView
 from app.ledger.views.run_views import RunView
+from app.monitoring.queue_state import QueueState, queue_state
 from app.web import pages
-from app.web.access import RequestsReader, SessionsOf
+from app.web.access import ModelsReader, RequestsReader, SessionsOf
 from app.web.rendering import render, words
-from app.web.workers import queue_or_none
+from app.web.sessions import Sessions
 
 router = pages.router()
 
@@ -71,3 +75,20 @@ def _reason(owed: ObligationView, run: RunView | None, *, idle: bool) -> str:
     steps = f", step {run.step} of {run.total_steps}" if run.total_steps else ""
     tried = f", attempt {run.attempt}" if run.attempt > 1 else ""
     return f"{words(run.phase)}{steps}{tried}"
+
+
+@router.get("/workers")
+def show_workers(services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader) -> Response:
+    """Show workers, the queue and the outbox."""
+    with services.database.transaction() as session:
+        runs = run_views.active(session)
+        outbox = session.scalar(select(func.count()).select_from(OutboxRow))
+    return render("workers.html", visitor, queue=queue_or_none(sessions), runs=runs, outbox=outbox)
+
+
+def queue_or_none(sessions: Sessions) -> QueueState | None:
+    """Return the queue's state, or None if Redis cannot be reached."""
+    try:
+        return queue_state(sessions.redis)
+    except RedisError:
+        return None

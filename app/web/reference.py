@@ -1,6 +1,6 @@
-"""``/docs``: the API's interface, from its OpenAPI document.
+"""``/docs``: the API's interface, from its OpenAPI document; ``/verify``: a certificate's check.
 
-It is a page like the others: no script, nothing from another host.
+The interface is a page like the others: no script, nothing from another host.
 """
 
 import json
@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from app.locations import public_url
 from app.web import pages
+from app.web.access import AnyVisitor
 from app.web.rendering import render
 
 router = pages.router()
@@ -148,3 +149,9 @@ def _kind(schema: Json, otherwise: str = "anything") -> Markup:
     if kind == "array":
         return Markup("list of {}").format(_kind(schema.get("items", {})))
     return escape(f"{kind} ({schema['format']})" if "format" in schema else kind)
+
+
+@router.get("/verify")
+def show_verification(visitor: AnyVisitor) -> Response:
+    """Verify any certificate in the browser; no chosen file is uploaded."""
+    return render("verify.html", visitor)

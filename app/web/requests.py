@@ -15,7 +15,7 @@ from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.certificates import issued
-from app.ledger.views import finding, request_views
+from app.ledger.views import request_views
 from app.services import Services
 from app.web import pages, queries
 from app.web.access import RequestsReader, RequestsSeeker, RequestsSender, Visitor
@@ -71,8 +71,8 @@ def find(services: ServicesOf, visitor: RequestsSeeker, form: Form) -> Response:
     if not 1 <= len(name) <= _LONGEST_NAME or "\0" in name:
         raise InvalidInputError(f"give a ticket or an id of at most {_LONGEST_NAME} characters")
     with services.database.transaction() as session:
-        lines = finding.find(session, services.pseudonyms, name)
-    return render("found.html", visitor, lines=lines, most=finding.MOST)
+        lines = request_views.find(session, services.pseudonyms, name)
+    return render("found.html", visitor, lines=lines, most=request_views.MOST_FOUND)
 
 
 @router.get("/requests/{request_id}")

@@ -3,25 +3,30 @@
 Ids go from the form to its preview and back with the answer. Between the two, nothing is stored.
 """
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from fastapi import Response
 from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.api.forgetting import ForgettingOf
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.leaving import Left
+from app.api.protocol.dependencies import Left
 from app.api.protocol.schemas import ExternalId, OwnerId
+from app.certificates.receipts import Receipt
 from app.datasets import repository as datasets
 from app.domain.errors import InvalidInputError
 from app.ledger import previews, repository
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.previews import Preview
+from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.views import request_views
 from app.ledger.views.request_views import RequestView
@@ -29,7 +34,6 @@ from app.services import Services
 from app.web import pages
 from app.web.access import FileSender, ReceiptSeeker, RequestsWriter, Visitor
 from app.web.forms import FileForm
-from app.web.receipts import receipt_of
 from app.web.rendering import render
 
 router = pages.router()
@@ -206,3 +210,39 @@ def _lines(text: str) -> list[str]:
 
 def _count(fields: Mapping[str, str]) -> int:
     return sum(len(_lines(fields[name])) for name in ("record_ids", "subject_ids"))
+
+
+def receipt_of(
+    session: Session,
+    requests: ForgetRequests,
+    request_id: str,
+    *,
+    record_ids: Sequence[str],
+    subject_ids: Sequence[str],
+) -> dict[str, Any]:
+    """Return the receipt of a request as ``expunge verify --receipt`` reads it.
+
+    The ids are not stored here, so they are given again.
+
+    Raises:
+        NotFoundError: the request does not exist.
+        InvalidInputError: these are not the ids that it named.
+    """
+    row = repository.request(session, request_id)
+    salt = requests.receipt_salt(request_id)
+    receipt = Receipt(salt, row.record_count, tuple(record_ids), tuple(subject_ids))
+    stored = set(repository.commitments_of(session, request_id))
+    people = receipt.of_subjects(stored)
+    named = receipt.of_records.union(*(found.values() for found in people))
+    if not stored or named != stored or not all(people):
+        raise InvalidInputError(
+            "these are not the ids of this request: give all of them, as they were sent, and no "
+            "others"
+        )
+    return {
+        "request": request_id,
+        "receipt_salt": base64.b64encode(salt).decode(),
+        "records": row.record_count,
+        "record_ids": list(record_ids),
+        "subject_ids": list(subject_ids),
+    }

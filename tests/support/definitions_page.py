@@ -5,10 +5,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from app.api.models import ModelBody
+from app.api.models import ModelBody, RecipeBody
 from app.api.policies import PolicyBody
 from app.api.protocol.schemas import Body
-from app.api.recipes import RecipeBody
 from tests.support.api_reference import row, type_of
 
 _HEADER = """# Definitions: model, recipe, policy

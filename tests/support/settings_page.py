@@ -3,7 +3,7 @@
 import sys
 from typing import Any, get_origin
 
-from app.api.protocol.attributes import attributes_of
+from app.api.protocol.schemas import attributes_of
 from app.environment import variable_of
 from app.settings import Settings
 from tests.support.api_reference import row

@@ -8,7 +8,7 @@ shards, nor from forgotten records that they still hold (docs/guarantees.md, sec
 from dataclasses import dataclass
 from typing import Final
 
-from app.datasets.stock import Stock
+from app.datasets.repository import Stock
 from app.domain.plan import Plan, TrainingKind
 from app.domain.schema import FeatureSchema
 from app.planning.mechanisms.catalogue import mechanism_of

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.datasets import repository as datasets
-from app.datasets.stock import stock_of
+from app.datasets.repository import stock_of
 from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import RunKind

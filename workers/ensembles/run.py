@@ -20,8 +20,14 @@ from torch import nn
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import WeightsFile
 from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import by_member, tensor_name
-from app.domain.architectures.merging import LOSS, is_offered, metric_compared, score_of
+from app.domain.architectures.ensemble import (
+    LOSS,
+    by_member,
+    is_offered,
+    metric_compared,
+    score_of,
+    tensor_name,
+)
 from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
 from app.domain.states import MemberState, Phase, RunKind

@@ -11,13 +11,7 @@ from app.accounting.chains.noisy_chain import prefix_mu
 from app.accounting.guarantees import PointGuarantee, RenyiGuarantee
 from app.accounting.published.bound import Bound, account_of
 from app.accounting.terms import any_start
-from app.domain.checks import (
-    require_delta,
-    require_noise,
-    require_non_negative,
-    require_positive,
-    require_steps,
-)
+from app.domain import checks
 from app.domain.errors import ParameterError
 
 UNREGULARISED_LIMIT = 0.257
@@ -53,7 +47,7 @@ class Theorem41(Bound[PointGuarantee]):
 
     def guarantee(self) -> PointGuarantee:
         """Return the theorem's epsilon at ``delta``, rounded up."""
-        epsilon = self._product() / require_noise("noise_std", self.noise_std) * (1 + 1e-13)
+        epsilon = self._product() / checks.require_noise("noise_std", self.noise_std) * (1 + 1e-13)
         limit = UNREGULARISED_LIMIT if self.weight_decay == 0 else REGULARISED_LIMIT
         highest = -limit * math.log(self.delta)
         if epsilon >= highest:
@@ -61,12 +55,12 @@ class Theorem41(Bound[PointGuarantee]):
         return PointGuarantee(terms=self.TERMS, at_epsilon=epsilon, at_delta=self.delta)
 
     def _product(self) -> float:
-        root = math.sqrt(-math.log(require_delta(self.delta)))
-        start = require_positive("initial_clip", self.initial_clip)
-        clip = require_non_negative("gradient_clip", self.gradient_clip)
-        rate = require_positive("learning_rate", self.learning_rate)
-        decay = rate * require_non_negative("weight_decay", self.weight_decay)
-        steps = require_steps("steps", self.steps)
+        root = math.sqrt(-math.log(checks.require_delta(self.delta)))
+        start = checks.require_positive("initial_clip", self.initial_clip)
+        clip = checks.require_non_negative("gradient_clip", self.gradient_clip)
+        rate = checks.require_positive("learning_rate", self.learning_rate)
+        decay = rate * checks.require_non_negative("weight_decay", self.weight_decay)
+        steps = checks.require_steps("steps", self.steps)
         if decay == 0:
             return 3 * root / math.sqrt(steps) * (start + clip * rate * steps)
         if not 0.5 < decay < 1:
@@ -105,11 +99,11 @@ class TheoremA9(Bound[RenyiGuarantee]):
             weight_decay=self.weight_decay,
         )
         mu = prefix_mu(
-            distance=2 * require_positive("initial_clip", self.initial_clip),
+            distance=2 * checks.require_positive("initial_clip", self.initial_clip),
             contraction=size.contraction,
             shift=size.shift,
-            noise_std=require_noise("noise_std", self.noise_std),
-            steps=require_steps("steps", self.steps),
+            noise_std=checks.require_noise("noise_std", self.noise_std),
+            steps=checks.require_steps("steps", self.steps),
         )
         return self.proportional(mu * mu / 2 * (1 + 1e-15))
 
@@ -135,16 +129,16 @@ class Theorem42(Bound[PointGuarantee]):
 
     def guarantee(self) -> PointGuarantee:
         """Return the point (epsilon, delta_T), rounded up."""
-        epsilon = require_positive("epsilon", self.epsilon)
-        radius = require_positive("initial_clip", self.initial_clip)
-        separation = 2 * require_positive("model_clip", self.model_clip)
-        separation /= require_noise("noise_std", self.noise_std)
+        epsilon = checks.require_positive("epsilon", self.epsilon)
+        radius = checks.require_positive("initial_clip", self.initial_clip)
+        separation = 2 * checks.require_positive("model_clip", self.model_clip)
+        separation /= checks.require_noise("noise_std", self.noise_std)
         start = 0.0
-        if require_non_negative("initial_noise_std", self.initial_noise_std) > 0:
-            noise = require_noise("initial_noise_std", self.initial_noise_std)
+        if checks.require_non_negative("initial_noise_std", self.initial_noise_std) > 0:
+            noise = checks.require_noise("initial_noise_std", self.initial_noise_std)
             start = gaussian.rounded_log_delta(mu=2 * radius / noise, epsilon=epsilon)
         factor = gaussian.rounded_log_delta(mu=separation * (1 + 1e-15), epsilon=epsilon)
-        log_delta = start + require_steps("steps", self.steps) * factor
+        log_delta = start + checks.require_steps("steps", self.steps) * factor
         delta = min(1.0, math.exp(max(log_delta, -700.0)) * (1 + 1e-12))
         return PointGuarantee(terms=self.TERMS, at_epsilon=float(epsilon), at_delta=delta)
 
@@ -171,9 +165,9 @@ class ClassicalOutputPerturbation(Bound[PointGuarantee]):
 
     def guarantee(self) -> PointGuarantee:
         """Return the classical epsilon."""
-        spread = math.sqrt(8 * math.log(1.25 / require_delta(self.delta)))
-        epsilon = require_positive("initial_clip", self.initial_clip) * spread
-        epsilon *= (1 + 1e-14) / require_noise("noise_std", self.noise_std)
+        spread = math.sqrt(8 * math.log(1.25 / checks.require_delta(self.delta)))
+        epsilon = checks.require_positive("initial_clip", self.initial_clip) * spread
+        epsilon *= (1 + 1e-14) / checks.require_noise("noise_std", self.noise_std)
         if epsilon > 1 + 1e-6:
             raise ParameterError("epsilon", "at most 1")
         return PointGuarantee(terms=self.TERMS, at_epsilon=epsilon, at_delta=self.delta)

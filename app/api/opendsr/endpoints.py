@@ -9,15 +9,8 @@ from datetime import UTC, datetime
 from fastapi import APIRouter
 from pydantic import ValidationError
 
+from app.api.opendsr import schemas
 from app.api.opendsr.discovery import ERASURE, PREFIX, RAW
-from app.api.opendsr.schemas import (
-    Cancelled,
-    Created,
-    Extension,
-    Status,
-    SubjectRequestBody,
-    SubjectRequestId,
-)
 from app.api.opendsr.signed import SignedRoute, signed_responses
 from app.api.protocol.access import ForgetReader, ForgetWriter, ServicesOf
 from app.api.protocol.bodies import RawBody
@@ -33,18 +26,18 @@ router = APIRouter(prefix=PREFIX, tags=["OpenDSR"], route_class=SignedRoute)
 
 @router.post("/requests", status_code=201, responses=signed_responses(201, 404, 409))
 def create_opendsr_request(
-    body: SubjectRequestBody,
+    body: schemas.SubjectRequestBody,
     raw: RawBody,
     services: ServicesOf,
     caller: ForgetWriter,
-) -> Created:
+) -> schemas.Created:
     """Ask every dataset that knows a person to forget them."""
     asked = _new_request(body, services.settings)
     with services.database.transaction() as session:
         services.subject_requests.warm(session, asked)
     with services.database.transaction() as session:
         row = services.subject_requests.submit(session, asked, api_key_id=caller.key_id)
-        return Created(
+        return schemas.Created(
             controller_id=caller.key_id,
             expected_completion_time=row.due_at,
             received_time=row.received_at,
@@ -55,12 +48,12 @@ def create_opendsr_request(
 
 @router.get("/requests/{subject_request_id}", responses=signed_responses(200, 404))
 def get_opendsr_request(
-    subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetReader
-) -> Status:
+    subject_request_id: schemas.SubjectRequestId, services: ServicesOf, caller: ForgetReader
+) -> schemas.Status:
     """Show the status of a request made with the same API key."""
     with services.database.transaction() as session:
         row = subject_status.find(session, subject_request_id, api_key_id=caller.key_id)
-        return Status(**subject_status.document(row))
+        return schemas.Status(**subject_status.document(row))
 
 
 @router.delete(
@@ -69,14 +62,14 @@ def get_opendsr_request(
     responses=signed_responses(202, 404, 409),
 )
 def cancel_opendsr_request(
-    subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetWriter
-) -> Cancelled:
+    subject_request_id: schemas.SubjectRequestId, services: ServicesOf, caller: ForgetWriter
+) -> schemas.Cancelled:
     """Cancel a pending request."""
     with services.database.transaction() as session:
         row = services.subject_requests.cancel(
             session, subject_request_id, api_key_id=caller.key_id
         )
-        return Cancelled(
+        return schemas.Cancelled(
             controller_id=caller.key_id,
             received_time=datetime.now(UTC),
             subject_request_id=row.subject_request_id,
@@ -84,7 +77,7 @@ def cancel_opendsr_request(
         )
 
 
-def _new_request(body: SubjectRequestBody, settings: Settings) -> NewSubjectRequest:
+def _new_request(body: schemas.SubjectRequestBody, settings: Settings) -> NewSubjectRequest:
     """Parse a body, or name the part that this processor does not support."""
     if body.subject_request_type != ERASURE:
         raise InvalidInputError("subject_request_type: this processor supports only erasure")
@@ -109,13 +102,13 @@ def _new_request(body: SubjectRequestBody, settings: Settings) -> NewSubjectRequ
     )
 
 
-def _datasets(body: SubjectRequestBody, settings: Settings) -> list[str]:
+def _datasets(body: schemas.SubjectRequestBody, settings: Settings) -> list[str]:
     """Return the datasets that the request concerns; empty means all."""
     ours = (body.extensions or {}).get(opendsr_domain(settings))
     if ours is None:
         return list(settings.opendsr_datasets)
     try:
-        chosen = Extension.model_validate(ours).datasets
+        chosen = schemas.Extension.model_validate(ours).datasets
     except ValidationError as error:
         raise InvalidInputError("extensions: the format is {'datasets': [names]}") from error
     allowed = settings.opendsr_datasets

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from app import log_context
 from app.access.api_keys import Caller
 from app.access.gate import Gate
+from app.api.protocol.dependencies import part
 from app.api.protocol.idempotency import execute_once
-from app.api.protocol.parts import part
 from app.api.protocol.quotas import limit_calls
 from app.api.protocol.reading import read_body
 from app.domain.errors import ForbiddenError

@@ -16,8 +16,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.protocol.access import authenticate, authenticate_again, services_of
 from app.api.protocol.conditions import names
+from app.api.protocol.dependencies import disconnection
 from app.api.protocol.etags import etag_of
-from app.api.protocol.leaving import disconnection
 from app.api.protocol.schemas import Answer
 from app.api.protocol.watching import Watch, Watcher
 from app.ledger.views.changes import Facts, Kind, facts_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from app.api.protocol.parts import part
+from app.api.protocol.dependencies import part
 from app.database import Database
 from app.domain.errors import TooManyRequestsError
 from app.ledger.views.changes import Facts, Kind, facts_of

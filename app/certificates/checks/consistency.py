@@ -3,22 +3,10 @@
 from datetime import datetime
 from typing import Final
 
+from app.certificates import schema
 from app.certificates.membership_attack import check_audit
 from app.certificates.parameters import draws_of, grid_of
-from app.certificates.schema import (
-    AsTrained,
-    Evaluation,
-    Excluded,
-    Exclusion,
-    Forgotten,
-    Frame,
-    Merged,
-    Predicate,
-    Release,
-    Tree,
-)
-from app.domain.architectures.ensemble import own_name
-from app.domain.architectures.merging import is_offered, metric_compared, score_of
+from app.domain.architectures.ensemble import is_offered, metric_compared, own_name, score_of
 from app.domain.errors import VerificationError
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
@@ -30,7 +18,7 @@ from app.planning.mechanisms.mechanism import Claim, Mechanism, Needs
 _FIRST_OF_NEW_TRAINING: Final = 2
 
 
-def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None:
+def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) -> None:
     """Check a predicate's fields against each other, or raise ``VerificationError``."""
     began, ended = (
         datetime.fromisoformat(moment)
@@ -49,7 +37,7 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
             "a whitened backbone is not the one that it was made of",
         )
     _check_base(predicate, mechanism)
-    if isinstance(predicate, AsTrained):
+    if isinstance(predicate, schema.AsTrained):
         first = predicate.model.version == 1
         _require(
             first == (predicate.previous_certificate is None),
@@ -57,7 +45,7 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
         )
         _check_evaluation(predicate.evaluation, forgotten=0)
         _require(predicate.evaluation.merged is None, "an average without members")
-    elif isinstance(predicate, Exclusion):
+    elif isinstance(predicate, schema.Exclusion):
         _check_exclusion(predicate)
     elif mechanism is not None:
         _check_version(predicate)
@@ -74,12 +62,12 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
         )
 
 
-def _check_base(predicate: Predicate, mechanism: Mechanism | None) -> None:
+def _check_base(predicate: schema.Predicate, mechanism: Mechanism | None) -> None:
     if predicate.base is None:
         return
     names = predicate.base.tensors
     _require(names == sorted(set(names)), "its base's tensors are not sorted and unique")
-    if isinstance(predicate, Release) and mechanism is not None:
+    if isinstance(predicate, schema.Release) and mechanism is not None:
         ensemble = mechanism.needs is Needs.ENSEMBLE
         _require(ensemble or mechanism.needs is Needs.ANY_NETWORK, "a head with a base")
         trained = set(predicate.mechanism.tensors)
@@ -88,7 +76,7 @@ def _check_base(predicate: Predicate, mechanism: Mechanism | None) -> None:
         _require(trained.isdisjoint(names), "a tensor of its base was trained")
 
 
-def _check_version(predicate: Release) -> None:
+def _check_version(predicate: schema.Release) -> None:
     first = predicate.model.version == 1
     # A new training begins a new lineage, with no forgotten records.
     begins = first or predicate.forgotten.records == 0
@@ -101,7 +89,7 @@ def _check_version(predicate: Release) -> None:
         _require(predicate.previous_certificate is None, "a certificate before the first")
 
 
-def _check_members(predicate: Release, mechanism: Mechanism) -> None:
+def _check_members(predicate: schema.Release, mechanism: Mechanism) -> None:
     members = predicate.members
     ensemble = mechanism.needs is Needs.ENSEMBLE
     _require((members is not None) == ensemble, "members too many or too few")
@@ -117,7 +105,7 @@ def _check_members(predicate: Release, mechanism: Mechanism) -> None:
     )
 
 
-def _check_forgotten(predicate: Release) -> None:
+def _check_forgotten(predicate: schema.Release) -> None:
     forgotten = predicate.forgotten
     _check_since(forgotten, predicate)
     _require((forgotten.requests == 0) == (forgotten.records == 0), "requests without records")
@@ -130,7 +118,7 @@ def _check_forgotten(predicate: Release) -> None:
     _require(forgotten.before_training <= forgotten.records, "before_training exceeds records")
 
 
-def _check_exclusion(predicate: Exclusion) -> None:
+def _check_exclusion(predicate: schema.Exclusion) -> None:
     forgotten = predicate.forgotten
     _check_since(forgotten, predicate)
     _check_tree(forgotten.excluded)
@@ -139,12 +127,14 @@ def _check_exclusion(predicate: Exclusion) -> None:
     _require(end <= forgotten.excluded.size, "it is about commitments that its tree has not")
 
 
-def _check_since(forgotten: Forgotten | Excluded, predicate: Exclusion | Release) -> None:
+def _check_since(
+    forgotten: schema.Forgotten | schema.Excluded, predicate: schema.Exclusion | schema.Release
+) -> None:
     since = forgotten.since_version
     _require(since <= predicate.model.version, "its lineage begins with a later version")
 
 
-def _check_leaves(count: int, forgotten: Forgotten | Excluded) -> None:
+def _check_leaves(count: int, forgotten: schema.Forgotten | schema.Excluded) -> None:
     """Check a number of commitments: each request has one to each record that it names."""
     fits = (
         max(forgotten.requests, forgotten.records)
@@ -154,12 +144,12 @@ def _check_leaves(count: int, forgotten: Forgotten | Excluded) -> None:
     _require(fits, "its commitments contradict its requests and records")
 
 
-def _check_tree(tree: Tree) -> None:
+def _check_tree(tree: schema.Tree) -> None:
     empty = tree.root == EMPTY_ROOT.hex()
     _require((tree.size == 0) == empty, "a root contradicts the size of its tree")
 
 
-def _check_since_training(predicate: Release, mechanism: Mechanism) -> None:
+def _check_since_training(predicate: schema.Release, mechanism: Mechanism) -> None:
     """Check that the mechanism accounts for all records that left since these weights' training."""
     forgotten, version = predicate.forgotten, predicate.model.version
     since, anew = forgotten.records - forgotten.before_training, forgotten.before_training > 0
@@ -184,7 +174,7 @@ def _check_since_training(predicate: Release, mechanism: Mechanism) -> None:
         _require(not anew, "its guarantee does not depend on the training")
 
 
-def _check_frame(predicate: Release, mechanism: Mechanism) -> None:
+def _check_frame(predicate: schema.Release, mechanism: Mechanism) -> None:
     frame, backbone = predicate.mechanism.frame, predicate.backbone
     _require((frame is not None) == mechanism.in_frame, "a frame too many or too few")
     if frame is None:
@@ -200,7 +190,7 @@ def _check_frame(predicate: Release, mechanism: Mechanism) -> None:
         _check_public_centre(frame, predicate)
 
 
-def _check_public_centre(frame: Frame, predicate: Release) -> None:
+def _check_public_centre(frame: schema.Frame, predicate: schema.Release) -> None:
     source, backbone, names = frame.public_source, predicate.backbone, frame.public_tensors or []
     same = (
         source is not None
@@ -212,7 +202,7 @@ def _check_public_centre(frame: Frame, predicate: Release) -> None:
     _require(set(names) <= set(frame.scale), "a public tensor that was not trained")
 
 
-def _check_noise(predicate: Release) -> None:
+def _check_noise(predicate: schema.Release) -> None:
     mechanism, noise = predicate.mechanism, predicate.mechanism.noise
     draws = draws_of(mechanism.name, mechanism.parameters, basis=predicate.basis)
     if not draws:
@@ -225,13 +215,13 @@ def _check_noise(predicate: Release) -> None:
         _require(noise.grid == grid_of(mechanism.name, draws), "its grid is wrong")
 
 
-def _check_devices(predicate: Release, mechanism: Mechanism) -> None:
+def _check_devices(predicate: schema.Release, mechanism: Mechanism) -> None:
     devices, parallelism = predicate.mechanism.devices, predicate.mechanism.parallelism
     _require((devices is None) == (parallelism is None), "devices that did not divide the work")
     _require(devices is None or mechanism.divides, "several devices for what one computes")
 
 
-def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:
+def _check_evaluation(evaluation: schema.Evaluation, *, forgotten: int) -> None:
     _require(evaluation.outside_the_guarantee, "an evaluation that claims to be guaranteed")
     measured = evaluation.held_out_loss is not None
     _require(measured == (evaluation.held_out_records > 0), "figures without held-out records")
@@ -244,7 +234,7 @@ def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:
         _check_merged(evaluation, evaluation.merged)
 
 
-def _check_merged(evaluation: Evaluation, merged: Merged) -> None:
+def _check_merged(evaluation: schema.Evaluation, merged: schema.Merged) -> None:
     """Check that an average is offered if and only if it is within its margin."""
     headline = metric_compared(evaluation.headline)
     ensemble = score_of(evaluation.model_dump(), headline)

@@ -6,18 +6,12 @@ from typing import Annotated
 
 import typer
 
+from app import locations
 from app.cli.connection import errors_in_words
+from app.cli.files import read_ids
 from app.cli.findings import Tally
-from app.cli.ids import read_ids
 from app.cli.output import say
 from app.datasets.pseudonyms import Pseudonyms
-from app.locations import (
-    database_at_rest,
-    is_key_store_apart,
-    key_store_dir,
-    pseudonym_key_file,
-    redis_connection,
-)
 from app.maintenance import erase_check as search
 from app.maintenance.erase_check import Stores
 from app.maintenance.findings import Verdict
@@ -44,15 +38,15 @@ def erase_check(
     with errors_in_words():
         ids = read_ids(Path("-")) if owners_id == "-" else [owners_id]
         settings = Settings()
-        with database_at_rest(settings) as database:
+        with locations.database_at_rest(settings) as database:
             directories = [settings.data_dir]
-            if is_key_store_apart(settings):
-                directories.append(key_store_dir(settings))
+            if locations.is_key_store_apart(settings):
+                directories.append(locations.key_store_dir(settings))
             stores = Stores(
                 database=database,
                 blobs=open_blobs(settings, database),
-                redis=redis_connection(settings),
-                pseudonyms=Pseudonyms.from_file(pseudonym_key_file(settings)),
+                redis=locations.redis_connection(settings),
+                pseudonyms=Pseudonyms.from_file(locations.pseudonym_key_file(settings)),
                 directories=directories,
             )
             for number, each in enumerate(ids, 1):

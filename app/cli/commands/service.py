@@ -1,34 +1,28 @@
 """Commands that set up and run the service on this machine."""
 
+import errno
 import os
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app import schema
+from app import locations, schema
 from app.access import api_keys
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.cli.connection import errors_in_words
 from app.cli.output import conclude, say
-from app.cli.ports import require_free_port
 from app.database import Database
+from app.domain.errors import ConfigurationError
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.embedded.claim import claimed, require_unclaimed
 from app.key_files import admin_key_file, trusted_keys_file
-from app.locations import (
-    database_url,
-    migration_url,
-    model_signing_key_file,
-    object_store,
-    opendsr_certificate_file,
-    opendsr_domain,
-    opendsr_key_file,
-)
 from app.log import actor, signing_keys
 from app.processes.loading import uncollected
 from app.processes.python import python_command
@@ -146,15 +140,15 @@ def _set_up(settings: Settings) -> Path:
     servers = _embedded(settings)
     if servers is not None and settings.database_url is None:
         servers.start_postgres()
-    schema.upgrade(migration_url(settings), service_url=database_url(settings))
+    schema.upgrade(locations.migration_url(settings), service_url=locations.database_url(settings))
     create_keys(settings)
     _set_up_opendsr(settings)
-    model_key = model_signing_key_file(settings)
+    model_key = locations.model_signing_key_file(settings)
     model_signer = ModelSigner.from_file(model_key)
     model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
     create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
     _create_bucket(settings)
-    database = Database(database_url(settings))
+    database = Database(locations.database_url(settings))
     known = ensure_trusted_keys(settings, database)
     with database.transaction() as session:
         require_same(known, signing_keys.trusted(session))
@@ -182,7 +176,7 @@ def _embedded(settings: Settings) -> EmbeddedServers | None:
 
 
 def _create_bucket(settings: Settings) -> None:
-    store = object_store(settings)
+    store = locations.object_store(settings)
     if isinstance(store, S3ObjectStore) and store.create_bucket():
         say(f"created the bucket {settings.s3_bucket}")
 
@@ -191,14 +185,54 @@ def _set_up_opendsr(settings: Settings) -> None:
     """Create the OpenDSR signing key and certificate, unless the operator provides them."""
     if settings.opendsr_certificate_file is not None:
         return
-    key = load_processor_key(opendsr_key_file(settings), create=settings.opendsr_key_file is None)
-    certificate = opendsr_certificate_file(settings)
-    ensure_self_signed(certificate, key, domain=opendsr_domain(settings))
+    key = load_processor_key(
+        locations.opendsr_key_file(settings), create=settings.opendsr_key_file is None
+    )
+    certificate = locations.opendsr_certificate_file(settings)
+    ensure_self_signed(certificate, key, domain=locations.opendsr_domain(settings))
 
 
 def _new_admin_key(settings: Settings) -> bytes:
-    database = Database(database_url(settings))
+    database = Database(locations.database_url(settings))
     with actor.acting_as(actor.OPERATOR), database.transaction() as session:
         _, secret = api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])
     database.dispose()
     return secret.encode()
+
+
+_CHECK_INTERVAL_S = 0.25
+
+
+def require_free_port(settings: Settings, *, patience_s: float = 0) -> None:
+    """Check that the API's address is this machine's and its port free.
+
+    Args:
+        settings: where it will listen.
+        patience_s: how long to wait for a process that was left behind and is stopping.
+
+    Raises:
+        ConfigurationError: it cannot listen there; the message says why.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            _probe(settings.host, settings.port)
+        except OSError as error:
+            if time.monotonic() < deadline and error.errno == errno.EADDRINUSE:
+                time.sleep(_CHECK_INTERVAL_S)
+                continue
+            raise ConfigurationError(
+                f"cannot listen on {settings.host}, port {settings.port} (EXPUNGE_HOST, "
+                f"EXPUNGE_PORT): {error.strerror}"
+            ) from error
+        return
+
+
+def _probe(host: str, port: int) -> None:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # likewise
+            probe.bind(address)

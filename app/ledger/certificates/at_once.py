@@ -36,8 +36,7 @@ from app.planning.coverage import Covered, coverage, may_cover
 from app.planning.tracking import Present, Tracking
 from app.registry import repository as registry
 from app.registry.membership import membership_of
-from app.registry.partition import Partition, Partitions
-from app.registry.survivors import Survivors
+from app.registry.remembered import Partition, Partitions, Survivors
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app.certificates import signing
 from app.certificates.bundle import (
     Growth,
     LeafProof,
@@ -18,13 +19,6 @@ from app.certificates.bundle import (
 )
 from app.certificates.checkpoint import origin_of
 from app.certificates.cosignature import WitnessKey
-from app.certificates.signing import (
-    StatementSigner,
-    is_signed,
-    payload_of,
-    signer_of,
-    statement_of,
-)
 from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
 from app.certificates.verification import check_place
@@ -59,7 +53,7 @@ def bundle_of(
     session: Session,
     certificate: CertificateRow,
     *,
-    signer: StatementSigner,
+    signer: signing.StatementSigner,
     witnesses: Sequence[WitnessKey] = (),
     since: int | None = None,
     request_id: str | None = None,
@@ -78,7 +72,7 @@ def bundle_of(
         CorruptLogError: the log does not hold the certificate.
     """
     envelope = certificate.envelope
-    wanted = {"certificate": certificate.id, "signer": signer_of(envelope)}
+    wanted = {"certificate": certificate.id, "signer": signing.signer_of(envelope)}
     found = session.execute(_ENTRY, wanted).one_or_none()
     if found is None:
         raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
@@ -94,7 +88,7 @@ def bundle_of(
 
 
 def require_place(
-    session: Session, certificate: CertificateRow, *, signer: StatementSigner
+    session: Session, certificate: CertificateRow, *, signer: signing.StatementSigner
 ) -> None:
     """Check a new certificate's signature and its place in the log, as verifiers do.
 
@@ -109,22 +103,22 @@ def require_place(
 
 
 def _signed_again(
-    session: Session, certificate: CertificateRow, signer: StatementSigner, *, index: int
+    session: Session, certificate: CertificateRow, signer: signing.StatementSigner, *, index: int
 ) -> str:
     """Return a certificate's envelope, re-signed because its key was compromised.
 
     The text is unchanged and must match the log's digest. It must have been signed with that key
     and be in the log before the key's end, so that rows added later are never re-signed.
     """
-    signed_by = session.get_one(SigningKeyRow, signer_of(certificate.envelope))
+    signed_by = session.get_one(SigningKeyRow, signing.signer_of(certificate.envelope))
     signing_keys.require_in_use(session, signer)
-    payload = payload_of(certificate.envelope)
+    payload = signing.payload_of(certificate.envelope)
     retired_at = session.scalar(_RETIREMENT, {"key": signed_by.id})
     if (
         hashlib.sha256(payload).hexdigest() != certificate.sha256
         or retired_at is None
         or index > retired_at
-        or not is_signed(certificate.envelope, ed25519_of(signed_by.pem))
+        or not signing.is_signed(certificate.envelope, ed25519_of(signed_by.pem))
     ):
         raise CorruptLogError("a certificate is not the one recorded; run 'expunge log fsck'")
     return signer.sign_payload(payload)
@@ -210,7 +204,9 @@ def _tree_growth(
 
 def _stated(certificate: CertificateRow) -> Mapping[str, Any]:
     """Return what a certificate states of forgotten records; nothing if it accounts for none."""
-    stated: Mapping[str, Any] = statement_of(certificate.envelope)["predicate"].get("forgotten", {})
+    stated: Mapping[str, Any] = signing.statement_of(certificate.envelope)["predicate"].get(
+        "forgotten", {}
+    )
     return stated
 
 

@@ -4,15 +4,12 @@ A version's file never changes. Each process reads it once, as far as the verifi
 what is kept is its digest, its header, and whether its numbers lie on the grid of their noise.
 """
 
-from threading import Lock
-
 from app.certificates.weights_file import StoredTensor, WeightsFile, opened
 from app.domain.description import ModelDescription
 from app.domain.errors import VerificationError
+from app.registry.remembered import Newest
 from app.registry.tables import VersionRow
 from app.storage.blobs import Blobs
-
-_MOST_REMEMBERED = 256
 
 
 class RememberedFile(WeightsFile):
@@ -53,8 +50,7 @@ class PresentWeights:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._known: dict[str, RememberedFile] = {}
-        self._lock = Lock()
+        self._known: Newest[str, RememberedFile] = Newest()
 
     def knows(self, version: VersionRow) -> bool:
         """Return whether a version's file need not be read any more."""
@@ -69,11 +65,7 @@ class PresentWeights:
         known = self._known.get(version.id)
         if known is None:
             with opened(self._blobs.read(version.blob_id)) as file:
-                known = RememberedFile(file, grid=grid)
-            with self._lock:
-                while len(self._known) >= _MOST_REMEMBERED:
-                    del self._known[next(iter(self._known))]
-                self._known[version.id] = known
+                known = self._known.add(version.id, RememberedFile(file, grid=grid))
         if known.sha256() != version.sha256:
             raise VerificationError("digest", "the stored weights are not the version's")
         return known

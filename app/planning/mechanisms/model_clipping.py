@@ -10,13 +10,7 @@ from app.accounting.guarantees import PointGuarantee
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.planning.mechanisms.any_start import (
-    DEFAULT_INITIAL_CLIP,
-    DEFAULT_LEARNING_RATE,
-    INITIALISATION_STD,
-    AnyStart,
-    budget_of,
-)
+from app.planning.mechanisms import any_start
 from app.planning.mechanisms.mechanism import Claim, Draws, dimension_of
 from app.planning.mechanisms.ranges import NoiseStd, NoNoise, Positive
 from app.planning.policy_parameters import numbers, refuse_unknown, whole_steps
@@ -25,7 +19,7 @@ from app.planning.shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelClipping(AnyStart):
+class ModelClipping(any_start.AnyStart):
     """See ``app.accounting.model_clipping``; ``steps`` are expected, a run never takes more."""
 
     name: ClassVar[str] = model_clipping.NAME
@@ -40,14 +34,14 @@ class ModelClipping(AnyStart):
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
         """Quote the fewest steps that are enough."""
-        budget_of(policy, shape)
+        any_start.budget_of(policy, shape)
         given = numbers(policy.parameters)
         fixed = {name: value for name, value in given.items() if name != "steps"}
         refuse_unknown(fixed, cls)
         sizes: dict[str, Any] = {
-            "initial_clip": fixed.get("initial_clip", DEFAULT_INITIAL_CLIP),
-            "model_clip": fixed.get("model_clip", INITIALISATION_STD),
-            "noise_std": fixed.get("noise_std", INITIALISATION_STD),
+            "initial_clip": fixed.get("initial_clip", any_start.DEFAULT_INITIAL_CLIP),
+            "model_clip": fixed.get("model_clip", any_start.INITIALISATION_STD),
+            "noise_std": fixed.get("noise_std", any_start.INITIALISATION_STD),
             "initial_noise_std": fixed.get("initial_noise_std", 0.0),
             "dimension": shape.dimension,
         }
@@ -62,7 +56,7 @@ class ModelClipping(AnyStart):
             chosen.account(),
             steps=steps,
             variance=chosen.noise_std**2,
-            settings={"learning_rate": DEFAULT_LEARNING_RATE, "weight_decay": 0.0},
+            settings={"learning_rate": any_start.DEFAULT_LEARNING_RATE, "weight_decay": 0.0},
         )
 
     def account(self) -> PointGuarantee:

@@ -20,14 +20,7 @@ from app.domain.errors import ParameterError, PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.planning.lineage import TrackedLineage, head_of, lineage_of
-from app.planning.mechanisms.mechanism import (
-    AccountOf,
-    Claim,
-    Descending,
-    Draws,
-    Needs,
-    dimension_of,
-)
+from app.planning.mechanisms import mechanism
 from app.planning.mechanisms.ranges import MAX_BATCHES
 from app.planning.policy_parameters import refuse_above_budget, whole_steps
 from app.planning.quote import Quote
@@ -52,14 +45,14 @@ def _certified(document: object) -> History:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tracked(Descending):
+class Tracked(mechanism.Descending):
     """A mechanism that accounts for all that happened to a linear head since its training began.
 
     Attributes:
         full_batch: whether each step takes the whole data at once.
     """
 
-    needs: ClassVar[Needs] = Needs.LINEAR_HEAD
+    needs: ClassVar[mechanism.Needs] = mechanism.Needs.LINEAR_HEAD
     counts_from_training: ClassVar[bool] = True
     covers_later: ClassVar[bool] = True
     terms: ClassVar[Terms]
@@ -87,7 +80,7 @@ class Tracked(Descending):
         """Whether requests may depend on earlier releases."""
         return False
 
-    def account_by_step(self, plan: Plan) -> AccountOf:
+    def account_by_step(self, plan: Plan) -> mechanism.AccountOf:
         """Return the accountant of a run's steps, which walks the history before them once."""
         outlook = Outlook(trained_history(plan), self.terms, adaptive=self.adaptive)
         settings = plan.settings
@@ -123,16 +116,18 @@ class Tracked(Descending):
         """Return how many weights the head has; None in real arithmetic."""
         return self.history.recipe.dimension
 
-    def draws(self, *, first: bool) -> list[Draws]:  # noqa: ARG002
+    def draws(self, *, first: bool) -> list[mechanism.Draws]:  # noqa: ARG002
         """Return the noise of the last run's steps and of its release."""
-        dimension = dimension_of(self)
+        dimension = mechanism.dimension_of(self)
         drawn = [
-            Draws(event.noise_std, dimension * (event.count if isinstance(event, Steps) else 1))
+            mechanism.Draws(
+                event.noise_std, dimension * (event.count if isinstance(event, Steps) else 1)
+            )
             for event in self.history.last_run
         ]
         return [draws for draws in drawn if draws.noise_std > 0]
 
-    def contradiction(self, claim: Claim) -> str | None:
+    def contradiction(self, claim: mechanism.Claim) -> str | None:
         """Return why the history is not that of the certificate's version, or None."""
         releases = self.history.releases
         if not self.history.is_released:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import safetensors.numpy
 
-from app.datasets.stock import Stock
+from app.datasets.repository import Stock
 from app.datasets.tables import ShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse

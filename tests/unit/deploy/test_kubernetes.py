@@ -209,6 +209,6 @@ def test_workers_scale_by_a_figure_that_the_service_measures() -> None:
     assert metric["external"]["metric"]["name"] == rule["name"]["as"]
     query = re.sub(r",?<<\.LabelMatchers>>", "", rule["metricsQuery"])
     promql_parser.parse(query)
-    measured = (ROOT / "app/monitoring/queue_metrics.py").read_text()
+    measured = (ROOT / "app/monitoring/collector.py").read_text()
     for name in re.findall(r"expunge_\w+", query):
         assert f'"{name}"' in measured

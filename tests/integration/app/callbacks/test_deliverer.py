@@ -16,7 +16,7 @@ from app.access.api_keys import create_key
 from app.api.callbacks import Message, MessageHeaders
 from app.callbacks import repository, signing_secrets
 from app.callbacks.deliverer import Deliverer
-from app.callbacks.schedule import DELAYS_S
+from app.callbacks.repository import DELAYS_S
 from app.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
 from app.domain.scopes import Scope

@@ -143,7 +143,7 @@ def test_an_id_within_the_columns_is_found(photos: Workshop, names_its_person: b
             photos.services.database,
             photos.services.blobs,
             _NoRedis(),
-            photos.services.records._pseudonyms,
+            photos.services.records.pseudonyms,
             [Path(photos.services.settings.data_dir)],
         )
     erase_check.check(stores, dataset=PHOTOS, owners_id="person-77", report=findings.append)

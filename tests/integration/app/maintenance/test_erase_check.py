@@ -140,7 +140,7 @@ def test_nothing_is_left_of_an_id_that_never_was(search: Search) -> None:
 def test_an_unknown_dataset_is_told(services: Services, search: Search) -> None:
     with pytest.raises(NotFoundError):
         erase_check.check(
-            Stores(services.database, services.blobs, None, services.records._pseudonyms, ()),
+            Stores(services.database, services.blobs, None, services.records.pseudonyms, ()),
             dataset="nothing",
             owners_id=SUBJECT,
             report=pytest.fail,

@@ -13,10 +13,9 @@ from sqlalchemy import select, text
 from app.certificates.verification import verify
 from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS
 from app.models.releases import Releases, answered_by, served
-from app.monitoring.publishing_metrics import publishing_metrics
+from app.monitoring.collector import publishing_metrics
 from app.publishing import repository
-from app.publishing.lock import alone
-from app.publishing.publisher import Publisher, Terms
+from app.publishing.publisher import Publisher, Terms, alone
 from app.publishing.tables import CopyRow, PlacementRow
 from app.publishing.targets import targets_of
 from app.registry import repository as registry

@@ -1,6 +1,6 @@
 """When a callback is tried again."""
 
-from app.callbacks.schedule import DELAYS_S, delay_s
+from app.callbacks.repository import DELAYS_S, delay_s
 
 
 def test_ten_attempts_take_three_days_as_the_standard_recommends() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.ids import read_ids
+from app.cli.files import read_ids
 from app.domain.errors import InvalidInputError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.receipts import receipt_file, write_receipt
+from app.cli.commands.forgetting import receipt_file, write_receipt
 from app.domain.errors import InvalidInputError
 
 REQUEST = {"id": "fr_1", "receipt_salt": "c2FsdA==", "records": 1, "state": "accepted"}

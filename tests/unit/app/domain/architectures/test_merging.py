@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.domain.architectures.merging import LOSS, is_offered, metric_compared, score_of
+from app.domain.architectures.ensemble import LOSS, is_offered, metric_compared, score_of
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,21 @@
-"""Detects callers that disconnect."""
+"""Dependencies: parts of the application, and whether the caller has disconnected."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
+
+
+def part(name: str) -> Any:  # noqa: ANN401 - what FastAPI calls a dependency
+    """Return the dependency that gives an endpoint this part of the application's state."""
+
+    # Asynchronous, like all dependencies that only look something up: others take a thread.
+    async def look_up(request: Request) -> object:
+        return getattr(request.app.state, name)
+
+    return Depends(look_up)
 
 
 async def disconnection(request: Request) -> None:
