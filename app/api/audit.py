@@ -8,7 +8,7 @@ from app.access import audit_trail
 from app.access.audit_trail import AuditEntry
 from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByIndex
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Page
 
 router = APIRouter(prefix="/v1/audit", tags=["log"], route_class=GuardedRoute)
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/audit", tags=["log"], route_class=GuardedRoute)
 Word = Annotated[str | None, Query(min_length=1, max_length=200)]
 
 
-@router.get("", responses=problem_responses())
+@router.get("", **answers())
 def list_audit_entries(
     services: ServicesOf,
     _: Admin,

@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.cursors import PageByName
-from app.api.protocol.errors import problem_responses
-from app.api.protocol.headers import answer_headers
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.backbones import repository, service
 from app.backbones.tables import BackboneRow
@@ -130,11 +129,7 @@ class BackboneAnswer(Answer):
     archived_at: datetime | None
 
 
-@router.post(
-    "",
-    status_code=201,
-    responses=problem_responses(409, 422) | answer_headers(201, "Location"),
-)
+@router.post("", **answers(409, status=201, headers=("Location",)))
 def define_backbone(
     body: BackboneBody, services: ServicesOf, _: ModelsWriter, response: Response
 ) -> BackboneAnswer:
@@ -156,11 +151,7 @@ def define_backbone(
         return _answer(session, row)
 
 
-@router.post(
-    "/{name}/whiten",
-    status_code=201,
-    responses=problem_responses(404, 409, 410, 422) | answer_headers(201, "Location"),
-)
+@router.post("/{name}/whiten", **answers(404, 409, 410, status=201, headers=("Location",)))
 def whiten_backbone(
     name: str, body: WhiteningBody, services: ServicesOf, _: ModelsWriter, response: Response
 ) -> BackboneAnswer:
@@ -178,7 +169,7 @@ def whiten_backbone(
         return _answer(session, row)
 
 
-@router.get("", responses=problem_responses())
+@router.get("", **answers())
 def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> Page[BackboneAnswer]:
     """List backbones by name."""
     with services.database.transaction() as session:
@@ -186,21 +177,21 @@ def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> P
         return page.answer(rows, lambda row: row.name, partial(_answer, session))
 
 
-@router.get("/{name}", responses=problem_responses(404))
+@router.get("/{name}", **answers(404))
 def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAnswer:
     """Show one backbone."""
     with services.database.transaction() as session:
         return _answer(session, repository.backbone_named(session, name))
 
 
-@router.post("/{name}/archive", responses=problem_responses(404, 409, 410, 422))
+@router.post("/{name}/archive", **answers(404, 409, 410))
 def archive_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> BackboneAnswer:
     """Shred a backbone's weights for good; no model may stand on it any more."""
     with services.database.transaction() as session:
         return _answer(session, endings.archive_backbone(session, services.blobs, name))
 
 
-@router.delete("/{name}", status_code=204, responses=problem_responses(404, 409))
+@router.delete("/{name}", **answers(404, 409, status=204))
 def delete_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> None:
     """Delete a backbone that no certificate names; its name is free again."""
     with services.database.transaction() as session:
@@ -209,7 +200,7 @@ def delete_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> None:
 
 @router.put(
     "/{name}/weights",
-    responses=problem_responses(404, 409, 410, 413, 422),
+    **answers(404, 409, 410, 413),
     openapi_extra=file_body("application/octet-stream"),
 )
 def upload_backbone_weights(

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Page
 from app.callbacks import repository, signing_secrets
 from app.callbacks.repository import EventState
@@ -92,7 +92,7 @@ def forget_request(message: Message, headers: Annotated[MessageHeaders, Header()
     """Receives every change of a request's state, signed. See docs/callbacks.md."""
 
 
-@router.get("/callbacks", responses=problem_responses(422))
+@router.get("/callbacks", **answers())
 def list_callbacks(
     services: ServicesOf,
     _: ForgetReader,
@@ -110,16 +110,14 @@ def list_callbacks(
         )
 
 
-@router.post(
-    "/callbacks/{callback_id}/redeliver", status_code=202, responses=problem_responses(404, 410)
-)
+@router.post("/callbacks/{callback_id}/redeliver", **answers(404, 410, status=202))
 def redeliver_callback(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
     """Deliver a callback now, whatever its state."""
     with services.database.transaction() as session:
         return _answer(*repository.redeliver(session, callback_id))
 
 
-@router.get("/callback-secret", responses=problem_responses())
+@router.get("/callback-secret", **answers())
 def get_callback_secret(
     services: ServicesOf, caller: ForgetWriter, response: Response
 ) -> SecretAnswer:
@@ -131,7 +129,7 @@ def get_callback_secret(
         )
 
 
-@router.post("/callback-secret/rotate", responses=problem_responses())
+@router.post("/callback-secret/rotate", **answers())
 def rotate_callback_secret(
     services: ServicesOf, caller: ForgetWriter, response: Response
 ) -> SecretAnswer:

@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.schemas import Answer
 from app.certificates.model_signing import ALGORITHM
 from app.certificates.tables import CertificateRow
@@ -66,11 +66,7 @@ Previous = Annotated[
 ]
 
 
-@router.get(
-    "/v1/certificates/{certificate_id}",
-    responses=problem_responses(404),
-    response_model_exclude_none=True,
-)
+@router.get("/v1/certificates/{certificate_id}", **answers(404), response_model_exclude_none=True)
 def get_certificate(
     certificate_id: str,
     services: ServicesOf,

@@ -13,8 +13,7 @@ from app.api.encodings import ColumnName, EncodingBody
 from app.api.protocol.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.cursors import PageByName
-from app.api.protocol.errors import problem_responses
-from app.api.protocol.headers import answer_headers
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.datasets import repository, service
 from app.datasets.reading import READERS
@@ -117,11 +116,7 @@ class PushAnswer(Answer):
     forgotten_rows: list[int] = Field(description="The first 1,000 of these rows.")
 
 
-@router.post(
-    "",
-    status_code=201,
-    responses=problem_responses(409, 410, 422) | answer_headers(201, "Location"),
-)
+@router.post("", **answers(409, 410, status=201, headers=("Location",)))
 def define_dataset(
     body: DatasetBody, services: ServicesOf, _: DataWriter, response: Response
 ) -> DatasetAnswer:
@@ -137,7 +132,7 @@ def define_dataset(
         return _answer(session, row)
 
 
-@router.get("", responses=problem_responses())
+@router.get("", **answers())
 def list_datasets(services: ServicesOf, _: ModelsReader, page: PageByName) -> Page[DatasetAnswer]:
     """List datasets by name."""
     with services.database.transaction() as session:
@@ -145,21 +140,21 @@ def list_datasets(services: ServicesOf, _: ModelsReader, page: PageByName) -> Pa
         return page.answer(rows, lambda row: row.name, partial(_answer, session))
 
 
-@router.get("/{name}", responses=problem_responses(404))
+@router.get("/{name}", **answers(404))
 def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnswer:
     """Show one dataset."""
     with services.database.transaction() as session:
         return _answer(session, repository.dataset_named(session, name))
 
 
-@router.post("/{name}/archive", responses=problem_responses(404, 409, 410, 422))
+@router.post("/{name}/archive", **answers(404, 409, 410))
 def archive_dataset(name: str, services: ServicesOf, _: DataWriter) -> DatasetAnswer:
     """Shred a dataset's records for good; its models must have been archived or deleted before."""
     with services.database.transaction() as session:
         return _answer(session, endings.archive_dataset(session, services.blobs, name))
 
 
-@router.delete("/{name}", status_code=204, responses=problem_responses(404, 409))
+@router.delete("/{name}", **answers(404, 409, status=204))
 def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
     """Delete a dataset that never held a record; its name is free again."""
     with services.database.transaction() as session:
@@ -168,7 +163,7 @@ def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
 
 @router.put(
     "/{name}/records",
-    responses=problem_responses(404, 410, 413, 422),
+    **answers(404, 410, 413),
     openapi_extra=file_body("application/vnd.apache.parquet"),
 )
 async def push_records(

@@ -14,8 +14,7 @@ from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.dependencies import part
-from app.api.protocol.errors import problem_responses
-from app.api.protocol.headers import answer_headers
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, ExternalId, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.protocol.watching import WatcherOf
@@ -84,7 +83,7 @@ class Polls:
         return [found.get(i) or NotFoundError("forget request", i) for i in ids]
 
 
-@router.get("", responses=problem_responses(422))
+@router.get("", **answers())
 def list_forget_requests(
     services: ServicesOf,
     _: ForgetReader,
@@ -111,7 +110,7 @@ def list_forget_requests(
         )
 
 
-@router.get("/{request_id}", response_model=ForgetAnswer, responses=problem_responses(404))
+@router.get("/{request_id}", **answers(404), response_model=ForgetAnswer)
 async def get_forget_request(
     request_id: str,
     request: Request,
@@ -132,7 +131,7 @@ async def get_forget_request(
     return await answer_with_news(request, watcher, Kind.FORGET_REQUEST, read, prefer=prefer)
 
 
-@router.delete("/{request_id}", responses=problem_responses(404, 409))
+@router.delete("/{request_id}", **answers(404, 409))
 def cancel_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, *, restore: bool = False
 ) -> ForgetAnswer:
@@ -148,9 +147,7 @@ def cancel_forget_request(
 
 
 @router.post(
-    "/{request_id}/retry",
-    status_code=202,
-    responses=problem_responses(404, 409) | answer_headers(202, "Location", "Retry-After"),
+    "/{request_id}/retry", **answers(404, 409, status=202, headers=("Location", "Retry-After"))
 )
 def retry_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, response: Response
@@ -164,11 +161,7 @@ def retry_forget_request(
         return answer_of(services, request_views.one(session, row.id))
 
 
-@router.get(
-    "/{request_id}/certificates",
-    responses=problem_responses(404),
-    response_model_exclude_none=True,
-)
+@router.get("/{request_id}/certificates", **answers(404), response_model_exclude_none=True)
 def list_forget_request_certificates(
     request_id: str, services: ServicesOf, _: ForgetReader, since: Since = None
 ) -> list[CertificateOfObligation]:

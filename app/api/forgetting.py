@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api.forget_requests import RETRY_AFTER_S, ForgetAnswer, answer_of
 from app.api.protocol.access import ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.dependencies import Left, part
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.idempotency import CallId
 from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
@@ -150,7 +150,7 @@ class PreviewAnswer(Answer):
     models: list[EffectAnswer]
 
 
-@router.post("/preview", responses=problem_responses(404, 422))
+@router.post("/preview", **answers(404))
 def preview_forget_request(
     body: PreviewBody, services: ServicesOf, caller: ForgetWriter, left: Left
 ) -> PreviewAnswer:

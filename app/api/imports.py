@@ -7,8 +7,7 @@ from pydantic import Field
 
 from app.api.protocol.access import DataWriter, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.errors import problem_responses
-from app.api.protocol.headers import answer_headers
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Page
 from app.domain.places import MOST_URL_CHARACTERS
 from app.domain.states import ImportState
@@ -68,11 +67,7 @@ class ImportAnswer(Answer):
     finished_at: datetime | None
 
 
-@router.post(
-    "",
-    status_code=202,
-    responses=problem_responses(404, 410) | answer_headers(202, "Location"),
-)
+@router.post("", **answers(404, 410, status=202, headers=("Location",)))
 def import_records(
     name: str, body: ImportBody, services: ServicesOf, _: DataWriter, response: Response
 ) -> ImportAnswer:
@@ -85,7 +80,7 @@ def import_records(
         return _answer(name, row)
 
 
-@router.get("", responses=problem_responses(404))
+@router.get("", **answers(404))
 def list_imports(
     name: str, services: ServicesOf, _: DataWriter, page: PageByMoment
 ) -> Page[ImportAnswer]:
@@ -97,21 +92,21 @@ def list_imports(
         )
 
 
-@router.get("/{import_id}", responses=problem_responses(404))
+@router.get("/{import_id}", **answers(404))
 def get_import(name: str, import_id: str, services: ServicesOf, _: DataWriter) -> ImportAnswer:
     """Show one import."""
     with services.database.transaction() as session:
         return _answer(name, repository.import_of(session, name, import_id))
 
 
-@router.post("/{import_id}/cancel", responses=problem_responses(404, 409))
+@router.post("/{import_id}/cancel", **answers(404, 409))
 def cancel_import(name: str, import_id: str, services: ServicesOf, _: DataWriter) -> ImportAnswer:
     """Cancel an import; what it has added stays."""
     with services.database.transaction() as session:
         return _answer(name, service.cancel(session, name, import_id))
 
 
-@router.post("/{import_id}/retry", status_code=202, responses=problem_responses(404, 409, 410))
+@router.post("/{import_id}/retry", **answers(404, 409, 410, status=202))
 def retry_import(name: str, import_id: str, services: ServicesOf, _: DataWriter) -> ImportAnswer:
     """Let an import go on that failed or was cancelled.
 

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 from app.access import api_keys
 from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.domain.scopes import Scope
 
@@ -53,7 +53,7 @@ class NewKeyAnswer(KeyAnswer):
     secret: str
 
 
-@router.post("", status_code=201, responses=problem_responses(422))
+@router.post("", **answers(status=201))
 def create_api_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
     """Create a key."""
     with services.database.transaction() as session:
@@ -63,7 +63,7 @@ def create_api_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswe
         return NewKeyAnswer.of(row, secret=secret)
 
 
-@router.get("", responses=problem_responses())
+@router.get("", **answers())
 def list_api_keys(services: ServicesOf, _: Admin, page: PageByMoment) -> Page[KeyAnswer]:
     """List all callers, newest first: API keys, and subjects seen with tokens."""
     with services.database.transaction() as session:
@@ -71,7 +71,7 @@ def list_api_keys(services: ServicesOf, _: Admin, page: PageByMoment) -> Page[Ke
         return page.answer(rows, lambda row: (row.created_at, row.id), KeyAnswer.of)
 
 
-@router.delete("/{key_id}", status_code=204, responses=problem_responses(404))
+@router.delete("/{key_id}", **answers(404, status=204))
 def revoke_api_key(key_id: str, services: ServicesOf, _: Admin) -> None:
     """Revoke a key or block a caller's tokens, effective immediately."""
     with services.database.transaction() as session:

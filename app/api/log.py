@@ -7,7 +7,7 @@ from fastapi.responses import PlainTextResponse
 
 from app import log
 from app.api.protocol.access import GuardedRoute, LogReader, ServicesOf
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer
 from app.domain.trees.merkle import leaf_hash
 from app.log import checkpoints, cosignatures, merkle
@@ -55,7 +55,7 @@ class ConsistencyAnswer(Answer):
     proof: list[str]
 
 
-@router.get("/checkpoint", response_class=PlainTextResponse, responses=problem_responses(404))
+@router.get("/checkpoint", **answers(404), response_class=PlainTextResponse)
 def get_log_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
     """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it.
 
@@ -66,7 +66,7 @@ def get_log_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
         return PlainTextResponse(cosignatures.note_of(session, newest, services.witnesses))
 
 
-@router.get("/entries", responses=problem_responses())
+@router.get("/entries", **answers())
 def list_log_entries(
     services: ServicesOf,
     _: LogReader,
@@ -80,14 +80,14 @@ def list_log_entries(
         return EntriesAnswer(entries=[_entry(row) for row in rows[:limit]], next=more)
 
 
-@router.get("/entries/{index}", responses=problem_responses(404))
+@router.get("/entries/{index}", **answers(404))
 def get_log_entry(index: int, services: ServicesOf, _: LogReader) -> EntryAnswer:
     """Return one entry, counted from 0."""
     with services.database.transaction() as session:
         return _entry(log.entry(session, index))
 
 
-@router.get("/proofs/inclusion", responses=problem_responses())
+@router.get("/proofs/inclusion", **answers())
 def prove_log_inclusion(
     services: ServicesOf, _: LogReader, index: Number, size: Number
 ) -> InclusionAnswer:
@@ -103,7 +103,7 @@ def prove_log_inclusion(
         )
 
 
-@router.get("/proofs/consistency", responses=problem_responses())
+@router.get("/proofs/consistency", **answers())
 def prove_log_consistency(
     services: ServicesOf,
     _: LogReader,

@@ -14,9 +14,8 @@ from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.conditions import IfMatch, require_match
 from app.api.protocol.cursors import PageByName
 from app.api.protocol.dependencies import Left
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.etags import etag_of
-from app.api.protocol.headers import answer_headers
 from app.api.protocol.schemas import Answer, Body, Name, Page, described_by
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.protocol.watching import WatcherOf
@@ -150,11 +149,7 @@ class ModelAnswer(Answer):
     archived_at: datetime | None
 
 
-@router.post(
-    "",
-    status_code=201,
-    responses=problem_responses(404, 409, 410, 422) | answer_headers(201, "Location"),
-)
+@router.post("", **answers(404, 409, 410, status=201, headers=("Location",)))
 def define_model(
     body: ModelBody, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> ModelAnswer:
@@ -171,7 +166,7 @@ def define_model(
         return _model_answer(session, model)
 
 
-@router.get("", responses=problem_responses())
+@router.get("", **answers())
 def list_models(
     services: ServicesOf,
     _: ModelsReader,
@@ -184,7 +179,7 @@ def list_models(
         return page.answer(rows, lambda row: row.name, partial(_model_answer, session))
 
 
-@router.get("/{name}", response_model=ModelAnswer, responses=problem_responses(404))
+@router.get("/{name}", **answers(404), response_model=ModelAnswer)
 async def get_model(
     name: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
 ) -> Response:
@@ -197,7 +192,7 @@ async def get_model(
     return await answer_with_news(request, watcher, Kind.MODEL, read, prefer=prefer)
 
 
-@router.patch("/{name}", responses=problem_responses(404, 409, 410, 412, 422))
+@router.patch("/{name}", **answers(404, 409, 410, 412))
 def change_model(
     name: str,
     body: ModelChange,
@@ -224,8 +219,7 @@ def change_model(
 
 @router.put(
     "/{name}/weights",
-    status_code=202,
-    responses=problem_responses(404, 409, 410, 413, 422),
+    **answers(404, 409, 410, 413, status=202),
     openapi_extra=file_body("application/octet-stream"),
 )
 def upload_model_weights(
@@ -241,11 +235,7 @@ def upload_model_weights(
         return _model_answer(session, session.get_one(ModelRow, imported.id))
 
 
-@router.post(
-    "/{name}/retrain",
-    status_code=202,
-    responses=problem_responses(404, 409, 410, 422) | answer_headers(202, "Location"),
-)
+@router.post("/{name}/retrain", **answers(404, 409, 410, status=202, headers=("Location",)))
 def retrain_model(
     name: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> ModelAnswer:
@@ -261,7 +251,7 @@ def retrain_model(
         return _model_answer(session, session.get_one(ModelRow, run.model_id))
 
 
-@router.post("/{name}/archive", responses=problem_responses(404, 409, 410, 422))
+@router.post("/{name}/archive", **answers(404, 409, 410))
 def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnswer:
     """Take a model out of service for good: its weights are shredded, its certificates stay.
 
@@ -273,7 +263,7 @@ def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnsw
         return _model_answer(session, session.get_one(ModelRow, model.id))
 
 
-@router.delete("/{name}", status_code=204, responses=problem_responses(404, 409, 410))
+@router.delete("/{name}", **answers(404, 409, 410, status=204))
 def delete_model(name: str, services: ServicesOf, _: ModelsWriter) -> None:
     """Delete a model that has released nothing; its name is free again."""
     with services.database.transaction() as session:

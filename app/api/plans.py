@@ -9,7 +9,7 @@ from pydantic import Field
 from app.api.policies import PolicyBody
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.dependencies import Left
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name
 from app.domain.errors import InvalidInputError
 from app.planning.quote import Declined
@@ -132,7 +132,7 @@ class PlansAnswer(Answer):
     declined: list[Declined]
 
 
-@router.post("", responses=problem_responses(404, 422))
+@router.post("", **answers(404))
 def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Left) -> PlansAnswer:
     """Quote every mechanism, including retraining, with a reason for each that does not apply."""
     if (body.model is None) == (body.shape is None):

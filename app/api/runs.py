@@ -18,8 +18,7 @@ from app.api.protocol.access import (
 )
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.dependencies import Left
-from app.api.protocol.errors import problem_responses
-from app.api.protocol.headers import answer_headers
+from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.schemas import Answer, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.api.protocol.watching import WatcherOf
@@ -56,7 +55,7 @@ class RunAnswer(Answer):
     finished_at: datetime | None
 
 
-@router.get("", responses=problem_responses())
+@router.get("", **answers())
 def list_runs(
     services: ServicesOf,
     _: ModelsReader,
@@ -72,7 +71,7 @@ def list_runs(
     return page.answer(views, lambda view: (view.created_at, view.id), RunAnswer.of)
 
 
-@router.get("/{run_id}", response_model=RunAnswer, responses=problem_responses(404))
+@router.get("/{run_id}", **answers(404), response_model=RunAnswer)
 async def get_run(
     run_id: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
 ) -> Response:
@@ -120,7 +119,7 @@ async def stream_run_events(
     )
 
 
-@router.post("/{run_id}/cancel", responses=problem_responses(404, 409, 422))
+@router.post("/{run_id}/cancel", **answers(404, 409))
 def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
     """Cancel a queued or active run; its obligations wait for the model's next run."""
     with services.database.transaction() as session:
@@ -129,11 +128,7 @@ def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
         return RunAnswer.of(run_views.one(session, run_id))
 
 
-@router.post(
-    "/{run_id}/retry",
-    status_code=202,
-    responses=problem_responses(404, 409, 410, 422) | answer_headers(202, "Location"),
-)
+@router.post("/{run_id}/retry", **answers(404, 409, 410, status=202, headers=("Location",)))
 def retry_run(
     run_id: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> RunAnswer:

@@ -8,7 +8,7 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
-from app.api.protocol.errors import problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Name
 from app.database.endings import require_live
 from app.domain.errors import InvalidInputError
@@ -55,14 +55,14 @@ class TargetAnswer(Answer):
     )
 
 
-@router.get("", responses=problem_responses(404))
+@router.get("", **answers(404))
 def list_model_targets(name: str, services: ServicesOf, _: ModelsReader) -> list[TargetAnswer]:
     """List the targets at which a model should be, and those from which it must still go."""
     with services.database.snapshot() as session:
         return target_answers(session, services, registry.model_named(session, name))
 
 
-@router.put("/{target}", status_code=202, responses=problem_responses(404, 410, 422))
+@router.put("/{target}", **answers(404, 410, status=202))
 def publish_model(
     name: str, target: TargetName, services: ServicesOf, _: ModelsWriter
 ) -> TargetAnswer:
@@ -77,7 +77,7 @@ def publish_model(
         return _answer(session, services, repository.want(session, model, target))
 
 
-@router.delete("/{target}", status_code=202, responses=problem_responses(404))
+@router.delete("/{target}", **answers(404, status=202))
 def unpublish_model(
     name: str, target: TargetName, services: ServicesOf, _: ModelsWriter
 ) -> TargetAnswer:

@@ -12,8 +12,8 @@ from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.cursors import PageByNumber
 from app.api.protocol.downloads import download
-from app.api.protocol.errors import problem_responses
-from app.api.protocol.headers import answer_headers, described
+from app.api.protocol.errors import answers, problem_responses
+from app.api.protocol.headers import described
 from app.api.protocol.schemas import Answer, Page
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.certificates.signing import statement_of
@@ -68,7 +68,7 @@ class VersionAnswer(Answer):
     links: dict[str, str]
 
 
-@router.get("/{name}/certified", responses=problem_responses(404, 410))
+@router.get("/{name}/certified", **answers(404, 410))
 def get_certified_version(name: str, services: ServicesOf, _: ModelsReader) -> VersionAnswer:
     """Show the current certified version."""
     with services.database.transaction() as session:
@@ -79,9 +79,8 @@ def get_certified_version(name: str, services: ServicesOf, _: ModelsReader) -> V
 @router.head("/{name}/certified/weights", include_in_schema=False)
 @router.get(
     "/{name}/certified/weights",
-    status_code=307,
+    **answers(404, 410, status=307, headers=("Location",)),
     response_class=RedirectResponse,
-    responses=problem_responses(404, 410) | answer_headers(307, "Location"),
 )
 def redirect_to_certified_weights(
     name: str, services: ServicesOf, _: ModelsReader
@@ -95,7 +94,7 @@ def redirect_to_certified_weights(
     )
 
 
-@router.get("/{name}/versions", responses=problem_responses(404))
+@router.get("/{name}/versions", **answers(404))
 def list_versions(
     name: str,
     services: ServicesOf,
@@ -159,9 +158,7 @@ def weights_answer(request: Request, services: Services, name: str, number: int)
 
 
 @router.get(
-    "/{name}/versions/{number}/certificate",
-    responses=problem_responses(404),
-    response_model_exclude_none=True,
+    "/{name}/versions/{number}/certificate", **answers(404), response_model_exclude_none=True
 )
 def get_version_certificate(
     name: str, number: Number, services: ServicesOf, _: ModelsReader, since: Since = None
@@ -203,11 +200,7 @@ def get_model_signature(
     )
 
 
-@router.get(
-    "/{name}/versions/{number}/card",
-    response_class=MarkdownResponse,
-    responses=problem_responses(404),
-)
+@router.get("/{name}/versions/{number}/card", **answers(404), response_class=MarkdownResponse)
 def get_model_card(
     name: str, number: Number, services: ServicesOf, _: ModelsReader
 ) -> MarkdownResponse:

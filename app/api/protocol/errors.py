@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from app import log_context
+from app.api.protocol.headers import answer_headers
 from app.api.protocol.problem_types import PROBLEM_TYPES, ProblemType
 from app.domain import errors
 
@@ -88,6 +89,14 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         }
         for status in (401, 403, 422, 429, *statuses)
     }
+
+
+def answers(*problems: int, status: int = 200, headers: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a route's decorator declares: its problems, and its status with its headers."""
+    responses = problem_responses(*problems)
+    if headers:
+        responses |= answer_headers(status, *headers)
+    return {"responses": responses} | ({} if status == 200 else {"status_code": status})
 
 
 def install(app: FastAPI) -> None:

@@ -43,68 +43,59 @@ class ProblemType:
         }
 
 
-_TYPES = (
-    ProblemType(
-        "bad-request",
+# By name: the status, the meaning, and examples of the detail and of further members.
+_TYPES: dict[str, tuple[Any, ...]] = {
+    "bad-request": (
         400,
         "The request cannot be parsed, for example JSON that is not UTF-8 or nests too deeply.",
         "the body cannot be read as JSON",
     ),
-    ProblemType(
-        "unauthenticated",
+    "unauthenticated": (
         401,
         "No valid API key or access token came with the request. `WWW-Authenticate` says how to "
         "authenticate.",
         "send a valid API key as 'Authorization: Bearer …'",
     ),
-    ProblemType(
-        "credentials-expired",
+    "credentials-expired": (
         401,
         "The API key or access token was valid once. Ask an administrator for another key, or the "
         "issuer for another token.",
         "this API key has expired",
     ),
-    ProblemType(
-        "missing-scope",
+    "missing-scope": (
         403,
         "The key is valid but lacks a scope, named in `scope`.",
         "this key lacks the scope forget:write",
         {"scope": "forget:write"},
     ),
-    ProblemType(
-        "not-found",
+    "not-found": (
         404,
         "A resource named in the path or the body does not exist.",
         "no model named 'digits-mlp'",
     ),
-    ProblemType(
-        "not-ready",
+    "not-ready": (
         404,
         "It does not exist yet: a model's first version is still being certified. Try again later.",
         "model 'digits-mlp' has no certified version yet",
     ),
-    ProblemType(
-        "method-not-allowed",
+    "method-not-allowed": (
         405,
         "The path does not support this method. `Allow` lists those it supports.",
         "this path takes GET, POST",
     ),
-    ProblemType(
-        "request-timeout",
+    "request-timeout": (
         408,
         "The request was sent too slowly: `EXPUNGE_HEAD_TIMEOUT_S` and `EXPUNGE_BODY_TIMEOUT_S` "
         "are the operator's limits. The connection is closed; nothing was stored.",
         "the body of the request came too slowly",
     ),
-    ProblemType(
-        "conflict",
+    "conflict": (
         409,
         "The call conflicts with the current state: a name that is taken, a request that can no "
         "longer be cancelled. Check the current state first.",
         "model 'digits-mlp' exists already",
     ),
-    ProblemType(
-        "public-dataset",
+    "public-dataset": (
         409,
         "Records of a dataset that was defined as public cannot be forgotten: certificates of "
         "models on features that are whitened by it state, as asserted, that nobody can ask for "
@@ -112,29 +103,25 @@ _TYPES = (
         "dataset 'open-digits' is public: its owner asserts that nobody can ask for its records to "
         "be forgotten, and certificates may rest on that",
     ),
-    ProblemType(
-        "call-in-flight",
+    "call-in-flight": (
         409,
         "An earlier call with the same `Idempotency-Key` has not finished. Repeat the call after "
         "`Retry-After` seconds. If its process was killed, this takes at most a minute.",
         "a call with this Idempotency-Key is still in progress",
     ),
-    ProblemType(
-        "gone",
+    "gone": (
         410,
         "The version was retired or withdrawn, or its weights are shredded; `detail` says why, for "
         "instance because every record that the model could be trained on was forgotten. It does "
         "not come back.",
         "version 1 of 'digits-mlp' was retired",
     ),
-    ProblemType(
-        "precondition-failed",
+    "precondition-failed": (
         412,
         "`If-Match` names a state of the resource other than the current one.",
         "this is not the content that If-Match names",
     ),
-    ProblemType(
-        "payload-too-large",
+    "payload-too-large": (
         413,
         "The body is larger than the operator's limit: `EXPUNGE_MAX_UPLOAD_BYTES` for files, "
         "`EXPUNGE_MAX_IDS_BYTES` for JSON that lists ids, `EXPUNGE_MAX_JSON_BYTES` for all other "
@@ -142,20 +129,17 @@ _TYPES = (
         "the body is larger than 536870912 bytes, this service's EXPUNGE_MAX_UPLOAD_BYTES; "
         "send it in parts",
     ),
-    ProblemType(
-        "unsupported-media-type",
+    "unsupported-media-type": (
         415,
         "The operation does not support the body's `Content-Type`.",
         "send the body as application/json",
     ),
-    ProblemType(
-        "range-not-satisfiable",
+    "range-not-satisfiable": (
         416,
         "`Range` begins after the end of the content. `Content-Range` gives its size.",
         "the content has 1024 bytes; the range begins after its end",
     ),
-    ProblemType(
-        "invalid-input",
+    "invalid-input": (
         422,
         "A field, parameter or file is invalid; `problems`, if present, lists the first errors, "
         "`problem_count` counts all. Nothing was stored.",
@@ -165,14 +149,12 @@ _TYPES = (
             "problems": [{"field": "body.classes", "reason": "Input should be a valid integer"}],
         },
     ),
-    ProblemType(
-        "idempotency-key-reused",
+    "idempotency-key-reused": (
         422,
         "The `Idempotency-Key` was used with another body. Use a new key for a new call.",
         "this Idempotency-Key came with another body before",
     ),
-    ProblemType(
-        "invalid-records",
+    "invalid-records": (
         422,
         "The Parquet file was rejected as a whole: `problems` lists each error with its column, "
         "its first row, counted from 0, and the number of `rows` that have it; `problem_count` "
@@ -185,97 +167,84 @@ _TYPES = (
             ],
         },
     ),
-    ProblemType(
-        "place-not-allowed",
+    "place-not-allowed": (
         422,
         "An import's `url` lies under none of the prefixes from which this service imports. The "
         "operator lists them in `EXPUNGE_IMPORT_PREFIXES`.",
         "the url lies under none of the prefixes that this service imports from: its operator sets "
         "EXPUNGE_IMPORT_PREFIXES",
     ),
-    ProblemType(
-        "unknown-records",
+    "unknown-records": (
         422,
         "A forget request names ids that the dataset never held; `unknown` shows up to 20 of them. "
         "Nothing was accepted: correct the ids and send the request again.",
         "ids that are unknown to this dataset: 1",
         {"unknown_count": 1, "unknown": ["person-0071"]},
     ),
-    ProblemType(
-        "parameter-out-of-range",
+    "parameter-out-of-range": (
         422,
         "A number lies outside the range for which the guarantee holds.",
         "epsilon must be above 0",
         {"parameter": "epsilon", "allowed": "above 0"},
     ),
-    ProblemType(
-        "no-plan",
+    "no-plan": (
         422,
         "No mechanism can meet the policy; `detail` says what to change. `POST /v1/plans` shows "
         "what each mechanism would need.",
         "no mechanism meets epsilon 0.01 within 30 epochs: raise epsilon or budget_epochs",
     ),
-    ProblemType(
-        "too-costly",
+    "too-costly": (
         422,
         "A plan of this size, or a body with so much content, takes more time or memory than one "
         "call may use. `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Use fewer "
         "steps, records or releases.",
         "planning takes longer than the 30 s that one call may: ask for less",
     ),
-    ProblemType(
-        "internal",
+    "internal": (
         500,
         "A defect of the service. The answer shows no details; the service's log does.",
         "an unexpected error; see the service's log",
     ),
-    ProblemType(
-        "too-many-requests",
+    "too-many-requests": (
         429,
         "The caller reached its limit of calls or of concurrent waits and streams, or its address "
         "failed to authenticate too often or has too many connections. Repeat the call after "
         "`Retry-After` seconds.",
         "too many calls: 60 a minute are allowed",
     ),
-    ProblemType(
-        "corrupt-log",
+    "corrupt-log": (
         500,
         "The log's tables are inconsistent. The operator runs `expunge log fsck`.",
         "the log has 12 entries but its tree covers 13",
     ),
-    ProblemType(
-        "corrupt-object",
+    "corrupt-object": (
         500,
         "A stored object is not what was stored: the operator restores it or retires the version.",
         "object blob_5b0c is not what was stored: chunk 0 is forged",
     ),
-    ProblemType(
-        "overloaded",
+    "overloaded": (
         503,
         "The service is at its limit of connections, uploads in memory or concurrent plans. "
         "Nothing was stored. Repeat the call after `Retry-After` seconds.",
         "planning is busy: repeat the call",
     ),
-    ProblemType(
-        "unavailable",
+    "unavailable": (
         503,
         "The database cannot be reached, or failed before it answered: the call may have taken "
         "effect. Repeat it after `Retry-After` seconds, a POST with its `Idempotency-Key`.",
         "the database cannot be reached; repeat the call",
     ),
-    ProblemType(
-        "issuer-unavailable",
+    "issuer-unavailable": (
         503,
         "The issuer of access tokens cannot be reached, so a token cannot be checked. API keys "
         "still work.",
         "the issuer's keys cannot be fetched now",
     ),
-    ProblemType(
-        "storage-unavailable",
+    "storage-unavailable": (
         503,
         "Stored objects or their keys cannot be read or written now. Repeat the call after "
         "`Retry-After` seconds.",
         "the object store does not answer",
     ),
-)
-PROBLEM_TYPES = {kind.name: kind for kind in _TYPES}
+}
+PROBLEM_TYPES = {name: ProblemType(name, *facts) for name, facts in _TYPES.items()}
