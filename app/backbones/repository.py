@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.backbones.tables import BackboneRow
-from app.domain.errors import NotFoundError
+from app.database.queries import known
 
 
 def backbone_named(session: Session, name: str, *, lock: bool = False) -> BackboneRow:
@@ -16,10 +16,7 @@ def backbone_named(session: Session, name: str, *, lock: bool = False) -> Backbo
     query = _named(name)
     if lock:
         query = query.with_for_update().execution_options(populate_existing=True)
-    row = session.scalar(query)
-    if row is None:
-        raise NotFoundError("backbone", name)
-    return row
+    return known(session.scalar(query), "backbone", name)
 
 
 def find_backbone(session: Session, name: str) -> BackboneRow | None:

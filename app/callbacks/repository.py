@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session, aliased
 from app import log
 from app.callbacks.posting import Outcome, Result
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow, CallbackSecretRow
-from app.database.queries import newest_first
-from app.domain.errors import GoneError, NotFoundError
+from app.database.queries import known, newest_first
+from app.domain.errors import GoneError
 
 DELAYS_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 """Seconds from each failed attempt to the next: ten attempts over three days.
@@ -267,9 +267,7 @@ def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, Callba
         NotFoundError: the event does not exist.
         GoneError: its address was removed.
     """
-    event = session.get(CallbackEventRow, event_id)
-    if event is None:
-        raise NotFoundError("callback", event_id)
+    event = known(session.get(CallbackEventRow, event_id), "callback", event_id)
     endpoint = session.get_one(CallbackEndpointRow, event.endpoint_id, with_for_update=True)
     session.refresh(event, with_for_update=True)
     if endpoint.url is None:

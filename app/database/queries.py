@@ -7,7 +7,17 @@ from typing import Any, TypeVar
 from sqlalchemy import ARRAY, ColumnElement, Select, any_, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.domain.errors import NotFoundError
+
+Found = TypeVar("Found")
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
+
+
+def known(found: Found | None, kind: str, name: str) -> Found:
+    """Return what was found; raise ``NotFoundError`` where nothing has this name."""
+    if found is None:
+        raise NotFoundError(kind, name)
+    return found
 
 
 def is_one_of(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:

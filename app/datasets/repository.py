@@ -20,9 +20,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.database.direct import binary_rows, copy_parts
-from app.database.queries import is_one_of
+from app.database.queries import is_one_of, known
 from app.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
-from app.domain.errors import NotFoundError
 from app.storage.tables import BlobRow
 
 
@@ -57,10 +56,7 @@ T = TypeVar("T")
 
 def dataset_named(session: Session, name: str) -> DatasetRow:
     """Return a dataset, or raise ``NotFoundError``."""
-    row = find_dataset(session, name)
-    if row is None:
-        raise NotFoundError("dataset", name)
-    return row
+    return known(find_dataset(session, name), "dataset", name)
 
 
 def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
@@ -77,10 +73,9 @@ def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
 def lock_dataset_named(session: Session, name: str) -> DatasetRow:
     """Do as ``lock_dataset`` does, by name; or raise ``NotFoundError``."""
     query = _named(name).with_for_update(key_share=True)
-    row = session.scalar(query, execution_options={"populate_existing": True})
-    if row is None:
-        raise NotFoundError("dataset", name)
-    return row
+    return known(
+        session.scalar(query, execution_options={"populate_existing": True}), "dataset", name
+    )
 
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:

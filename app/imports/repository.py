@@ -7,9 +7,8 @@ from sqlalchemy import Connection, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.database.leases import prolong
-from app.database.queries import newest_first
+from app.database.queries import known, newest_first
 from app.datasets import repository as datasets
-from app.domain.errors import NotFoundError
 from app.domain.states import ACTIVE_IMPORT_STATES, ImportState
 from app.imports.tables import ImportRow
 
@@ -18,10 +17,7 @@ def import_of(session: Session, dataset: str, import_id: str, *, lock: bool = Fa
     """Return an import of a dataset; ``NotFoundError`` if it has none of this id."""
     dataset_id = datasets.dataset_named(session, dataset).id
     query = select(ImportRow).where(ImportRow.id == import_id, ImportRow.dataset_id == dataset_id)
-    row = session.scalar(query.with_for_update() if lock else query)
-    if row is None:
-        raise NotFoundError("import", import_id)
-    return row
+    return known(session.scalar(query.with_for_update() if lock else query), "import", import_id)
 
 
 def locked(session: Session, import_id: str) -> ImportRow:

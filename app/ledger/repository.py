@@ -19,9 +19,8 @@ from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from app.database.queries import is_one_of, newest_first
+from app.database.queries import is_one_of, known, newest_first
 from app.datasets.tables import DatasetRow, RecordRow
-from app.domain.errors import NotFoundError
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     HELD_RUN_STATES,
@@ -41,12 +40,13 @@ from app.registry.tables import ModelRow
 
 def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:
     """Return a forget request, or raise ``NotFoundError``; with ``lock``, locked and read again."""
-    row = session.get(
-        ForgetRequestRow, request_id, with_for_update=lock or None, populate_existing=lock
+    return known(
+        session.get(
+            ForgetRequestRow, request_id, with_for_update=lock or None, populate_existing=lock
+        ),
+        "forget request",
+        request_id,
     )
-    if row is None:
-        raise NotFoundError("forget request", request_id)
-    return row
 
 
 def earlier_requests(
@@ -256,10 +256,11 @@ def lock_models_of_request(session: Session, request_id: str) -> Sequence[ModelR
 
 def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
     """Return a run, or raise ``NotFoundError``; with ``lock``, lock it and read it again."""
-    row = session.get(RunRow, run_id, with_for_update=lock or None, populate_existing=lock)
-    if row is None:
-        raise NotFoundError("run", run_id)
-    return row
+    return known(
+        session.get(RunRow, run_id, with_for_update=lock or None, populate_existing=lock),
+        "run",
+        run_id,
+    )
 
 
 def most_urgent_run(session: Session, waiting: str) -> RunRow | None:

@@ -16,7 +16,7 @@ from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
 from app.certificates.signing import StatementSigner
-from app.domain.errors import NotFoundError
+from app.database.queries import known
 from app.log import actor, checkpoints, merkle
 from app.log.tables import LogEntryRow
 
@@ -53,10 +53,11 @@ def examine_at_commit(session: Session, examine: Callable[[Session], None]) -> N
 
 def entry(session: Session, index: int) -> LogEntryRow:
     """Return an entry; ``NotFoundError`` if the log is shorter."""
-    row = session.get(LogEntryRow, index) if 0 <= index <= _MAX_INDEX else None
-    if row is None:
-        raise NotFoundError("log entry", str(index))
-    return row
+    return known(
+        session.get(LogEntryRow, index) if 0 <= index <= _MAX_INDEX else None,
+        "log entry",
+        str(index),
+    )
 
 
 def entries(session: Session, *, start: int, limit: int) -> Sequence[LogEntryRow]:

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app import log
-from app.domain.errors import NotFoundError
+from app.database.queries import known
 from app.domain.ids import new_id
 from app.domain.release import Release
 from app.publishing.tables import CopyRow, PlacementRow
@@ -39,9 +39,7 @@ def unwant(session: Session, model: ModelRow, target: str) -> PlacementRow:
     Raises:
         NotFoundError: nothing of it was ever asked for there.
     """
-    row = _find(session, model, target)
-    if row is None:
-        raise NotFoundError("target of the model", target)
+    row = known(_find(session, model, target), "target of the model", target)
     if row.is_wanted:
         row.is_wanted = False
         _log_wish(session, row)

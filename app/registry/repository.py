@@ -7,8 +7,8 @@ from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app import log
+from app.database.queries import known
 from app.datasets.tables import DatasetRow
-from app.domain.errors import NotFoundError
 from app.domain.states import BlobState, VersionState
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.tables import BlobRow
@@ -19,10 +19,7 @@ def model_named(session: Session, name: str, *, lock: bool = False) -> ModelRow:
     query = select(ModelRow).where(ModelRow.name == name, ModelRow.deleted_at.is_(None))
     if lock:
         query = query.with_for_update().execution_options(populate_existing=True)
-    row = session.scalar(query)
-    if row is None:
-        raise NotFoundError("model", name)
-    return row
+    return known(session.scalar(query), "model", name)
 
 
 def find_model(session: Session, name: str) -> ModelRow | None:
@@ -104,10 +101,7 @@ def tracked_heads(session: Session, dataset: str) -> list[tuple[ModelRow, Versio
 def version_numbered(session: Session, model: ModelRow, number: int) -> VersionRow:
     """Return one version, or raise ``NotFoundError``."""
     query = select(VersionRow).where(VersionRow.model_id == model.id, VersionRow.number == number)
-    row = session.scalar(query.where(is_shown()))
-    if row is None:
-        raise NotFoundError(f"version of {model.name}", str(number))
-    return row
+    return known(session.scalar(query.where(is_shown())), f"version of {model.name}", str(number))
 
 
 def has_released(model_id: str | InstrumentedAttribute[str]) -> ColumnElement[bool]:

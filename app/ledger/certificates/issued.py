@@ -4,7 +4,7 @@ from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.certificates.tables import CertificateRow
-from app.domain.errors import NotFoundError
+from app.database.queries import known
 from app.ledger.tables import ObligationRow
 from app.registry import repository as registry
 from app.registry.tables import VersionRow
@@ -20,10 +20,7 @@ def has_shown_certificate(session: Session, model_id: str) -> bool:
 
 def certificate(session: Session, certificate_id: str) -> CertificateRow:
     """Return a certificate, or raise ``NotFoundError``."""
-    row = session.get(CertificateRow, certificate_id)
-    if row is None:
-        raise NotFoundError("certificate", certificate_id)
-    return row
+    return known(session.get(CertificateRow, certificate_id), "certificate", certificate_id)
 
 
 def released_certificate(session: Session, certificate_id: str) -> CertificateRow:
@@ -33,10 +30,7 @@ def released_certificate(session: Session, certificate_id: str) -> CertificateRo
         .join(VersionRow, VersionRow.id == CertificateRow.version_id)
         .where(CertificateRow.id == certificate_id, registry.is_shown())
     )
-    row = session.scalar(query)
-    if row is None:
-        raise NotFoundError("certificate", certificate_id)
-    return row
+    return known(session.scalar(query), "certificate", certificate_id)
 
 
 def certificate_before(session: Session, certificate: CertificateRow) -> CertificateRow | None:

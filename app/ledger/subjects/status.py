@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.callbacks.events import emit
-from app.domain.errors import NotFoundError
+from app.database.queries import known
 from app.domain.states import RequestState, SubjectRequestStatus
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 
@@ -38,10 +38,7 @@ def find(session: Session, subject_request_id: str, *, api_key_id: str) -> Subje
         SubjectRequestRow.api_key_id == api_key_id,
         SubjectRequestRow.subject_request_id == subject_request_id,
     )
-    row = session.scalar(query)
-    if row is None:
-        raise NotFoundError("subject request", subject_request_id)
-    return row
+    return known(session.scalar(query), "subject request", subject_request_id)
 
 
 def follow(session: Session, request: ForgetRequestRow) -> None:

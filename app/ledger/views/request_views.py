@@ -19,11 +19,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from app.database.queries import is_one_of, newest_first
+from app.database.queries import is_one_of, known, newest_first
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import DatasetRow, RecordRow
-from app.domain.errors import NotFoundError
 from app.domain.states import ENDED_REQUEST_STATES
 from app.ledger.subjects.requests import external_id_in
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
@@ -99,9 +98,7 @@ def read(database: Session | Connection, ids: Collection[str]) -> dict[str, Requ
 
 def one(session: Session, request_id: str) -> RequestView:
     """Return a request, or raise ``NotFoundError``."""
-    for view in read(session, [request_id]).values():
-        return view
-    raise NotFoundError("forget request", request_id)
+    return known(read(session, [request_id]).get(request_id), "forget request", request_id)
 
 
 def most_urgent(

@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.database.queries import newest_first
-from app.domain.errors import NotFoundError
+from app.database.queries import known, newest_first
 from app.domain.states import ACTIVE_RUN_STATES, RETRYABLE_RUN_STATES, RunState
 from app.ledger.tables import RunRow
 from app.ledger.views.changes import RunProgress
@@ -47,9 +46,7 @@ _OF_ROW = [getattr(RunRow, field.name) for field in fields(RunView)[:-2]]
 
 def one(session: Session, run_id: str) -> RunView:
     """Return a run, or raise ``NotFoundError``."""
-    for view in _read(session, RunRow.id == run_id):
-        return view
-    raise NotFoundError("run", run_id)
+    return known(next(iter(_read(session, RunRow.id == run_id)), None), "run", run_id)
 
 
 def newest(session: Session, model_id: str) -> RunView | None:
