@@ -3,9 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from app.domain.errors import InvalidInputError
 
@@ -36,17 +34,6 @@ def read_ids(source: Path | None) -> list[str]:
     if not ids:
         raise InvalidInputError(f"{name} holds no id")
     return ids
-
-
-def existing_file(says: str) -> Any:  # noqa: ANN401 - as typer.Option
-    """Return an option that names a file which is there, with its help."""
-    return typer.Option(exists=True, dir_okay=False, help=says)
-
-
-Trusted = Annotated[
-    Path | None,
-    existing_file("The operator's trusted-keys.json; by default the one from 'expunge init' here."),
-]
 
 
 def json_file(file: Path) -> dict[str, Any]:

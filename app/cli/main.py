@@ -7,6 +7,7 @@ import typer
 
 from app import logs
 from app.cli.lazy import Listed, lazy_group
+from app.cli.options import option
 from app.domain.extras import SERVER, TABLES
 from app.processes.hardening import harden
 
@@ -59,9 +60,7 @@ def _root(
     *,
     _: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
+        option("Show the version and exit.", "--version", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Makes trained PyTorch models forget, with proof."""

@@ -18,6 +18,8 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len, set_cell_size
 
+from app.cli.options import option
+
 _JSON: ContextVar[bool] = ContextVar("json", default=False)
 _FRACTION = re.compile(r"(?<=:\d\d)\.\d+(?=Z|[+-]\d\d:)")
 _ABSENT = "–"
@@ -35,7 +37,7 @@ def with_json(command: Callable[..., None]) -> Callable[..., None]:
         finally:
             _JSON.reset(token)
 
-    option = Annotated[bool, typer.Option("--json", help="Print JSON, also on a terminal.")]
+    option = Annotated[bool, option("Print JSON, also on a terminal.", "--json")]
     kind = inspect.Parameter.KEYWORD_ONLY
     added = inspect.Parameter("as_json", kind, default=False, annotation=option)
     signature = inspect.signature(command)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.options import option
 from app.cli.output import fail, show
 from app.cli.progress import import_progress, run_progress
 from app.client import ExpungeClient
@@ -16,7 +17,7 @@ from app.domain.errors import InvalidInputError
 INTERRUPTED = 130
 _WAIT_S = 24 * 3600.0
 Wait = Annotated[
-    bool, typer.Option("--wait", help="Show progress until it has ended; exit with 1 if it fails.")
+    bool, option("Show progress until it has ended; exit with 1 if it fails.", "--wait")
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.connection import service, show_answer
+from app.cli.options import argument, option
 from app.cli.output import show
 from app.domain.errors import InvalidInputError
 
@@ -18,17 +19,14 @@ _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 @api_key.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The key's purpose.")],
+    name: Annotated[str, argument("NAME", "The key's purpose.")],
     scope: Annotated[
-        list[str],
-        typer.Option("--scope", help="A permission, such as forget:write; may be repeated."),
+        list[str], option("A permission, such as forget:write; may be repeated.", "--scope")
     ],
     *,
-    expires_in: Annotated[
-        str | None, typer.Option(help="Lifetime from now: 90d, 12h or 30m.")
-    ] = None,
+    expires_in: Annotated[str | None, option("Lifetime from now: 90d, 12h or 30m.")] = None,
     expires_at: Annotated[
-        str | None, typer.Option(help="Expiry: an ISO date (its beginning) or time, in UTC.")
+        str | None, option("Expiry: an ISO date (its beginning) or time, in UTC.")
     ] = None,
 ) -> None:
     """Create an API key. Its secret is shown only once."""
@@ -45,9 +43,7 @@ def list_keys() -> None:
 
 @api_key.command()
 def revoke(
-    key_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The key's or caller's id, as listed.")
-    ],
+    key_id: Annotated[str, argument("ID", "The key's or caller's id, as listed.")],
 ) -> None:
     """Revoke the key with this ID, or block a caller's tokens, immediately."""
     with service() as client:

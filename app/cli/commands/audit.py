@@ -3,21 +3,18 @@
 import json
 from typing import Annotated
 
-import typer
-
 from app.cli.connection import service
+from app.cli.options import option
 from app.cli.output import conclude, say
 
 
 def audit(
     *,
     caller: Annotated[
-        str | None, typer.Option(help="Only this caller: a key's id, 'operator' or 'service'.")
+        str | None, option("Only this caller: a key's id, 'operator' or 'service'.")
     ] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="Only this kind, such as request.accepted.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most entries to show.")] = 50,
+    kind: Annotated[str | None, option("Only this kind, such as request.accepted.")] = None,
+    limit: Annotated[int, option("The most entries to show.", min=1)] = 50,
 ) -> None:
     """Show who did what, newest first: the log's entries with the callers behind them."""
     with service() as client:

@@ -12,7 +12,7 @@ from app.cli.commands.guarantees import parsed
 from app.cli.commands.networks import parsed_shape
 from app.cli.commands.resources import BackboneName, Key
 from app.cli.connection import errors_in_words, service
-from app.cli.files import existing_file
+from app.cli.options import existing_file, option
 from app.cli.output import show
 from app.cli.weights import read_weights
 from app.domain.architectures.architecture import ArchitectureSpec
@@ -30,25 +30,24 @@ def add(
     *,
     factory: Annotated[
         str,
-        typer.Option(
-            help="Import path of what builds the network: of your own, or "
+        option(
+            "Import path of what builds the network: of your own, or "
             "expunge.backbones: with torchvision, timm, transformers, efficientnet_lite0 or "
             "resemblyzer."
         ),
     ],
-    shape: Annotated[str, typer.Option(help="Shape of a record's features: 32,32,3.")],
+    shape: Annotated[str, option("Shape of a record's features: 32,32,3.")],
     layer: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME[:2x2][:std]",
-            help="A module whose averaged output is a part of the features; may be repeated. "
+        option(
+            "A module whose averaged output is a part of the features; may be repeated. "
             "2x2: averages over the quarters of an image. std: with standard deviations. By "
             "default the network's own output.",
+            metavar="NAME[:2x2][:std]",
         ),
     ] = None,
     option: Annotated[
-        list[str] | None,
-        typer.Option(help="One of the factory's options, NAME=VALUE; may be repeated."),
+        list[str] | None, option("One of the factory's options, NAME=VALUE; may be repeated.")
     ] = None,
     weights: Annotated[
         Path | None,
@@ -59,11 +58,11 @@ def add(
     ] = None,
     key: Key = None,
     vocabulary: Annotated[
-        int | None, typer.Option(help="For tokens: how many different ones there are.")
+        int | None, option("For tokens: how many different ones there are.")
     ] = None,
-    classes: Annotated[int, typer.Option(help="Number of classes of the public task.")] = 1000,
+    classes: Annotated[int, option("Number of classes of the public task.")] = 1000,
     source: Annotated[
-        str | None, typer.Option(help="Where the weights come from; certificates' readers see it.")
+        str | None, option("Where the weights come from; certificates' readers see it.")
     ] = None,
 ) -> None:
     """Define BACKBONE and upload its weights.

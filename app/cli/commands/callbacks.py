@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.connection import show_answer
+from app.cli.options import argument, option
 
 _CALLBACKS = ("id", "type", "request", "state", "attempts", "failure")
 callback = typer.Typer(help="Manage callbacks.", no_args_is_help=True)
@@ -13,10 +14,8 @@ callback = typer.Typer(help="Manage callbacks.", no_args_is_help=True)
 @callback.command("list")
 def list_callbacks(
     *,
-    state: Annotated[
-        str | None, typer.Option(help="Only this state: pending, delivered or dead.")
-    ] = None,
-    request: Annotated[str | None, typer.Option(help="Only this forget request.")] = None,
+    state: Annotated[str | None, option("Only this state: pending, delivered or dead.")] = None,
+    request: Annotated[str | None, option("Only this forget request.")] = None,
 ) -> None:
     """List callbacks, newest first. Dead ones were given up after the last attempt."""
     show_answer(lambda client: client.callbacks(state=state, request=request), _CALLBACKS)
@@ -24,16 +23,14 @@ def list_callbacks(
 
 @callback.command()
 def redeliver(
-    callback_id: Annotated[str, typer.Argument(metavar="CALLBACK", help="Its id, as listed.")],
+    callback_id: Annotated[str, argument("CALLBACK", "Its id, as listed.")],
 ) -> None:
     """Deliver a callback now, whatever its state."""
     show_answer(lambda client: client.redeliver(callback_id))
 
 
 @callback.command()
-def secret(
-    *, rotate: Annotated[bool, typer.Option("--rotate", help="Replace it first.")] = False
-) -> None:
+def secret(*, rotate: Annotated[bool, option("Replace it first.", "--rotate")] = False) -> None:
     """Show the secret that signs the callbacks of this API key."""
     show_answer(
         lambda client: client.rotate_callback_secret() if rotate else client.callback_secret()

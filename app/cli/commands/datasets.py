@@ -15,8 +15,8 @@ import typer
 from app.cli.columns import print_columns, print_values
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
-from app.cli.dialects import Decimal, Delimiter, Encoding
-from app.cli.files import existing_file, json_file
+from app.cli.files import json_file
+from app.cli.options import Decimal, Delimiter, Encoding, argument, existing_file, option
 from app.cli.output import show, wants_json
 from app.cli.pushing import push_parts
 from app.client import ApiError, ExpungeClient
@@ -41,56 +41,39 @@ _PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
 T = TypeVar("T")
 
 Table = Annotated[
-    Path,
-    typer.Argument(
-        exists=True,
-        metavar="FILE",
-        help="A CSV, Parquet, Arrow or npz file, or a folder of them.",
-    ),
+    Path, argument("FILE", "A CSV, Parquet, Arrow or npz file, or a folder of them.", exists=True)
 ]
-Label = Annotated[str | None, typer.Option(help="The label's column; by default 'label'.")]
+Label = Annotated[str | None, option("The label's column; by default 'label'.")]
 Features = Annotated[
-    list[str] | None,
-    typer.Option(help="The feature columns, separated by commas; by default all others."),
+    list[str] | None, option("The feature columns, separated by commas; by default all others.")
 ]
-Drop = Annotated[
-    list[str] | None, typer.Option(help="Columns that are not read, separated by commas.")
-]
+Drop = Annotated[list[str] | None, option("Columns that are not read, separated by commas.")]
 Subject = Annotated[
-    str | None,
-    typer.Option(help="The column of the persons' ids; by default 'subject_id', if present."),
+    str | None, option("The column of the persons' ids; by default 'subject_id', if present.")
 ]
 RecordId = Annotated[
-    str | None,
-    typer.Option(help="The column of the records' ids; by default 'record_id', or pandas' index."),
+    str | None, option("The column of the records' ids; by default 'record_id', or pandas' index.")
 ]
 Classes = Annotated[
-    str | None,
-    typer.Option(help="The classes' names, separated by commas; or their number if they are 0, 1…"),
+    str | None, option("The classes' names, separated by commas; or their number if they are 0, 1…")
 ]
 Category = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="COLUMN=VALUE,…",
-        help="A column's public values; * means all others, and missing ones.",
+    option(
+        "A column's public values; * means all others, and missing ones.", metavar="COLUMN=VALUE,…"
     ),
 ]
 Bounds = Annotated[
-    list[str] | None,
-    typer.Option(metavar="COLUMN=LOW:HIGH", help="Public bounds, which become 0 and 1."),
+    list[str] | None, option("Public bounds, which become 0 and 1.", metavar="COLUMN=LOW:HIGH")
 ]
 Missing = Annotated[
     list[str] | None,
-    typer.Option(metavar="COLUMN=VALUE", help="A public constant that replaces missing values."),
+    option("A public constant that replaces missing values.", metavar="COLUMN=VALUE"),
 ]
 Vocabulary = Annotated[
-    int | None,
-    typer.Option(help="Lists of numbers are tokens: whole numbers from 0 to below this."),
+    int | None, option("Lists of numbers are tokens: whole numbers from 0 to below this.")
 ]
-MappingFile = Annotated[
-    Path | None,
-    existing_file("A JSON file with all of that; see 'inspect'."),
-]
+MappingFile = Annotated[Path | None, existing_file("A JSON file with all of that; see 'inspect'.")]
 
 
 def push(
@@ -113,25 +96,23 @@ def push(
     decimal: Decimal = ".",
     accept_values: Annotated[
         bool,
-        typer.Option(
-            "--accept-values",
-            help="For a new dataset: the values that 'inspect' lists for its categories and label "
+        option(
+            "For a new dataset: the values that 'inspect' lists for its categories and label "
             "may be published.",
+            "--accept-values",
         ),
     ] = False,
     offset: Annotated[
-        float, typer.Option(help="For a new dataset: models see (feature - offset) * scale.")
+        float, option("For a new dataset: models see (feature - offset) * scale.")
     ] = 0.0,
     scale: Annotated[
-        float | None,
-        typer.Option(help="For a new dataset: see --offset; by default 1/255 for uint8, else 1."),
+        float | None, option("For a new dataset: see --offset; by default 1/255 for uint8, else 1.")
     ] = None,
     public: Annotated[
         bool,
-        typer.Option(
+        option(
+            "For a new dataset: you assert that nobody can ask for its records to be forgotten.",
             "--public",
-            help="For a new dataset: you assert that nobody can ask for its records to be "
-            "forgotten.",
         ),
     ] = False,
 ) -> None:
@@ -206,7 +187,7 @@ def inspect(
     decimal: Decimal = ".",
     write_mapping: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Output file for --mapping, to look through and change."),
+        option("Output file for --mapping, to look through and change.", dir_okay=False),
     ] = None,
 ) -> None:
     """Show what 'dataset push' would understand of FILE; sends nothing."""

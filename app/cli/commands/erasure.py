@@ -4,12 +4,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from app import locations
 from app.cli.connection import errors_in_words
 from app.cli.files import read_ids
 from app.cli.findings import Tally
+from app.cli.options import argument, option
 from app.cli.output import say
 from app.datasets.pseudonyms import Pseudonyms
 from app.maintenance import erase_check as search
@@ -21,13 +20,10 @@ from app.settings import Settings
 
 def erase_check(
     owners_id: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="A record's or a subject's id; - reads ids from standard input."
-        ),
+        str, argument("ID", "A record's or a subject's id; - reads ids from standard input.")
     ],
     *,
-    dataset: Annotated[str, typer.Option(help="The dataset that the id belongs to.")],
+    dataset: Annotated[str, option("The dataset that the id belongs to.")],
 ) -> None:
     """Search every store for remains of an id; of several, given one a line, each by itself.
 

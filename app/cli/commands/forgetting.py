@@ -13,6 +13,7 @@ import typer
 from app.certificates.checkpoint import size_of
 from app.cli.connection import service, show_answer
 from app.cli.files import read_ids
+from app.cli.options import argument, option
 from app.cli.output import conclude, fail, say, show
 from app.cli.waiting import Wait, show_request
 from app.client.connection import Json
@@ -20,35 +21,30 @@ from app.domain.errors import InvalidInputError
 from app.download import bundle_bytes
 
 _REQUESTS = ("id", "state", "dataset", "records", "received_at", "due_at")
-DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's name.")]
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="The request's id.")]
+DatasetName = Annotated[str, argument("DATASET", "The dataset's name.")]
+RequestId = Annotated[str, argument("REQUEST", "The request's id.")]
 
 
 def forget(
     dataset_name: DatasetName,
     *,
-    record: Annotated[list[str] | None, typer.Option(help="A record_id; may be repeated.")] = None,
-    subject: Annotated[
-        list[str] | None, typer.Option(help="A subject_id; may be repeated.")
-    ] = None,
+    record: Annotated[list[str] | None, option("A record_id; may be repeated.")] = None,
+    subject: Annotated[list[str] | None, option("A subject_id; may be repeated.")] = None,
     records_from: Annotated[
-        Path | None, typer.Option(help="File of record_ids, one a line; - is standard input.")
+        Path | None, option("File of record_ids, one a line; - is standard input.")
     ] = None,
     subjects_from: Annotated[
-        Path | None, typer.Option(help="File of subject_ids, one a line; - is standard input.")
+        Path | None, option("File of subject_ids, one a line; - is standard input.")
     ] = None,
-    external_id: Annotated[str | None, typer.Option(help="Your own id for this request.")] = None,
+    external_id: Annotated[str | None, option("Your own id for this request.")] = None,
     callback: Annotated[
-        list[str] | None, typer.Option(help="A URL that receives every change; may be repeated.")
+        list[str] | None, option("A URL that receives every change; may be repeated.")
     ] = None,
     receipt: Annotated[
-        Path | None, typer.Option(help="New file for the receipt, for 'verify --receipt'.")
+        Path | None, option("New file for the receipt, for 'verify --receipt'.")
     ] = None,
     preview: Annotated[
-        bool,
-        typer.Option(
-            "--preview", help="Only say what it would reach and cost; nothing is forgotten."
-        ),
+        bool, option("Only say what it would reach and cost; nothing is forgotten.", "--preview")
     ] = False,
     wait: Wait = False,
 ) -> None:
@@ -89,10 +85,9 @@ def forget(
 def certificates(
     request_id: RequestId,
     *,
-    out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path(),
+    out: Annotated[Path, option("Output directory; created if missing.")] = Path(),
     since: Annotated[
-        Path | None,
-        typer.Option(exists=True, help="An older checkpoint, for 'verify --consistent-with'."),
+        Path | None, option("An older checkpoint, for 'verify --consistent-with'.", exists=True)
     ] = None,
 ) -> None:
     """Download a forget request's certificates, for use with its receipt."""
@@ -118,16 +113,12 @@ def requests(
     *,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="Only this state: accepted, unlearning, certified, completed, failed or cancelled."
-        ),
+        option("Only this state: accepted, unlearning, certified, completed, failed or cancelled."),
     ] = None,
     model_name: Annotated[
-        str | None, typer.Option("--model", help="Only those with an obligation of this model.")
+        str | None, option("Only those with an obligation of this model.", "--model")
     ] = None,
-    external_id: Annotated[
-        str | None, typer.Option(help="Only the one with this --external-id.")
-    ] = None,
+    external_id: Annotated[str | None, option("Only the one with this --external-id.")] = None,
 ) -> None:
     """List forget requests, newest first."""
     show_answer(
@@ -145,8 +136,7 @@ def cancel(
     request_id: RequestId,
     *,
     restore: Annotated[
-        bool,
-        typer.Option("--restore", help="Allow later trainings to use its records again."),
+        bool, option("Allow later trainings to use its records again.", "--restore")
     ] = False,
 ) -> None:
     """Cancel a request before any run has started on it."""

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
@@ -11,6 +10,7 @@ from app.certificates.note import NoteKey
 from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.connection import errors_in_words
 from app.cli.findings import end_with
+from app.cli.options import option
 from app.cli.output import conclude, say
 from app.key_files import trusted_keys_file
 from app.locations import database_at_rest
@@ -22,11 +22,10 @@ from app.settings import Settings
 def fsck(
     *,
     trusted: Annotated[
-        Path | None, typer.Option(help="Trusted keys; by default those from 'expunge init'.")
+        Path | None, option("Trusted keys; by default those from 'expunge init'.")
     ] = None,
     consistent_with: Annotated[
-        list[Path] | None,
-        typer.Option(help="A checkpoint kept elsewhere; may be repeated."),
+        list[Path] | None, option("A checkpoint kept elsewhere; may be repeated.")
     ] = None,
 ) -> None:
     """Check the whole log and every row of the ledger against it; exit with 1 on any fault."""

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
 from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
 from app.cli.connection import connect, errors_in_words
+from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
@@ -21,18 +20,18 @@ from app.planning.shape import ModelShape
 
 Parameters = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "A parameter, NAME=VALUE: a number, a word, a JSON list or object; may be repeated.",
         "--param",
-        help="A parameter, NAME=VALUE: a number, a word, a JSON list or object; may be repeated.",
     ),
 ]
 
 
 def account(
     *,
-    mechanism: Annotated[str, typer.Option(help="Its name, as in docs/guarantees.md.")],
+    mechanism: Annotated[str, option("Its name, as in docs/guarantees.md.")],
     param: Parameters = None,
-    delta: Annotated[float, typer.Option(help="Report epsilon at this delta.")] = 1e-5,
+    delta: Annotated[float, option("Report epsilon at this delta.")] = 1e-5,
 ) -> None:
     """Compute the guarantee of a mechanism, or of a paper's bound, with the given parameters.
 
@@ -70,32 +69,29 @@ def account(
 
 def plan(
     *,
-    epsilon: Annotated[float, typer.Option(help="The target epsilon.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="The target delta.")] = 1e-5,
+    epsilon: Annotated[float, option("The target epsilon.")] = 1.0,
+    delta: Annotated[float, option("The target delta.")] = 1e-5,
     mechanism: Annotated[
-        str, typer.Option(help="The only one to be shown; auto: all, and the choice.")
+        str, option("The only one to be shown; auto: all, and the choice.")
     ] = AUTO,
     param: Parameters = None,
     budget_epochs: Annotated[
-        float | None, typer.Option(help="The most epochs that forgetting may take.")
+        float | None, option("The most epochs that forgetting may take.")
     ] = None,
-    records: Annotated[int, typer.Option(help="How many records remain to train on.")] = 50_000,
-    batch_size: Annotated[int, typer.Option(help="Records per step.")] = 128,
-    epochs: Annotated[float, typer.Option(help="Epochs of one training.")] = 50.0,
+    records: Annotated[int, option("How many records remain to train on.")] = 50_000,
+    batch_size: Annotated[int, option("Records per step.")] = 128,
+    epochs: Annotated[float, option("Epochs of one training.")] = 50.0,
     model: Annotated[
-        str | None,
-        typer.Option(help="Ask the service about this model instead of --records and so on."),
+        str | None, option("Ask the service about this model instead of --records and so on.")
     ] = None,
     members: Annotated[
         str | None,
-        typer.Option(
-            help="Show instead what ensembles of so many members cost, 4,8,16,32: with --model, of "
+        option(
+            "Show instead what ensembles of so many members cost, 4,8,16,32: with --model, of "
             "its network, with what models of these sizes have measured."
         ),
     ] = None,
-    persons_a_week: Annotated[
-        float, typer.Option(help="With --members: how many persons ask a week.")
-    ] = 10.0,
+    persons_a_week: Annotated[float, option("With --members: how many persons ask a week.")] = 10.0,
 ) -> None:
     """Quote every mechanism for a target: parameters, guarantee, cost, and surviving information.
 

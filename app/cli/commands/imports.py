@@ -2,24 +2,23 @@
 
 from typing import Annotated
 
-import typer
-
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import service, show_answer
+from app.cli.options import argument
 from app.cli.output import show
 from app.cli.waiting import Wait, show_import
 
 _IMPORTS = ("id", "url", "state", "rows", "total_rows", "added", "created_at", "failure_reason")
-ImportId = Annotated[str, typer.Argument(metavar="IMPORT", help="The import's id.")]
+ImportId = Annotated[str, argument("IMPORT", "The import's id.")]
 
 
 def import_(
     name: DatasetName,
     url: Annotated[
         str,
-        typer.Argument(
-            metavar="URL",
-            help="s3://, gs:// or file://: a Parquet file, a folder, or a pattern with * and ?; "
+        argument(
+            "URL",
+            "s3://, gs:// or file://: a Parquet file, a folder, or a pattern with * and ?; "
             "https://: a file. It must lie under EXPUNGE_IMPORT_PREFIXES of the service.",
         ),
     ],
@@ -37,7 +36,7 @@ def import_(
 def imports(
     name: DatasetName,
     import_id: Annotated[
-        str | None, typer.Argument(metavar="[IMPORT]", help="Only this one, with its faults.")
+        str | None, argument("[IMPORT]", "Only this one, with its faults.")
     ] = None,
     *,
     wait: Wait = False,

@@ -14,6 +14,7 @@ from app.cli.commands.resources import (
     model,
 )
 from app.cli.connection import service, show_answer
+from app.cli.options import argument, option
 from app.cli.waiting import Wait, show_model
 from app.domain.tasks.words import figures
 
@@ -21,19 +22,15 @@ __all__ = ["backbone", "dataset", "model"]
 
 _VERSIONS = ("number", "state", "measured", "created_at", "certificate", "reason")
 _TARGETS = ("target", "kind", "wanted", "state", "version", "present", "failure")
-TargetName = Annotated[
-    str, typer.Argument(metavar="TARGET", help="A target's name in EXPUNGE_PUBLISHERS.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask whether you are sure.")]
+TargetName = Annotated[str, argument("TARGET", "A target's name in EXPUNGE_PUBLISHERS.")]
+Yes = Annotated[bool, option("Do not ask whether you are sure.", "--yes")]
 
 
 @model.command("versions")
 def model_versions(
     name: ModelName,
     *,
-    state: Annotated[
-        str | None, typer.Option(help="Only this state: certified, retired or shredded.")
-    ] = None,
+    state: Annotated[str | None, option("Only this state: certified, retired or shredded.")] = None,
 ) -> None:
     """List MODEL's released versions, newest first."""
     show_answer(

@@ -10,6 +10,7 @@ import typer
 from app.cli.commands.guarantees import parsed
 from app.cli.connection import errors_in_words
 from app.cli.files import json_file
+from app.cli.options import option
 from app.cli.output import wants_json
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
@@ -23,33 +24,27 @@ from app.processes.python import python_command
 
 def check(
     model: Annotated[
-        str,
-        typer.Argument(help="The factory's import path, or the file of a model's definition."),
+        str, typer.Argument(help="The factory's import path, or the file of a model's definition.")
     ],
     *,
     shape: Annotated[
-        str | None,
-        typer.Option(help="Shape of a record's features: 21, or 3,32,32. Columns need none."),
+        str | None, option("Shape of a record's features: 21, or 3,32,32. Columns need none.")
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of classes, of features.")] = None,
+    classes: Annotated[int | None, option("Number of classes, of features.")] = None,
     option: Annotated[
-        list[str] | None,
-        typer.Option(help="One of the architecture's options, NAME=VALUE; may be repeated."),
+        list[str] | None, option("One of the architecture's options, NAME=VALUE; may be repeated.")
     ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="The features' dtype: float32, float64 or uint8.")
-    ] = "float32",
+    dtype: Annotated[str, option("The features' dtype: float32, float64 or uint8.")] = "float32",
     scale: Annotated[
-        float | None,
-        typer.Option(help="The dataset's scale; by default 1/255 for uint8, else 1."),
+        float | None, option("The dataset's scale; by default 1/255 for uint8, else 1.")
     ] = None,
     vocabulary: Annotated[
-        int | None, typer.Option(help="For tokens: how many different ones there are.")
+        int | None, option("For tokens: how many different ones there are.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="A file of rows: which records can the task not read?")
+        Path | None, option("A file of rows: which records can the task not read?")
     ] = None,
-    record_id: Annotated[str, typer.Option(help="The column of their ids.")] = "record_id",
+    record_id: Annotated[str, option("The column of their ids.")] = "record_id",
 ) -> None:
     """Try a network and a task of your own on made-up records, mechanism by mechanism.
 

@@ -7,31 +7,24 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.connection import errors_in_words
-from app.cli.dialects import Decimal, Delimiter, Encoding
-from app.cli.files import Trusted, existing_file
+from app.cli.options import Decimal, Delimiter, Encoding, Trusted, argument, existing_file, option
 from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
 from app.published import PublishedFile, head_outputs, read_published, require_offered
 
 Weights = Annotated[
-    Path,
-    typer.Argument(
-        exists=True, dir_okay=False, metavar="FILE", help="A downloaded safetensors file."
-    ),
+    Path, argument("FILE", "A downloaded safetensors file.", exists=True, dir_okay=False)
 ]
 Certificate = Annotated[
-    Path | None,
-    existing_file("Its certificate; by default the one beside it."),
+    Path | None, existing_file("Its certificate; by default the one beside it.")
 ]
-Check = Annotated[
-    bool, typer.Option("--check/--no-check", help="Whether to check the certificate first.")
-]
+Check = Annotated[bool, option("Whether to check the certificate first.", "--check/--no-check")]
 Factories = Annotated[
     list[str] | None,
-    typer.Option(
-        "--factory",
-        help="A factory or task that FILE may name, as package.module:name; may be repeated. It "
+    option(
+        "A factory or task that FILE may name, as package.module:name; may be repeated. It "
         "is found through PYTHONPATH.",
+        "--factory",
     ),
 ]
 
@@ -43,10 +36,9 @@ Base = Annotated[
 ]
 Merged = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Use one network with the average of an ensemble's weights, if the certificate offers it.",
         "--merged",
-        help="Use one network with the average of an ensemble's weights, if the certificate "
-        "offers it.",
     ),
 ]
 
@@ -62,13 +54,13 @@ def predict(
     *,
     source: Annotated[
         Path,
-        typer.Option(
+        option(
+            "A table as it is pushed, in a file or a folder; it needs no target.",
             "--input",
             exists=True,
-            help="A table as it is pushed, in a file or a folder; it needs no target.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    out: Annotated[Path, option("The Parquet file to write.")],
     certificate: Certificate = None,
     trusted: Trusted = None,
     check: Check = True,
@@ -120,10 +112,8 @@ def _predictions(
 def export(
     weights: Weights,
     *,
-    out: Annotated[Path, typer.Option(help="The file to write.")],
-    to: Annotated[ExportFormat, typer.Option("--format", help="What to write.")] = (
-        ExportFormat.ONNX
-    ),
+    out: Annotated[Path, option("The file to write.")],
+    to: Annotated[ExportFormat, option("What to write.", "--format")] = (ExportFormat.ONNX),
     certificate: Certificate = None,
     trusted: Trusted = None,
     check: Check = True,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.connection import errors_in_words, service, show_answer
-from app.cli.files import Trusted, json_file
+from app.cli.files import json_file
+from app.cli.options import Trusted, argument, option
 from app.cli.output import conclude, say
 from app.cli.waiting import Wait, show_backbone, show_model
 from app.cli.weights import read_weights
@@ -38,21 +39,19 @@ _MODELS = (
     "latest_run.state",
 )
 _BACKBONES = ("name", "architecture.name", "features", "size_bytes", "created_at")
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
-DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's name.")]
-BackboneName = Annotated[str, typer.Argument(metavar="BACKBONE", help="The backbone's name.")]
+ModelName = Annotated[str, argument("MODEL", "The model's name.")]
+DatasetName = Annotated[str, argument("DATASET", "The dataset's name.")]
+BackboneName = Annotated[str, argument("BACKBONE", "The backbone's name.")]
 Weights = Annotated[
     Path,
-    typer.Argument(
+    argument(
+        "FILE",
+        "A safetensors file, or a state dict or checkpoint that torch.save wrote.",
         exists=True,
         dir_okay=False,
-        metavar="FILE",
-        help="A safetensors file, or a state dict or checkpoint that torch.save wrote.",
     ),
 ]
-Key = Annotated[
-    str | None, typer.Option(help="In a checkpoint: where the weights are, such as state_dict.")
-]
+Key = Annotated[str | None, option("In a checkpoint: where the weights are, such as state_dict.")]
 
 
 @dataset.command("show")
@@ -93,10 +92,7 @@ def model_upload(name: ModelName, file: Weights, *, key: Key = None, wait: Wait 
 @model.command("policy")
 def model_policy(
     name: ModelName,
-    file: Annotated[
-        Path,
-        typer.Argument(exists=True, metavar="FILE", help="The fields to change, as JSON."),
-    ],
+    file: Annotated[Path, argument("FILE", "The fields to change, as JSON.", exists=True)],
 ) -> None:
     """Change fields of MODEL's policy, from its next run on."""
     show_answer(lambda client: client.change_policy(name, json_file(file)))
@@ -157,13 +153,12 @@ def backbone_upload(name: BackboneName, file: Weights, *, key: Key = None) -> No
 def backbone_whiten(
     name: BackboneName,
     *,
-    dataset: Annotated[str, typer.Option(help="A dataset whose first push was with --public.")],
+    dataset: Annotated[str, option("A dataset whose first push was with --public.")],
     exponent: Annotated[
-        float, typer.Option(help="From 0, which only centres, to 1; 0.5 whitens fully.")
+        float, option("From 0, which only centres, to 1; 0.5 whitens fully.")
     ] = 0.35,
     as_name: Annotated[
-        str | None,
-        typer.Option("--as", help="The new backbone's name; by default BACKBONE-whitened."),
+        str | None, option("The new backbone's name; by default BACKBONE-whitened.", "--as")
     ] = None,
     wait: Wait = False,
 ) -> None:
@@ -193,12 +188,10 @@ def download(
     name: ModelName,
     *,
     trusted: Trusted = None,
-    out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path(),
+    out: Annotated[Path, option("Output directory; created if missing.")] = Path(),
     kept: Annotated[
         Path | None,
-        typer.Option(
-            help="File for the log's newest checkpoint; by default log.checkpoint in --out."
-        ),
+        option("File for the log's newest checkpoint; by default log.checkpoint in --out."),
     ] = None,
 ) -> None:
     """Download and verify MODEL's current certified weights; resumes interrupted downloads.

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.connection import errors_in_words
+from app.cli.options import option
 from app.cli.output import conclude, fail, say
 from app.key_files import trusted_keys_file
 from app.locations import embedded_postgres
@@ -20,7 +21,7 @@ from app.trust_file import ensure_trusted_keys, require_rotated
 def reconcile(
     *,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Change the ledger and shred unknown objects.")
+        bool, option("Change the ledger and shred unknown objects.", "--apply")
     ] = False,
 ) -> None:
     """After a restore: make the ledger match keys and objects. Stop the service first.

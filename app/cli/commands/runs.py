@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 
 from app.cli.connection import show_answer
+from app.cli.options import argument, option
 
 run = typer.Typer(help="List, show, cancel and retry runs.", no_args_is_help=True)
 
 _RUNS = ("id", "model", "kind", "state", "phase", "epsilon", "created_at", "failure_reason")
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+RunId = Annotated[str, argument("RUN", "The run's id.")]
 
 
 @run.command("list")
@@ -17,11 +18,9 @@ def list_runs(
     *,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="Only this state: queued, leased, running, published, failed or cancelled."
-        ),
+        option("Only this state: queued, leased, running, published, failed or cancelled."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
+    model: Annotated[str | None, option("Only this model.")] = None,
 ) -> None:
     """List runs, newest first."""
     show_answer(lambda client: client.runs(state=state, model=model), _RUNS)

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from app import locations, schema
 from app.access import api_keys
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.cli.connection import errors_in_words
+from app.cli.options import option
 from app.cli.output import conclude, say
 from app.database import Database
 from app.domain.errors import ConfigurationError
@@ -102,7 +101,7 @@ def serve() -> None:
 def worker(
     *,
     with_dispatcher: Annotated[
-        bool, typer.Option("--dispatcher/--no-dispatcher", help="Also run a dispatcher.")
+        bool, option("Also run a dispatcher.", "--dispatcher/--no-dispatcher")
     ] = True,
 ) -> None:
     """Run a worker and a dispatcher.

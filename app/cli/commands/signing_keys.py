@@ -9,6 +9,7 @@ import typer
 
 from app.certificates.signing import StatementSigner
 from app.cli.connection import errors_in_words
+from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import InvalidInputError
 from app.key_files import trusted_keys_file
@@ -25,10 +26,10 @@ def rotate(
     *,
     compromised_since: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Since when the old key may have been in other hands, as in "
+        option(
+            "Since when the old key may have been in other hands, as in "
             "2026-03-01T00:00:00+00:00: its signatures from then on are not valid.",
+            metavar="TIME",
         ),
     ] = None,
 ) -> None:

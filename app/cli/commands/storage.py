@@ -7,6 +7,7 @@ import typer
 from app import log
 from app.cli.connection import errors_in_words
 from app.cli.findings import Tally
+from app.cli.options import option
 from app.cli.output import conclude, say
 from app.locations import database_at_rest, earlier_wrapping, key_store, object_store
 from app.maintenance import storage_check
@@ -46,10 +47,10 @@ def rewrap_keys(
     *,
     before: Annotated[
         str,
-        typer.Option(
+        option(
+            "What wraps the keys of periods now: directory, kms:KEY or vault:KEY.",
             "--from",
             metavar="WHERE",
-            help="What wraps the keys of periods now: directory, kms:KEY or vault:KEY.",
         ),
     ],
 ) -> None:

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Shown
@@ -13,8 +12,8 @@ from rich.table import Table as Shown
 from app.cli.commands.datasets import Drop, RecordId, Subject, Table
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
-from app.cli.dialects import Decimal, Delimiter, Encoding
-from app.cli.files import existing_file, json_file
+from app.cli.files import json_file
+from app.cli.options import Decimal, Delimiter, Encoding, existing_file, option
 from app.cli.output import show, wants_json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
@@ -35,11 +34,7 @@ def create(
         ),
     ],
     public: Annotated[
-        bool,
-        typer.Option(
-            "--public",
-            help="You assert that nobody can ask for its records to be forgotten.",
-        ),
+        bool, option("You assert that nobody can ask for its records to be forgotten.", "--public")
     ] = False,
 ) -> None:
     """Define DATASET as a table of typed columns.
@@ -60,8 +55,7 @@ def columns(
     encoding: Encoding = None,
     decimal: Decimal = ".",
     write: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Output file for 'create --columns', to look through."),
+        Path | None, option("Output file for 'create --columns', to look through.", dir_okay=False)
     ] = None,
 ) -> None:
     """Show the types of FILE's columns; sends nothing."""

@@ -9,17 +9,14 @@ from app.certificates import verification
 from app.certificates.cosignature import WitnessKey
 from app.certificates.plain_words import asserted_in_words, guarantee_in_words
 from app.certificates.verification import VerifiedStep
-from app.cli.files import existing_file
+from app.cli.options import argument, existing_file, option
 from app.cli.output import conclude, fail, say
 from app.domain.errors import NoteError, VerificationError
 
 
 def verify(
     bundle: Annotated[
-        Path,
-        typer.Argument(
-            exists=True, dir_okay=False, metavar="BUNDLE", help="The certificate, a JSON file."
-        ),
+        Path, argument("BUNDLE", "The certificate, a JSON file.", exists=True, dir_okay=False)
     ],
     *,
     weights: Annotated[Path, existing_file("The weights.")],
@@ -30,16 +27,13 @@ def verify(
         ),
     ],
     consistent_with: Annotated[
-        Path | None,
-        existing_file("A kept checkpoint: checks that the log has only grown since."),
+        Path | None, existing_file("A kept checkpoint: checks that the log has only grown since.")
     ] = None,
     witness: Annotated[
-        list[str] | None,
-        typer.Option(help="The verifier key of a witness of the log; may be repeated."),
+        list[str] | None, option("The verifier key of a witness of the log; may be repeated.")
     ] = None,
     witnesses_required: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many of them must have cosigned the log; by default all."),
+        int | None, option("How many of them must have cosigned the log; by default all.", min=1)
     ] = None,
     previous: Annotated[
         Path | None,

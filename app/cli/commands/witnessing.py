@@ -8,14 +8,14 @@ import typer
 from app.certificates.cosignature import WitnessSigner
 from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.connection import errors_in_words
-from app.cli.files import existing_file
+from app.cli.options import existing_file, option
 from app.witnesses.server import WitnessServer
 from app.witnesses.witness import Witness
 
 
 def witness(
     *,
-    name: Annotated[str, typer.Option(help="The witness's name, such as witness.example.org.")],
+    name: Annotated[str, option("The witness's name, such as witness.example.org.")],
     trusted: Annotated[
         list[Path],
         existing_file(
@@ -23,13 +23,13 @@ def witness(
         ),
     ],
     state: Annotated[
-        Path, typer.Option(help="The file of the last cosigned checkpoints. Never lose it.")
+        Path, option("The file of the last cosigned checkpoints. Never lose it.")
     ] = Path("witness.json"),
     key: Annotated[
-        Path, typer.Option(help="The private key, a PEM file of mode 0600; created if missing.")
+        Path, option("The private key, a PEM file of mode 0600; created if missing.")
     ] = Path("witness.pem"),
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8110,
+    host: Annotated[str, option("The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("The port.", min=0, max=65535)] = 8110,
 ) -> None:
     """Cosign the checkpoints of logs that only grow (C2SP tlog-witness), until interrupted.
 

@@ -1,0 +1,34 @@
+"""Options and arguments of commands; some are those of several."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def option(says: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 - as typer.Option
+    """Return an option with its help, under other names than its parameter's if there are some."""
+    return typer.Option(*names, help=says, **more)
+
+
+def argument(shown: str, says: str, **more: Any) -> Any:  # noqa: ANN401 - as typer.Argument
+    """Return an argument with its help; ``shown`` is what a command line's usage calls it."""
+    return typer.Argument(metavar=shown, help=says, **more)
+
+
+def existing_file(says: str) -> Any:  # noqa: ANN401 - as typer.Option
+    """Return an option that names a file which is there, with its help."""
+    return option(says, exists=True, dir_okay=False)
+
+
+Trusted = Annotated[
+    Path | None,
+    existing_file("The operator's trusted-keys.json; by default the one from 'expunge init' here."),
+]
+
+
+Delimiter = Annotated[
+    str | None, option("For CSV; by default found in the first line. 'tab' for tabs.")
+]
+Encoding = Annotated[str | None, option("For CSV, such as cp1252; by default UTF-8, or as marked.")]
+Decimal = Annotated[str, option("For CSV: the decimal sign, a point or a comma.")]
