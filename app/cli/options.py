@@ -1,5 +1,9 @@
 """Options and arguments of commands; some are those of several."""
 
+import functools
+import inspect
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +23,32 @@ def argument(shown: str, says: str, **more: Any) -> Any:  # noqa: ANN401 - as ty
 def existing_file(says: str) -> Any:  # noqa: ANN401 - as typer.Option
     """Return an option that names a file which is there, with its help."""
     return option(says, exists=True, dir_okay=False)
+
+
+def with_options_of(made: Callable[..., object], name: str) -> Callable[..., Callable[..., None]]:
+    """Return what gives a command a function's options in place of the parameter of this name.
+
+    The command gets the function, ready to be called with what these options were.
+    """
+    own = inspect.signature(made).parameters
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**options: Any) -> None:  # noqa: ANN401
+            given = {each: options.pop(each) for each in own}
+            command(**options, **{name: functools.partial(made, **given)})
+
+        signature = inspect.signature(command)
+        groups = (
+            own.values() if each.name == name else (each,) for each in signature.parameters.values()
+        )
+        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*chain.from_iterable(groups)]
+        )
+        run.__annotations__ = command.__annotations__ | made.__annotations__ | {"return": None}
+        return run
+
+    return decorated
 
 
 Trusted = Annotated[

@@ -37,14 +37,14 @@ def with_json(command: Callable[..., None]) -> Callable[..., None]:
         finally:
             _JSON.reset(token)
 
-    option = Annotated[bool, option("Print JSON, also on a terminal.", "--json")]
+    json_option = Annotated[bool, option("Print JSON, also on a terminal.", "--json")]
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = inspect.Parameter("as_json", kind, default=False, annotation=option)
+    added = inspect.Parameter("as_json", kind, default=False, annotation=json_option)
     signature = inspect.signature(command)
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*signature.parameters.values(), added]
     )
-    run.__annotations__ = {**command.__annotations__, "as_json": option}
+    run.__annotations__ = {**command.__annotations__, "as_json": json_option}
     return run
 
 

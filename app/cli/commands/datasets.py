@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import httpx
 import typer
@@ -16,7 +16,15 @@ from app.cli.columns import print_columns, print_values
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.files import json_file
-from app.cli.options import Decimal, Delimiter, Encoding, argument, existing_file, option
+from app.cli.options import (
+    Decimal,
+    Delimiter,
+    Encoding,
+    argument,
+    existing_file,
+    option,
+    with_options_of,
+)
 from app.cli.output import show, wants_json
 from app.cli.pushing import push_parts
 from app.client import ApiError, ExpungeClient
@@ -43,10 +51,6 @@ T = TypeVar("T")
 Table = Annotated[
     Path, argument("FILE", "A CSV, Parquet, Arrow or npz file, or a folder of them.", exists=True)
 ]
-Label = Annotated[str | None, option("The label's column; by default 'label'.")]
-Features = Annotated[
-    list[str] | None, option("The feature columns, separated by commas; by default all others.")
-]
 Drop = Annotated[list[str] | None, option("Columns that are not read, separated by commas.")]
 Subject = Annotated[
     str | None, option("The column of the persons' ids; by default 'subject_id', if present.")
@@ -54,46 +58,78 @@ Subject = Annotated[
 RecordId = Annotated[
     str | None, option("The column of the records' ids; by default 'record_id', or pandas' index.")
 ]
-Classes = Annotated[
-    str | None, option("The classes' names, separated by commas; or their number if they are 0, 1…")
-]
-Category = Annotated[
-    list[str] | None,
-    option(
-        "A column's public values; * means all others, and missing ones.", metavar="COLUMN=VALUE,…"
-    ),
-]
-Bounds = Annotated[
-    list[str] | None, option("Public bounds, which become 0 and 1.", metavar="COLUMN=LOW:HIGH")
-]
-Missing = Annotated[
-    list[str] | None,
-    option("A public constant that replaces missing values.", metavar="COLUMN=VALUE"),
-]
-Vocabulary = Annotated[
-    int | None, option("Lists of numbers are tokens: whole numbers from 0 to below this.")
-]
-MappingFile = Annotated[Path | None, existing_file("A JSON file with all of that; see 'inspect'.")]
 
 
-def push(
-    name: DatasetName,
+class _Asked(NamedTuple):
+    """A table, what the user says about its columns, and the file that says it instead."""
+
+    source: Source
+    choices: Choices
+    mapping: Path | None
+
+
+def _read(
     file: Table,
     *,
-    label: Label = None,
-    features: Features = None,
+    label: Annotated[str | None, option("The label's column; by default 'label'.")] = None,
+    features: Annotated[
+        list[str] | None, option("The feature columns, separated by commas; by default all others.")
+    ] = None,
     drop: Drop = None,
     subject: Subject = None,
     record_id: RecordId = None,
-    classes: Classes = None,
-    category: Category = None,
-    bounds: Bounds = None,
-    missing: Missing = None,
-    vocabulary: Vocabulary = None,
-    mapping: MappingFile = None,
+    classes: Annotated[
+        str | None,
+        option("The classes' names, separated by commas; or their number if they are 0, 1…"),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        option(
+            "A column's public values; * means all others, and missing ones.",
+            metavar="COLUMN=VALUE,…",
+        ),
+    ] = None,
+    bounds: Annotated[
+        list[str] | None, option("Public bounds, which become 0 and 1.", metavar="COLUMN=LOW:HIGH")
+    ] = None,
+    missing: Annotated[
+        list[str] | None,
+        option("A public constant that replaces missing values.", metavar="COLUMN=VALUE"),
+    ] = None,
+    vocabulary: Annotated[
+        int | None, option("Lists of numbers are tokens: whole numbers from 0 to below this.")
+    ] = None,
+    mapping: Annotated[
+        Path | None, existing_file("A JSON file with all of that; see 'inspect'.")
+    ] = None,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
+) -> _Asked:
+    """Read a table, as the options of all commands on one say."""
+    is_count = classes is not None and classes.isdecimal()
+    choices = Choices(
+        label=label,
+        record_id=record_id,
+        subject_id=subject,
+        features=_listed(features),
+        drop=_listed(drop),
+        classes=() if classes is None or is_count else _listed([classes]),
+        class_count=int(classes) if classes is not None and is_count else None,
+        categories=_by_column("--category", category, _category),
+        bounds=_by_column("--bounds", bounds, _bounds),
+        missing=_by_column("--missing", missing, normal_text),
+        vocabulary=vocabulary,
+    )
+    source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+    return _Asked(source, choices, mapping)
+
+
+@with_options_of(_read, "read")
+def push(
+    name: DatasetName,
+    read: Callable[[], _Asked],
+    *,
     accept_values: Annotated[
         bool,
         option(
@@ -122,19 +158,7 @@ def push(
     definition, from its first push, says how all later files are read.
     """
     with service() as client:
-        choices = _choices(
-            label,
-            features,
-            drop,
-            subject,
-            record_id,
-            classes,
-            category,
-            bounds,
-            missing,
-            vocabulary,
-        )
-        source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+        source, choices, mapping = read()
         existing = _existing(client, name)
         if existing is not None and existing["columns"] is not None:
             if choices != Choices() or mapping is not None:
@@ -168,23 +192,10 @@ def push(
             raise
 
 
+@with_options_of(_read, "read")
 def inspect(
-    file: Table,
+    read: Callable[[], _Asked],
     *,
-    label: Label = None,
-    features: Features = None,
-    drop: Drop = None,
-    subject: Subject = None,
-    record_id: RecordId = None,
-    classes: Classes = None,
-    category: Category = None,
-    bounds: Bounds = None,
-    missing: Missing = None,
-    vocabulary: Vocabulary = None,
-    mapping: MappingFile = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    decimal: Decimal = ".",
     write_mapping: Annotated[
         Path | None,
         option("Output file for --mapping, to look through and change.", dir_okay=False),
@@ -192,19 +203,7 @@ def inspect(
 ) -> None:
     """Show what 'dataset push' would understand of FILE; sends nothing."""
     with errors_in_words():
-        choices = _choices(
-            label,
-            features,
-            drop,
-            subject,
-            record_id,
-            classes,
-            category,
-            bounds,
-            missing,
-            vocabulary,
-        )
-        source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+        source, choices, mapping = read()
         if not wants_json():
             print_columns(source)
         proposal = _proposal(source, choices, mapping)
@@ -296,34 +295,6 @@ def _define(
         classes=len(encoding.label.classes),
         encoding=None if is_upload_form(encoding) else encoding.to_json(),
         public=public,
-    )
-
-
-def _choices(
-    label: str | None,
-    features: list[str] | None,
-    drop: list[str] | None,
-    subject: str | None,
-    record_id: str | None,
-    classes: str | None,
-    category: list[str] | None,
-    bounds: list[str] | None,
-    missing: list[str] | None,
-    vocabulary: int | None,
-) -> Choices:
-    is_count = classes is not None and classes.isdecimal()
-    return Choices(
-        label=label,
-        record_id=record_id,
-        subject_id=subject,
-        features=_listed(features),
-        drop=_listed(drop),
-        classes=() if classes is None or is_count else _listed([classes]),
-        class_count=int(classes) if classes is not None and is_count else None,
-        categories=_by_column("--category", category, _category),
-        bounds=_by_column("--bounds", bounds, _bounds),
-        missing=_by_column("--missing", missing, normal_text),
-        vocabulary=vocabulary,
     )
 
 
