@@ -19,7 +19,7 @@ from app.accounting import (
 )
 from app.accounting.chains.minorant import minorant_mu
 from app.accounting.histories.history import History, Recipe
-from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.history_account import HistoryAccountant
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import chien_tables
 from benchmarks.published_tables import published_folder
@@ -56,8 +56,8 @@ def histories() -> dict[str, Callable[[], object]]:
         lived = lived.after_request({request % 100: 1}).after_steps(5, noise_std=0.1)
         lived = lived.after_release()
     return {
-        "10^6 noisy steps": lambda: Outlook(long, TrackedRelease.terms).guarantee(),
-        "300 requests": lambda: Outlook(lived, TrackedRelease.terms).guarantee(),
+        "10^6 noisy steps": lambda: HistoryAccountant(long, TrackedRelease.terms).guarantee(),
+        "300 requests": lambda: HistoryAccountant(lived, TrackedRelease.terms).guarantee(),
     }
 
 

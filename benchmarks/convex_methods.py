@@ -11,7 +11,7 @@ from typing import Final
 from app.accounting import exact
 from app.accounting.guarantees import ExactGuarantee
 from app.accounting.histories.history import History
-from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.terms import Neighbours
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.mechanisms.tracked_release import TrackedRelease, missing_noise
@@ -78,12 +78,12 @@ def tracked(noise_std: float) -> Planner:
     """
 
     def plan(_: Case, history: History, __: tuple[int, ...], target: Target) -> Plan:
-        outlook = Outlook(history, TrackedRelease.terms)
+        accountant = HistoryAccountant(history, TrackedRelease.terms)
         wanted = {"epsilon": target.epsilon, "delta": target.delta}
-        if outlook.meets(**wanted):
-            return Plan(steps=0, account=lambda taken: outlook.guarantee(steps=taken))
+        if accountant.meets(**wanted):
+            return Plan(steps=0, account=lambda taken: accountant.guarantee(steps=taken))
         steps = fewest(
-            lambda count: outlook.meets(
+            lambda count: accountant.meets(
                 **wanted,
                 steps=count,
                 release_noise_std=missing_noise(history, count, noise_std),
@@ -93,7 +93,7 @@ def tracked(noise_std: float) -> Planner:
         return Plan(
             steps=steps,
             release_noise_std=lacking,
-            account=lambda taken: outlook.guarantee(steps=taken, release_noise_std=lacking),
+            account=lambda taken: accountant.guarantee(steps=taken, release_noise_std=lacking),
         )
 
     return plan
@@ -103,14 +103,17 @@ def noisy_steps(noise_std: Callable[[Case, Target], float]) -> Planner:
     """Return the fewest noisy steps, with all noise of the lineage counted."""
 
     def plan(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
-        outlook, noise = Outlook(history, ProjectedNoisySgd.terms), noise_std(case, target)
+        accountant, noise = (
+            HistoryAccountant(history, ProjectedNoisySgd.terms),
+            noise_std(case, target),
+        )
         steps = fewest(
-            lambda count: outlook.meets(
+            lambda count: accountant.meets(
                 epsilon=target.epsilon, delta=target.delta, steps=count, noise_std=noise
             )
         )
         return Plan(
-            steps=steps, account=lambda taken: outlook.guarantee(steps=taken, noise_std=noise)
+            steps=steps, account=lambda taken: accountant.guarantee(steps=taken, noise_std=noise)
         )
 
     return plan

@@ -244,7 +244,7 @@ def _guarantee(
     dimension: int | None,
     run: Run,
     mu: float,
-    apart: Callable[[], reflection.Apart],
+    apart: Callable[[], reflection.Uncoupled],
 ) -> CoupledGuarantee:
     """Return the guarantee of a run whose steps have their rounding in them already."""
     residue = precision.NONE

@@ -20,7 +20,7 @@ from app.planning.mechanisms.dp_sgd import DpSgd, largest_group, private_trainin
 from app.planning.mechanisms.tracked import Tracked
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
-from app.planning.tracking import Present, Tracking
+from app.planning.tracking import CurrentRelease, Tracking
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Capacity:
     full: int
 
 
-def capacity(present: Present, policy: Policy) -> Capacity | None:
+def capacity(present: CurrentRelease, policy: Policy) -> Capacity | None:
     """Return how many more records the present release covers, wherever in the training they were.
 
     None where each request is answered by a run: the mechanism of the release covers no later one,
@@ -88,7 +88,7 @@ def most_covered(
 ) -> int:
     """Return how many more records at the worst position the last release of a history covers."""
     recipe, forgotten = history.recipe, history.forgotten()
-    present = Present(Tracking(mechanism, 0, history=history), version, forgotten)
+    present = CurrentRelease(Tracking(mechanism, 0, history=history), version, forgotten)
     policy = Policy(epsilon=epsilon, delta=delta, adaptive=adaptive)
 
     def covers(records: int) -> bool:

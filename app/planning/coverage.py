@@ -21,7 +21,7 @@ from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.dp_sgd import DpSgd
 from app.planning.mechanisms.mechanism import Mechanism
 from app.planning.mechanisms.tracked import Tracked
-from app.planning.tracking import Present, Tracking
+from app.planning.tracking import CurrentRelease, Tracking
 
 # A caller waits: walking so many visits takes some 20 ms.
 _MOST_VISITS = 5_000
@@ -49,7 +49,9 @@ class Uncovered:
     reason: str
 
 
-def coverage(present: Present, policy: Policy, records: Mapping[int, int]) -> Covered | Uncovered:
+def coverage(
+    present: CurrentRelease, policy: Policy, records: Mapping[int, int]
+) -> Covered | Uncovered:
     """Say whether the present release meets the policy's target with ``records`` forgotten, too.
 
     ``records`` counts, by batch of the lineage, those that no certificate covers yet, each once;
@@ -73,7 +75,7 @@ def coverage(present: Present, policy: Policy, records: Mapping[int, int]) -> Co
     return Covered(mechanism, guarantee, tracking)
 
 
-def covering(present: Present, policy: Policy, records: Mapping[int, int]) -> Mechanism:
+def covering(present: CurrentRelease, policy: Policy, records: Mapping[int, int]) -> Mechanism:
     """Return the mechanism that certifies the present release with these records forgotten."""
     kind = covering_mechanism(present.tracking)
     refuse_policy(policy, kind)

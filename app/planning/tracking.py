@@ -52,7 +52,7 @@ class Tracking:
 
 
 @dataclass(frozen=True)
-class Present:
+class CurrentRelease:
     """A lineage as its released head stands.
 
     Attributes:

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 
 from app.domain.errors import TargetError
 from app.domain.release import WEIGHTS, Release
-from app.publishing.mlflow_server import (
-    ArtifactFolder,
-    MlflowServer,
-    ModelVersion,
-    RegisteredModel,
-)
+from app.publishing import mlflow_server
 from app.publishing.target import Step, Subject, weights_of
 
 ALIAS = "certified"
@@ -31,7 +26,7 @@ class Mlflow:
 
     kind = "mlflow"
 
-    server: MlflowServer
+    server: mlflow_server.MlflowServer
     prefix: str
     experiment: str
 
@@ -51,7 +46,7 @@ class Mlflow:
         tags = {MODEL_TAG: subject.id}
         if model is None:
             server.create_registered_model(name, tags)
-            model = RegisteredModel(tags, {})
+            model = mlflow_server.RegisteredModel(tags, {})
         step("registered")
         if not folders:
             folders = [server.create_folder(self.experiment, name, tags, started_ms=_STARTED_MS)]
@@ -62,7 +57,9 @@ class Mlflow:
         step("switched")
         self._remove_others(name, model, folders, step, kept=(number, release.version_id))
 
-    def _place(self, name: str, folder: ArtifactFolder, release: Release, step: Step) -> str:
+    def _place(
+        self, name: str, folder: mlflow_server.ArtifactFolder, release: Release, step: Step
+    ) -> str:
         """Have a version of a registered model with the release's artifacts; return its number."""
         server, tags = self.server, _tags(release)
         place = f"{folder.path}/{release.version_id}"
@@ -91,8 +88,8 @@ class Mlflow:
     def _remove_others(
         self,
         name: str,
-        model: RegisteredModel | None,
-        folders: Sequence[ArtifactFolder],
+        model: mlflow_server.RegisteredModel | None,
+        folders: Sequence[mlflow_server.ArtifactFolder],
         step: Step,
         *,
         kept: tuple[str, str] | None,
@@ -113,7 +110,7 @@ class Mlflow:
                 step("removed")
 
 
-def _is_of(version: ModelVersion, release: Release, source: str) -> bool:
+def _is_of(version: mlflow_server.ModelVersion, release: Release, source: str) -> bool:
     return version.tags.get(VERSION_TAG) == release.version_id and version.source == source
 
 

@@ -11,11 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, Template
 
-from app.certificates.plain_words import (
-    assumptions_in_words,
-    guarantee_in_words,
-    limits_in_words,
-)
+from app.certificates import plain_words
 from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
 from app.domain.release import certificate_filename, signature_filename, weights_filename
@@ -56,9 +52,9 @@ def model_card(
         weights=weights or weights_filename(name, number),
         certificate=certificate or certificate_filename(name, number),
         signature=signature_filename(name, number),
-        guarantee=guarantee_in_words(predicate),
-        limits=limits_in_words(predicate),
-        assumptions=assumptions_in_words(predicate),
+        guarantee=plain_words.guarantee_in_words(predicate),
+        limits=plain_words.limits_in_words(predicate),
+        assumptions=plain_words.assumptions_in_words(predicate),
     )
 
 

@@ -6,13 +6,7 @@ Memory use is one chunk, whatever the size of the part.
 from collections.abc import Iterator
 
 from app.domain.errors import CorruptObjectError, GoneError
-from app.storage.encryption import (
-    CHUNK_BYTES,
-    HEADER_BYTES,
-    Decryption,
-    Identity,
-    stored_size,
-)
+from app.storage import encryption
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectReader, ObjectStore
 
@@ -28,7 +22,7 @@ class BlobRange:
         self,
         objects: ObjectStore,
         keys: FileKeyStore,
-        identity: Identity,
+        identity: encryption.Identity,
         size: int,
         part: range,
     ) -> None:
@@ -37,9 +31,12 @@ class BlobRange:
         self._blob_id = identity.blob_id
         self._position, self._stop = part.start, part.stop
         self.size = len(part)
-        header = _header(objects, self._blob_id, expected_size=stored_size(size))
-        self._decryption = Decryption(header, keys.get(self._blob_id), identity, size)
-        first, last = part.start // CHUNK_BYTES, max(part.start, part.stop - 1) // CHUNK_BYTES
+        header = _header(objects, self._blob_id, expected_size=encryption.stored_size(size))
+        self._decryption = encryption.Decryption(header, keys.get(self._blob_id), identity, size)
+        first, last = (
+            part.start // encryption.CHUNK_BYTES,
+            max(part.start, part.stop - 1) // encryption.CHUNK_BYTES,
+        )
         self._index = first
         start, stop = self._decryption.place(first)[0], self._decryption.place(last)[1]
         self._reader: ObjectReader | None = None
@@ -54,7 +51,7 @@ class BlobRange:
             self.close()
             raise StopIteration
         content = self._next_chunk(self._reader)
-        offset = self._position - (self._index - 1) * CHUNK_BYTES
+        offset = self._position - (self._index - 1) * encryption.CHUNK_BYTES
         wanted = content[offset : offset + self._stop - self._position]
         self._position += len(wanted)
         return wanted
@@ -83,12 +80,12 @@ class BlobRange:
 
 
 def _header(objects: ObjectStore, name: str, *, expected_size: int) -> bytes:
-    reader = objects.open_range(name, 0, HEADER_BYTES)
+    reader = objects.open_range(name, 0, encryption.HEADER_BYTES)
     try:
         if reader.object_size != expected_size:
             raise CorruptObjectError(
                 f"object {name} has {reader.object_size} bytes, not {expected_size}"
             )
-        return reader.read(HEADER_BYTES)
+        return reader.read(encryption.HEADER_BYTES)
     finally:
         reader.close()

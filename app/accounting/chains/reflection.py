@@ -36,7 +36,7 @@ _LARGEST_EPSILON = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class Uncoupled:
     """The worlds that have not met before the noise of a step, and that step.
 
     Attributes:
@@ -49,7 +49,7 @@ class Apart:
     distances: tuple[float, ...]
     masses: tuple[float, ...]
     step: NoisyStep
-    before: "Apart | None"
+    before: "Uncoupled | None"
 
     @cached_property
     def total_variation(self) -> float:
@@ -93,7 +93,7 @@ class ReflectionCoupling:
         self._start = require_non_negative("start_distance", start_distance)
         self._cells = cells
         self._steps: list[NoisyStep] = []
-        self._apart: list[Apart] = []
+        self._apart: list[Uncoupled] = []
 
     def follow(self, run: Run) -> None:
         """Count a run, which begins with all that was counted before; 500 steps count."""
@@ -103,7 +103,7 @@ class ReflectionCoupling:
             counted -= known
             self._steps += [step] * min(times - known, MOST_STEPS - len(self._steps))
 
-    def apart(self, *, steps: int) -> Apart:
+    def apart(self, *, steps: int) -> Uncoupled:
         """Return what is left at the last of the first ``steps`` steps that were counted."""
         steps = min(steps, MOST_STEPS)
         if not 1 <= steps <= len(self._steps):
@@ -121,11 +121,11 @@ class ReflectionCoupling:
             if not max(centres) <= _FURTHEST:
                 raise CalibrationError("the worlds are too far apart for a coupling")
             masses = tuple(mass for _, mass in cells)
-            self._apart.append(Apart(centres, masses, step, before))
+            self._apart.append(Uncoupled(centres, masses, step, before))
         return self._apart[steps - 1]
 
 
-def apart_after(start_distance: float, run: Run, *, cells: int = CELLS) -> Apart:
+def apart_after(start_distance: float, run: Run, *, cells: int = CELLS) -> Uncoupled:
     """Return what is left at the last step of a run."""
     if len(run) == 1:
         coupling = _constant_coupling(start_distance, run[0][0], cells)
@@ -144,7 +144,7 @@ def _constant_coupling(start_distance: float, step: NoisyStep, cells: int) -> Re
 
 
 @lru_cache(maxsize=4)
-def _profile_of(apart: Apart) -> ReflectionProfile:
+def _profile_of(apart: Uncoupled) -> ReflectionProfile:
     before = apart.before or apart
     scale = 2 * before.step.noise_std / apart.step.noise_std * (1 + 1e-15)
     return ReflectionProfile(
@@ -155,7 +155,7 @@ def _profile_of(apart: Apart) -> ReflectionProfile:
     )
 
 
-def _after_noise(apart: Apart, cells: int) -> list[tuple[float, float]]:
+def _after_noise(apart: Uncoupled, cells: int) -> list[tuple[float, float]]:
     """Return the distances that a step's noise leaves, shorter ones first: means and masses."""
     before = FoldedNormals(apart.distances, apart.masses)
     total, mean = before.total, before.mean

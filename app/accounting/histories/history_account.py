@@ -36,7 +36,7 @@ MOST_VISITS = 2_000_000
 _SMALLEST = 1e-300
 
 
-class Outlook:
+class HistoryAccountant:
     """What a history guarantees, and what it would guarantee after more steps and noise.
 
     The history has all requests that are to be covered; the neighbouring relation is its own. If

@@ -33,7 +33,7 @@ from app.ledger.certificates.present_weights import PresentWeights
 from app.ledger.standing import Standing
 from app.ledger.tables import ObligationRow
 from app.planning.coverage import Covered, coverage, may_cover
-from app.planning.tracking import Present, Tracking
+from app.planning.tracking import CurrentRelease, Tracking
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.remembered import Partition, Partitions, Survivors
@@ -113,7 +113,7 @@ class AtOnce:
             if not may_cover(tracking, policy):
                 continue
             if tracking.training is TrainingKind.PRIVATE:  # takes seconds for a new policy
-                coverage(Present(tracking, head.number), policy, {})
+                coverage(CurrentRelease(tracking, head.number), policy, {})
             if self._weights.knows(head):
                 continue
             try:

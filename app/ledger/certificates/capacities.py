@@ -8,7 +8,7 @@ from app.domain.policy import Policy
 from app.domain.states import VersionState
 from app.ledger.certificates import certifying
 from app.planning.capacity import Capacity, capacity
-from app.planning.tracking import Present, Tracking
+from app.planning.tracking import CurrentRelease, Tracking
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
@@ -30,7 +30,7 @@ def capacity_of(session: Session, model: ModelRow) -> Capacity | None:
     return None if present is None else capacity(present, Policy.from_json(model.policy))
 
 
-def present_of(session: Session, model: ModelRow) -> Present | None:
+def present_of(session: Session, model: ModelRow) -> CurrentRelease | None:
     """Return a model's certified head, if its training is tracked, as its certificate counts it."""
     head = registry.head_version(session, model)
     if model.tracking is None or head is None or head.state != VersionState.CERTIFIED:

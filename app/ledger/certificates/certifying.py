@@ -17,7 +17,7 @@ from app.domain.states import Basis
 from app.ledger.certificates import issued
 from app.ledger.certificates.accounts import Account, Lineage
 from app.log import signing_keys
-from app.planning.tracking import Present, Tracking
+from app.planning.tracking import CurrentRelease, Tracking
 from app.registry.tables import ModelRow, VersionRow
 
 
@@ -47,10 +47,10 @@ def stated_of(session: Session, version: VersionRow) -> dict[str, Any]:
     return statement_of(issued.certificate(session, version.certificate_id).envelope)
 
 
-def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) -> Present:
+def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) -> CurrentRelease:
     """Return a tracked head as its newest statement counts it."""
     forgotten = stated["predicate"]["forgotten"]
-    return Present(
+    return CurrentRelease(
         tracking, head.number, forgotten=forgotten["records"] - forgotten["before_training"]
     )
 

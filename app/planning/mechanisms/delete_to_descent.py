@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from app.accounting.guarantees import GaussianGuarantee
-from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Terms
 from app.domain.policy import Policy
@@ -39,7 +39,7 @@ class DeleteToDescent(TrackedRelease):
 
     def account(self) -> GaussianGuarantee:
         """Return what the history guarantees, by the accountant of tracked release."""
-        return Outlook(self.history, TrackedRelease.terms).guarantee()
+        return HistoryAccountant(self.history, TrackedRelease.terms).guarantee()
 
     @classmethod
     def own_learning_rate(cls, *, weight_decay: float, smoothness: float) -> float:

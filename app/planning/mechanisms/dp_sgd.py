@@ -22,7 +22,7 @@ from app.planning.mechanisms.retraining import Retraining
 from app.planning.policy_parameters import only, refuse_unless_named, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import DpTrainingShape, ModelShape
-from app.planning.tracking import Present, Tracking
+from app.planning.tracking import CurrentRelease, Tracking
 
 DEFAULT_GROUP = 10
 DEFAULT_GRADIENT_CLIP = 1.0
@@ -109,7 +109,7 @@ class DpSgd(Mechanism):
         )
 
     @classmethod
-    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
+    def covering(cls, present: CurrentRelease, policy: Policy, records: Mapping[int, int]) -> Self:
         """Return the training with the largest group that its noise covers, accounted for once."""
         training = private_training(present.tracking)
         group = largest_group(training, **policy.target)

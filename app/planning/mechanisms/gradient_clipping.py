@@ -18,13 +18,7 @@ from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.schedules import Schedule, at, until, varies
-from app.planning.mechanisms.any_start import (
-    DEFAULT_INITIAL_CLIP,
-    DEFAULT_LEARNING_RATE,
-    INITIALISATION_STD,
-    AnyStart,
-    budget_of,
-)
+from app.planning.mechanisms import any_start
 from app.planning.mechanisms.coupled_clipping import coupled_parameters
 from app.planning.mechanisms.mechanism import Draws, dimension_of
 from app.planning.mechanisms.ranges import NoiseStds, Numbers, Positive, Steps
@@ -41,7 +35,7 @@ _POSITIVE = ("initial_clip", "learning_rate", "noise_std", "steps")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientClipping(AnyStart):
+class GradientClipping(any_start.AnyStart):
     """See ``app.accounting.gradient_clipping``; ``steps`` are expected, a run never takes more.
 
     All but initial_clip and steps are one number, or one for each step.
@@ -60,7 +54,7 @@ class GradientClipping(AnyStart):
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
         """Quote few steps, and leave the rest of the budget to fine-tuning."""
-        most = max(1, int(budget_of(policy, shape) * _LARGEST_SHARE_OF_BUDGET))
+        most = max(1, int(any_start.budget_of(policy, shape) * _LARGEST_SHARE_OF_BUDGET))
         chosen = complete_gradient_clipping(
             **policy.target,
             fixed=policy.parameters,
@@ -124,11 +118,11 @@ def complete_gradient_clipping(
             check(name, number)
     target: Mapping[str, Any] = {"epsilon": epsilon, "delta": delta}
     sizes: dict[str, Any] = {
-        "initial_clip": at(fixed.get("initial_clip", DEFAULT_INITIAL_CLIP), 0),
+        "initial_clip": at(fixed.get("initial_clip", any_start.DEFAULT_INITIAL_CLIP), 0),
         "steps": _steps(fixed, default_steps),
         "dimension": dimension,
     }
-    rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
+    rate = fixed.get("learning_rate", any_start.DEFAULT_LEARNING_RATE)
     chosen: Mapping[str, Any] | None = None
     try:
         if isinstance(rate, int | float) and fixed.keys().isdisjoint(_CHOSEN_TOGETHER):
@@ -160,7 +154,7 @@ def _steps(fixed: Mapping[str, Schedule], default: int) -> int:
 
 
 def _half_drift(target: Mapping[str, Any]) -> float:
-    return gaussian.mu_of(**target) * INITIALISATION_STD / 2
+    return gaussian.mu_of(**target) * any_start.INITIALISATION_STD / 2
 
 
 def _coupled(
@@ -168,7 +162,10 @@ def _coupled(
 ) -> dict[str, Any] | None:
     """Return what is chosen together, if the coupling allows larger gradients; None otherwise."""
     found = coupled_parameters(
-        **target, **sizes, final_noise_std=INITIALISATION_STD, least_reach=_half_drift(target)
+        **target,
+        **sizes,
+        final_noise_std=any_start.INITIALISATION_STD,
+        least_reach=_half_drift(target),
     )
     if found is None:
         return None

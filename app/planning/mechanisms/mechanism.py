@@ -19,7 +19,7 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
-from app.planning.tracking import Present
+from app.planning.tracking import CurrentRelease
 
 
 class Needs(StrEnum):
@@ -131,7 +131,7 @@ class Mechanism(ABC):
         """Return what the parameters guarantee; ``ParameterError`` if one is out of its range."""
 
     @classmethod
-    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
+    def covering(cls, present: CurrentRelease, policy: Policy, records: Mapping[int, int]) -> Self:
         """Return what a certificate of the present release states with ``records`` added.
 
         ``records`` counts them by batch. Nothing happened after the release; whether its noise is

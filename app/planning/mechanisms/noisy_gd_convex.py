@@ -19,7 +19,7 @@ from pydantic import Field
 
 from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.histories.history import MOST_EVENTS, Forget, Release, Steps
-from app.accounting.histories.history_account import Outlook, terms_of
+from app.accounting.histories.history_account import HistoryAccountant, terms_of
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Terms
 from app.domain.checks import require_count, require_positive
@@ -31,7 +31,7 @@ from app.planning.mechanisms.tracked import Tracked, fewest_steps
 from app.planning.policy_parameters import only, refuse_unless_named, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
-from app.planning.tracking import Present
+from app.planning.tracking import CurrentRelease
 
 _FORGOTTEN_SHARE = 0.01
 _RELEASES = 10
@@ -80,8 +80,8 @@ class NoisyGdConvex(Tracked):
             )
         noise_std = cls._noise_std(policy, fixed, shape, lineage)
         trained = lineage.trained(noise_std=noise_std)
-        outlook = Outlook(trained, cls.terms, adaptive=policy.adaptive)
-        meets = partial(outlook.meets, **policy.target, noise_std=noise_std)
+        accountant = HistoryAccountant(trained, cls.terms, adaptive=policy.adaptive)
+        meets = partial(accountant.meets, **policy.target, noise_std=noise_std)
         least = whole_steps(fixed, 0, name="unlearning_steps")
         if policy.adaptive and not meets(steps=least):  # more steps would not help
             raise PlanError(
@@ -89,14 +89,14 @@ class NoisyGdConvex(Tracked):
                 f"over {lineage.history.releases} releases"
             )
         steps = fewest_steps(lambda count: meets(steps=count), least=least)
-        quote = cls.offer(policy, shape, lineage, outlook, steps=steps, noise_std=noise_std)
+        quote = cls.offer(policy, shape, lineage, accountant, steps=steps, noise_std=noise_std)
         if not policy.adaptive:
             return quote
         releases = {"earlier_releases": shape.earlier_releases}
         return replace(quote, parameters={**quote.parameters, **releases})
 
     @classmethod
-    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
+    def covering(cls, present: CurrentRelease, policy: Policy, records: Mapping[int, int]) -> Self:
         """Return the history with the records forgotten after the release.
 
         Where requests adapt, they may have been chosen by the present release as well, so it
@@ -162,12 +162,12 @@ class NoisyGdConvex(Tracked):
             run = (Steps(steps, noise_std), Release()) if steps else (Release(),)
             request = Forget(((0, int(forgotten)),))
             try:
-                outlook = Outlook(
+                accountant = HistoryAccountant(
                     replace(trained, events=(*trained.events, *run * (releases - 1), request)),
                     cls.terms,
                     adaptive=policy.adaptive,
                 )
-                return outlook.meets(**policy.target, steps=steps, noise_std=noise_std)
+                return accountant.meets(**policy.target, steps=steps, noise_std=noise_std)
             except ParameterError as error:
                 if error.name != "noise_std":
                     raise

@@ -11,7 +11,7 @@ Guarantee: mu-GDP, by ``accounting.histories.history_account``. Source: docs/gua
 from dataclasses import dataclass
 from typing import ClassVar
 
-from app.accounting.histories.history_account import Outlook, terms_of
+from app.accounting.histories.history_account import HistoryAccountant, terms_of
 from app.accounting.terms import Terms
 from app.domain.checks import require_positive
 from app.domain.policy import Policy
@@ -40,10 +40,10 @@ class ProjectedNoisySgd(Tracked):
             refuse_unless_named(policy, cls)
         lineage.refuse_without_noise()
         noise_std = require_positive("noise_std", fixed.get("noise_std", lineage.step_noise()))
-        outlook = Outlook(lineage.trained(noise_std=noise_std), cls.terms)
+        accountant = HistoryAccountant(lineage.trained(noise_std=noise_std), cls.terms)
         steps = fewest_steps(
-            lambda count: outlook.meets(**policy.target, steps=count, noise_std=noise_std),
+            lambda count: accountant.meets(**policy.target, steps=count, noise_std=noise_std),
             least=whole_steps(fixed, 0),
         )
         refuse_more(fixed, steps)
-        return cls.offer(policy, shape, lineage, outlook, steps=steps, noise_std=noise_std)
+        return cls.offer(policy, shape, lineage, accountant, steps=steps, noise_std=noise_std)

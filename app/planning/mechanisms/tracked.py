@@ -13,7 +13,7 @@ from pydantic import PlainValidator
 
 from app.accounting.guarantees import GaussianGuarantee, Guarantee
 from app.accounting.histories.history import History, Steps
-from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.terms import Neighbours, Terms
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError, PlanError
@@ -25,7 +25,7 @@ from app.planning.mechanisms.ranges import MAX_BATCHES
 from app.planning.policy_parameters import refuse_above_budget, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
-from app.planning.tracking import Present, history_of_run, trained_history
+from app.planning.tracking import CurrentRelease, history_of_run, trained_history
 
 MOST_STEPS = 10_000_000
 
@@ -73,7 +73,7 @@ class Tracked(mechanism.Descending):
 
     def account(self) -> GaussianGuarantee:
         """Return what the history guarantees."""
-        return Outlook(self.history, self.terms, adaptive=self.adaptive).guarantee()
+        return HistoryAccountant(self.history, self.terms, adaptive=self.adaptive).guarantee()
 
     @property
     def adaptive(self) -> bool:
@@ -82,13 +82,13 @@ class Tracked(mechanism.Descending):
 
     def account_by_step(self, plan: Plan) -> mechanism.AccountOf:
         """Return the accountant of a run's steps, which walks the history before them once."""
-        outlook = Outlook(trained_history(plan), self.terms, adaptive=self.adaptive)
+        accountant = HistoryAccountant(trained_history(plan), self.terms, adaptive=self.adaptive)
         settings = plan.settings
 
         def account(taken: int) -> Guarantee | None:
             last = taken == int(settings["steps"])
             try:
-                return outlook.guarantee(
+                return accountant.guarantee(
                     steps=taken,
                     noise_std=settings["noise_std"],
                     release_noise_std=settings["release_noise_std"] if last else 0.0,
@@ -99,7 +99,7 @@ class Tracked(mechanism.Descending):
         return account
 
     @classmethod
-    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:  # noqa: ARG003
+    def covering(cls, present: CurrentRelease, policy: Policy, records: Mapping[int, int]) -> Self:  # noqa: ARG003
         """Return the history with the records forgotten after the release, which read them."""
         history = present.tracking.history
         if history is None or not history.is_released:
@@ -160,7 +160,7 @@ class Tracked(mechanism.Descending):
         policy: Policy,
         shape: ModelShape,
         lineage: TrackedLineage,
-        outlook: Outlook,
+        accountant: HistoryAccountant,
         *,
         steps: int,
         noise_std: float = 0.0,
@@ -168,8 +168,8 @@ class Tracked(mechanism.Descending):
     ) -> Quote:
         """Return the quote of a run that takes ``steps`` steps.
 
-        ``outlook`` is of the history at the end of the lineage's training. ``noise_std`` is that of
-        each step, those of a new lineage's training included.
+        ``accountant`` is of the history at the end of the lineage's training. ``noise_std`` is that
+        of each step, those of a new lineage's training included.
         """
         gradients = steps * lineage.history.recipe.batch_size
         refuse_above_budget(policy, shape, gradients)
@@ -182,7 +182,7 @@ class Tracked(mechanism.Descending):
         return Quote(
             mechanism=cls.name,
             parameters=cls(history=after).parameters(),
-            guarantee=outlook.guarantee(steps=steps, **noise),
+            guarantee=accountant.guarantee(steps=steps, **noise),
             certifying_gradients=gradients,
             gradient_computations=gradients,
             noise_per_coordinate=after.noise_std(),

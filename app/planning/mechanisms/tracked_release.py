@@ -17,7 +17,7 @@ from functools import partial
 from typing import ClassVar
 
 from app.accounting.histories.history import History
-from app.accounting.histories.history_account import Outlook, placed_worst, terms_of
+from app.accounting.histories.history_account import HistoryAccountant, placed_worst, terms_of
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Terms
 from app.domain.checks import require_positive
@@ -56,10 +56,10 @@ class TrackedRelease(Tracked):
             raise PlanError("capacity decides the noise: leave noise_std out")
         least = whole_steps(fixed, 0)
         history = lineage.trained()
-        outlook = Outlook(history, cls.terms)
-        meets = partial(outlook.meets, **policy.target)
+        accountant = HistoryAccountant(history, cls.terms)
+        meets = partial(accountant.meets, **policy.target)
         if "capacity" not in fixed and not lineage.is_new and least == 0 and meets():
-            return cls.offer(policy, shape, lineage, outlook, steps=0)
+            return cls.offer(policy, shape, lineage, accountant, steps=0)
         if "noise_std" in fixed:
             total = require_positive("noise_std", fixed["noise_std"])
         elif "capacity" in fixed:
@@ -76,7 +76,7 @@ class TrackedRelease(Tracked):
         )
         refuse_more(fixed, steps)
         release = missing_noise(history, steps, total)
-        return cls.offer(policy, shape, lineage, outlook, steps=steps, release_noise_std=release)
+        return cls.offer(policy, shape, lineage, accountant, steps=steps, release_noise_std=release)
 
     @classmethod
     def _noise_for_steps(cls, policy: Policy, lineage: TrackedLineage, steps: int) -> float:
@@ -84,11 +84,11 @@ class TrackedRelease(Tracked):
         history = lineage.trained()
         if history.forgotten() == 0:
             history = history.after_request(placed_worst(history, 1))
-        outlook = Outlook(history, cls.terms)
+        accountant = HistoryAccountant(history, cls.terms)
 
         def meets(total: float) -> bool:
             noise_std = missing_noise(history, steps, total)
-            return outlook.meets(**policy.target, steps=steps, release_noise_std=noise_std)
+            return accountant.meets(**policy.target, steps=steps, release_noise_std=noise_std)
 
         return _smallest(meets)
 
@@ -105,8 +105,8 @@ class TrackedRelease(Tracked):
 
         def meets(total: float) -> bool:
             released = stepped.after_release(noise_std=missing_noise(history, steps, total))
-            outlook = Outlook(released.after_request(later), cls.terms)
-            return outlook.meets(**policy.target)
+            accountant = HistoryAccountant(released.after_request(later), cls.terms)
+            return accountant.meets(**policy.target)
 
         return _smallest(meets)
 

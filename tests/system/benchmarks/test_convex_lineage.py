@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from app.accounting.histories.history import Release, Steps
-from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from app.planning.mechanisms.tracked_release import TrackedRelease
@@ -150,11 +150,11 @@ def test_every_row_of_the_comparison_runs_and_makes_a_table(case: Case) -> None:
 
 
 def _released(made: Lineage, *, steps: int, noise_std: float = 0.05) -> Plan:
-    outlook = Outlook(made.history, TrackedRelease.terms)
+    accountant = HistoryAccountant(made.history, TrackedRelease.terms)
     return Plan(
         steps=steps,
         release_noise_std=noise_std,
-        account=lambda taken: outlook.guarantee(steps=taken, release_noise_std=noise_std),
+        account=lambda taken: accountant.guarantee(steps=taken, release_noise_std=noise_std),
     )
 
 

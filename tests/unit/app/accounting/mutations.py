@@ -19,7 +19,7 @@ from types import ModuleType
 import pytest
 
 from app.accounting.chains.noisy_step import NoisyStep
-from app.accounting.chains.reflection import Apart
+from app.accounting.chains.reflection import Uncoupled
 from app.accounting.computed_guarantee import ComputedGuarantee
 from app.accounting.guarantees import (
     GaussianGuarantee,
@@ -113,7 +113,7 @@ def smaller_shift(value: NoisyStep) -> NoisyStep:
     return replace(value, shift=value.shift * SHARE)
 
 
-def fewer_apart(value: Apart) -> Apart:
+def fewer_apart(value: Uncoupled) -> Uncoupled:
     """1 % fewer worlds that have not met."""
     return replace(value, masses=tuple(mass * SHARE for mass in value.masses))
 
@@ -162,8 +162,8 @@ MUTATIONS = [
     Mutation("dp_sgd.largest_sample", "test_dp_sgd", fewer),
     Mutation("model_clipping.separation_of", "test_model_clipping", smaller),
     # The coupling.
-    Mutation("chains.reflection.Apart.delta", "chains.test_reflection", smaller),
-    Mutation("chains.reflection.Apart.epsilon", "chains.test_reflection", smaller),
+    Mutation("chains.reflection.Uncoupled.delta", "chains.test_reflection", smaller),
+    Mutation("chains.reflection.Uncoupled.epsilon", "chains.test_reflection", smaller),
     Mutation("chains.reflection.apart_after", "test_gradient_clipping", fewer_apart),
     Mutation(
         "chains.reflection_profile.ReflectionProfile.delta", "chains.test_reflection", smaller
@@ -195,12 +195,14 @@ MUTATIONS = [
     Mutation("histories.history_account.drift", "histories.test_history_drift", smaller),
     Mutation("histories.history_account.worst_case_drift", "histories.test_history_drift", smaller),
     Mutation(
-        "histories.history_account.Outlook.guarantee",
+        "histories.history_account.HistoryAccountant.guarantee",
         "histories.test_history_account",
         better_guarantee,
     ),
     Mutation(
-        "histories.history_account.Outlook._ideal_mu", "histories.test_history_account", smaller
+        "histories.history_account.HistoryAccountant._ideal_mu",
+        "histories.test_history_account",
+        smaller,
     ),
     Mutation("histories.history_rounding.step_error", "histories.test_history_rounding", smaller),
     Mutation("histories.history_rounding.reaches", "histories.test_history_rounding", smaller_each),

@@ -15,7 +15,7 @@ from app.accounting.chains import minorant, reflection
 from app.accounting.chains.noisy_chain import NoisyChain
 from app.accounting.chains.noisy_step import NoisyStep
 from app.accounting.histories.history import History, Release, Steps
-from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.history_account import HistoryAccountant
 from tests.support.attacking import mu_lower_bound, rates, upper
 from tests.support.histories import recipe
 
@@ -238,7 +238,7 @@ HISTORIES = {
 @pytest.mark.parametrize("name", HISTORIES)
 def test_no_attack_on_a_history_exceeds_its_claim(name):
     history = HISTORIES[name]
-    claimed = Outlook(history, output_perturbation.TERMS).guarantee().mu
+    claimed = HistoryAccountant(history, output_perturbation.TERMS).guarantee().mu
     bound = mu_lower_bound(*lived_through(history, np.random.default_rng(16)))
     # Where the minorant has corners, only maps that are not linear are as bad as it says.
     least = 0.75 if name == "a quiet run after a noisy one" else 0.9
@@ -249,7 +249,7 @@ def test_noise_that_was_never_added_would_have_been_a_false_claim():
     """What a certificate said of a head trained without noise: that every step had added it."""
     generator = np.random.default_rng(21)
     invented = FULL_BATCH.after_request({0: 1})
-    claimed = Outlook(invented, output_perturbation.TERMS).guarantee().mu
+    claimed = HistoryAccountant(invented, output_perturbation.TERMS).guarantee().mu
     really = History(recipe(batches=1)).after_steps(20).after_release(noise_std=0.05)
     worlds = lived_through(really.after_request({0: 1}), generator)
     assert mu_lower_bound(*worlds) > 2 * claimed
@@ -270,14 +270,14 @@ def test_an_adaptive_requester_stays_below_the_composition():
     scores = [
         weight(20) * x + weight(6) * (y - rate**6 * x) for x, y in zip(first, second, strict=True)
     ]
-    claimed = Outlook(asked, output_perturbation.TERMS, adaptive=True).guarantee().mu
+    claimed = HistoryAccountant(asked, output_perturbation.TERMS, adaptive=True).guarantee().mu
     bound = mu_lower_bound(*scores)
     assert 0.9 * claimed < bound <= claimed
     # The last run reads no forgotten record: given the releases before, it says nothing more.
     since = [z - rate**9 * y for y, z in zip(second, third, strict=True)]
     assert mu_lower_bound(*since) < 0.02
     # Requests fixed in advance leave the last release alone to look at.
-    alone = Outlook(asked, output_perturbation.TERMS).guarantee().mu
+    alone = HistoryAccountant(asked, output_perturbation.TERMS).guarantee().mu
     assert mu_lower_bound(*third) <= alone < bound
 
 

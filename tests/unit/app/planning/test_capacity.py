@@ -16,7 +16,7 @@ from app.planning.capacity import Capacity, capacity
 from app.planning.coverage import Covered, coverage
 from app.planning.planner import make_plan, quote_all
 from app.planning.shape import DpTrainingShape, ModelShape
-from app.planning.tracking import Present, Tracking, history_of_run, trained_history
+from app.planning.tracking import CurrentRelease, Tracking, history_of_run, trained_history
 from tests.support.histories import histories, recipe
 from tests.support.lineages import NEW, planned, trained
 
@@ -28,20 +28,22 @@ LARGE = (
 POLICY = Policy(mechanism="tracked_release")
 
 
-def present(history: History | None, mechanism: str = "tracked_release", **how: Any) -> Present:
+def present(
+    history: History | None, mechanism: str = "tracked_release", **how: Any
+) -> CurrentRelease:
     counted = 0 if history is None else history.forgotten()
-    return Present(
+    return CurrentRelease(
         Tracking(mechanism, 0, history=history, **how),
         version=1 if history is None else history.releases,
         forgotten=counted,
     )
 
 
-def is_covered(head: Present, policy: Policy, records: dict[int, int]) -> bool:
+def is_covered(head: CurrentRelease, policy: Policy, records: dict[int, int]) -> bool:
     return isinstance(coverage(head, policy, records), Covered)
 
 
-def left(head: Present, policy: Policy = POLICY) -> int:
+def left(head: CurrentRelease, policy: Policy = POLICY) -> int:
     found = capacity(head, policy)
     assert found is not None
     return found.left
@@ -102,7 +104,7 @@ def test_that_many_are_covered_wherever_they_were(
         (present(History(LARGE.recipe).after_steps(9).after_release()), Policy(), 0),
     ],
 )
-def test_none_and_nothing(head: Present, policy: Policy, expected: int | None) -> None:
+def test_none_and_nothing(head: CurrentRelease, policy: Policy, expected: int | None) -> None:
     nothing = None if expected is None else Capacity(expected, expected)
     assert capacity(head, policy) == nothing
 
@@ -117,13 +119,13 @@ def test_of_a_group_is_what_is_left_of_it() -> None:
     }
     tracking = Tracking("dp_sgd", 0, settings=settings_, training=TrainingKind.PRIVATE)
     policy = Policy(mechanism="dp_sgd", epsilon=8.0)
-    most = left(Present(tracking, 1), policy)
+    most = left(CurrentRelease(tracking, 1), policy)
     assert most > 2
-    assert left(Present(tracking, 1, forgotten=2), policy) == most - 2
-    assert capacity(Present(tracking, 1, forgotten=2), policy).full == most
-    assert left(Present(tracking, 1, forgotten=most), policy) == 0
-    assert left(Present(tracking, 1, forgotten=most + 5), policy) == 0
-    assert left(Present(tracking, 1), Policy(mechanism="dp_sgd", epsilon=1e-3)) == 0
+    assert left(CurrentRelease(tracking, 1, forgotten=2), policy) == most - 2
+    assert capacity(CurrentRelease(tracking, 1, forgotten=2), policy).full == most
+    assert left(CurrentRelease(tracking, 1, forgotten=most), policy) == 0
+    assert left(CurrentRelease(tracking, 1, forgotten=most + 5), policy) == 0
+    assert left(CurrentRelease(tracking, 1), Policy(mechanism="dp_sgd", epsilon=1e-3)) == 0
 
 
 @pytest.mark.parametrize("mechanism", ["tracked_release", "noisy_gd_convex", "retraining"])

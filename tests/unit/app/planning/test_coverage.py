@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from app.accounting.histories.history import Forget, History
-from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.history_account import HistoryAccountant
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
 from app.planning.coverage import Covered, Uncovered, coverage, may_cover
@@ -18,7 +18,7 @@ from app.planning.mechanisms.dp_sgd import DpSgd, largest_group
 from app.planning.mechanisms.mechanism import Claim
 from app.planning.mechanisms.tracked import Tracked
 from app.planning.mechanisms.tracked_release import TrackedRelease
-from app.planning.tracking import Present, Tracking
+from app.planning.tracking import CurrentRelease, Tracking
 from tests.support.histories import histories, recipe
 from tests.support.independent_accountant import independent_mu
 
@@ -45,31 +45,31 @@ def present(
     version: int | None = None,
     forgotten: int | None = None,
     **tracking: Any,
-) -> Present:
+) -> CurrentRelease:
     """Return a lineage as its last release left it."""
     counted = 0 if history is None else history.forgotten()
-    return Present(
+    return CurrentRelease(
         Tracking(mechanism, 0, history=history, **tracking),
         version=version or (1 if history is None else history.releases),
         forgotten=counted if forgotten is None else forgotten,
     )
 
 
-def trained_privately(forgotten: int = 0, mechanism: str = "dp_sgd") -> Present:
+def trained_privately(forgotten: int = 0, mechanism: str = "dp_sgd") -> CurrentRelease:
     """Return a model that was trained with DP-SGD."""
     return present(
         None, mechanism, forgotten=forgotten, training=TrainingKind.PRIVATE, settings=PRIVATE
     )
 
 
-def covered(head: Present, policy: Policy, records: dict[int, int]) -> Covered:
+def covered(head: CurrentRelease, policy: Policy, records: dict[int, int]) -> Covered:
     """Return what covers the records; fails where nothing does."""
     found = coverage(head, policy, records)
     assert isinstance(found, Covered), found
     return found
 
 
-def refusal(head: Present, policy: Policy, records: dict[int, int]) -> str:
+def refusal(head: CurrentRelease, policy: Policy, records: dict[int, int]) -> str:
     """Return why the records need a run."""
     found = coverage(head, policy, records)
     assert isinstance(found, Uncovered)
@@ -96,7 +96,7 @@ def test_the_certificate_states_what_a_verifier_recomputes() -> None:
     found = covered(present(), Policy(), {4: 2, 7: 1})
     mechanism = mechanism_named("tracked_release").of(found.mechanism.parameters())
     history = REFERENCE.after_request({4: 2, 7: 1})
-    assert mechanism.account() == Outlook(history, TrackedRelease.terms).guarantee()
+    assert mechanism.account() == HistoryAccountant(history, TrackedRelease.terms).guarantee()
     assert found.tracking.history == history
     assert mechanism.contradiction(claim(3)) is None
     for other in (2, 4):
@@ -125,10 +125,10 @@ def test_is_what_the_accountant_says_and_falls_with_every_record(
     policy = Policy(epsilon=30.0, delta=1e-2)
     found = coverage(head, policy, records)
     asked = head.tracking.history.after_request(records)
-    outlook = Outlook(asked, TrackedRelease.terms)
-    assert isinstance(found, Covered) == outlook.meets(epsilon=30.0, delta=1e-2)
+    accountant = HistoryAccountant(asked, TrackedRelease.terms)
+    assert isinstance(found, Covered) == accountant.meets(epsilon=30.0, delta=1e-2)
     assume(isinstance(found, Covered))
-    assert found.guarantee == outlook.guarantee()
+    assert found.guarantee == accountant.guarantee()
     truth = independent_mu(asked.to_json())
     assert truth <= found.guarantee.mu * (1 + 1e-9)
     for batch, count in records.items():
@@ -166,7 +166,7 @@ def test_what_the_policy_asks_for_comes_first(change: dict[str, Any], reason: st
     ],
 )
 def test_without_noise_in_a_released_history_a_run_is_needed(
-    head: Present, records: dict[int, int], reason: str
+    head: CurrentRelease, records: dict[int, int], reason: str
 ) -> None:
     assert reason in refusal(head, Policy(), records)
 
@@ -200,7 +200,7 @@ class TestAdaptiveRequests:
             first.after_release().after_request({0: 3}),
             last.after_steps(4, noise_std=0.05).after_release().after_request({0: 2}),
         )
-        alone = [Outlook(run, found.guarantee.terms).guarantee().mu for run in runs]
+        alone = [HistoryAccountant(run, found.guarantee.terms).guarantee().mu for run in runs]
         assert found.guarantee.mu == pytest.approx(math.hypot(*alone), rel=1e-9)
         assert found.mechanism.parameters()["earlier_releases"] == 1
         assert found.mechanism.releases_before() == 2

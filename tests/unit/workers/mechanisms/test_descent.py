@@ -8,7 +8,7 @@ import torch
 
 from app.accounting import gaussian
 from app.accounting.histories.history import History, Recipe
-from app.accounting.histories.history_account import Outlook, drift
+from app.accounting.histories.history_account import HistoryAccountant, drift
 from app.accounting.histories.strong_convexity import contraction
 from app.accounting.precision import grid_of
 from app.domain.errors import PlanError, TargetNotMetError
@@ -184,9 +184,9 @@ def test_a_rule_counts_its_plans_whole_history_with_the_training_that_is_ahead(t
     assert (rule.steps, rule.release_noise_std) == (4, 0.3)
     assert rule.descent == Descent(RATE, DECAY, noise_std=0.2)
     before = HISTORY.after_steps(training_steps, noise_std=0.2)
-    outlook = Outlook(before, ProjectedNoisySgd.terms)
-    assert rule.account(3) == outlook.guarantee(steps=3, noise_std=0.2)
-    assert rule.account(4) == outlook.guarantee(steps=4, noise_std=0.2, release_noise_std=0.3)
+    accountant = HistoryAccountant(before, ProjectedNoisySgd.terms)
+    assert rule.account(3) == accountant.guarantee(steps=3, noise_std=0.2)
+    assert rule.account(4) == accountant.guarantee(steps=4, noise_std=0.2, release_noise_std=0.3)
 
 
 def test_a_noisy_run_is_met_by_the_steps_that_it_took():

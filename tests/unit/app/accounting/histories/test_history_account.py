@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.accounting.chains.minorant import minorant_mu
 from app.accounting.histories.history import History, Release, Steps
-from app.accounting.histories.history_account import Outlook, drift
+from app.accounting.histories.history_account import HistoryAccountant, drift
 from app.domain.errors import ParameterError
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from tests.support.histories import histories, recipe
@@ -24,12 +24,12 @@ def reference(**change):
 
 
 def mu(history, **more):
-    return Outlook(history, TERMS).guarantee(**more).mu
+    return HistoryAccountant(history, TERMS).guarantee(**more).mu
 
 
 def mu_or_nothing(history, **how):
     try:
-        return Outlook(history, TERMS, **how).guarantee().mu
+        return HistoryAccountant(history, TERMS, **how).guarantee().mu
     except ParameterError:
         return math.inf
 
@@ -118,7 +118,7 @@ def test_a_ball_bounds_what_the_last_run_must_hide():
 def test_an_outlook_says_what_the_longer_history_will(history, steps, noise_std, release):
     longer = history.after_steps(steps, noise_std=noise_std).after_release(noise_std=release)
     try:
-        ahead = Outlook(history, TERMS).guarantee(
+        ahead = HistoryAccountant(history, TERMS).guarantee(
             steps=steps, noise_std=noise_std, release_noise_std=release
         )
     except ParameterError:
@@ -147,10 +147,10 @@ def test_noise_that_was_never_added_is_not_counted():
     trained = History(recipe(batches=1)).after_steps(40).after_release()
     asked = trained.after_request({0: 1})
     with pytest.raises(ParameterError) as caught:
-        Outlook(asked, TERMS).guarantee()
+        HistoryAccountant(asked, TERMS).guarantee()
     assert caught.value.name == "noise_std"
-    assert not Outlook(asked, TERMS).meets(epsilon=50.0, delta=0.9)
-    assert not Outlook(asked, TERMS).meets(epsilon=50.0, delta=0.9, steps=10**6)
+    assert not HistoryAccountant(asked, TERMS).meets(epsilon=50.0, delta=0.9)
+    assert not HistoryAccountant(asked, TERMS).meets(epsilon=50.0, delta=0.9, steps=10**6)
 
 
 def test_contraction_alone_is_no_noise():
@@ -170,7 +170,7 @@ def test_nothing_forgotten_and_nothing_read_are_exact():
 def test_a_release_already_made_covers_a_later_request():
     history = reference().after_request({4: 1}).after_release(noise_std=0.0)
     later = history.after_request({7: 1})
-    assert Outlook(later, TERMS).meets(**TARGET)
+    assert HistoryAccountant(later, TERMS).meets(**TARGET)
     assert mu(later) > mu(history)
 
 
@@ -200,28 +200,30 @@ def test_noise_that_rounding_would_show_through_is_refused():
         .after_release(noise_std=1e-12)
     )
     with pytest.raises(ParameterError) as caught:
-        Outlook(tiny, TERMS).guarantee()
+        HistoryAccountant(tiny, TERMS).guarantee()
     assert caught.value.name == "noise_std"
 
 
 @pytest.mark.parametrize("neighbours", ["zero_out", "replacement"])
 def test_the_relation_is_the_histories(neighbours):
-    made = Outlook(History(recipe(neighbours=neighbours)).after_steps(1), TERMS).guarantee()
+    made = HistoryAccountant(
+        History(recipe(neighbours=neighbours)).after_steps(1), TERMS
+    ).guarantee()
     assert made.terms.neighbours == neighbours
 
 
 def test_too_many_noisy_visits_are_refused_and_few_are_not():
     history = History(recipe()).after_steps(5 * 10**6, noise_std=0.1)
     with pytest.raises(ParameterError) as caught:
-        Outlook(history.after_request({0: 1, 1: 1, 2: 1}), TERMS)
+        HistoryAccountant(history.after_request({0: 1, 1: 1, 2: 1}), TERMS)
     assert caught.value.name == "events"
     one_batch = history.after_request({0: 1})
-    assert Outlook(one_batch, TERMS).guarantee().mu > 0
+    assert HistoryAccountant(one_batch, TERMS).guarantee().mu > 0
     split = History(recipe())
     for _ in range(50):
         split = split.after_steps(10**5, noise_std=0.1)
     with pytest.raises(ParameterError):
-        Outlook(split.after_request({0: 1, 1: 1, 2: 1}), TERMS)
+        HistoryAccountant(split.after_request({0: 1, 1: 1, 2: 1}), TERMS)
 
 
 # Adaptive requests: section 9 of docs/guarantees.md.
@@ -245,7 +247,7 @@ def test_adaptive_requests_pay_for_every_release_that_read_the_records(releases)
     asked = noisy_lineage(releases).after_request({0: 1})
     expected = math.hypot(closed_form(30), *[closed_form(5)] * (releases - 1))
     for steps in (0, 5, 500):
-        ahead = Outlook(asked, TERMS, adaptive=True)
+        ahead = HistoryAccountant(asked, TERMS, adaptive=True)
         assert ahead.guarantee(steps=steps, noise_std=0.1).mu == pytest.approx(expected, rel=1e-9)
 
 
@@ -269,7 +271,7 @@ def test_an_earlier_release_without_noise_leaves_nothing_to_compose():
 
 
 def test_adaptive_terms_say_so():
-    terms = Outlook(noisy_lineage(2), TERMS, adaptive=True).guarantee().terms
+    terms = HistoryAccountant(noisy_lineage(2), TERMS, adaptive=True).guarantee().terms
     assert terms.adaptive
     assert "Theorem 4.3" in terms.source
     assert len(terms.assumptions) == len(TERMS.assumptions) + 1
