@@ -24,26 +24,43 @@ Rule = Callable[[Mapping[str, Any], Columns], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
+class Birth:
+    """A rule that may create a row; with ``once``, no earlier entry may have created it."""
+
+    rule: Rule
+    once: bool
+
+    def __call__(self, facts: Mapping[str, Any], row: Columns) -> Mapping[str, Any]:
+        """Apply the rule."""
+        if row and self.once:
+            raise ValueError("made twice")
+        return self.rule(facts, row)
+
+
+@dataclass(frozen=True)
 class Story:
     """How the log describes one table.
 
     Attributes:
         name: what faults call a row.
-        field: the fact that holds the row's id in an entry.
         rows: the query for the rows; its first column is ``id``.
         read: maps a row to the values that entries describe.
         rules: what entries of each kind change.
-        births: the kinds that create a row.
         ends: the kinds that are a row's last.
+        named_by: the fact that holds the row's id in an entry, if it is not called as the row is.
     """
 
     name: str
-    field: str
     rows: Select[*tuple[Any, ...]]
     read: Callable[[Row[Any]], Columns]
     rules: Mapping[str, Rule]
-    births: frozenset[str]
     ends: frozenset[str] = frozenset()
+    named_by: str | None = None
+
+    @property
+    def field(self) -> str:
+        """The fact that holds the row's id in an entry."""
+        return self.named_by or self.name.replace(" ", "_")
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class Replay:
         expected: Columns = {}
         ended = False
         for entry in entries:
-            if ended or (not expected and entry.kind not in story.births):
+            if ended or (not expected and not isinstance(story.rules[entry.kind], Birth)):
                 when = "after its end" if ended else "before its beginning"
                 self.fault(where, f"entry {entry.index}, {_shown(entry.kind)}, comes {when}")
                 continue

@@ -19,19 +19,25 @@ from app.domain.states import (
 )
 from app.ledger.tables import ObligationRow, RunRow, SubjectRequestRow
 from app.maintenance import story_rows
-from app.maintenance.import_stories import IMPORTS
-from app.maintenance.key_stories import API_KEYS, CALLBACK_SECRETS, SIGNING_KEYS
-from app.maintenance.publishing_stories import COPIES, PLACEMENTS
+from app.maintenance.feature_stories import (
+    API_KEYS,
+    CALLBACK_SECRETS,
+    COPIES,
+    IMPORTS,
+    PLACEMENTS,
+    SIGNING_KEYS,
+)
 from app.maintenance.replay import Columns, Rule, Story
 from app.maintenance.story_rules import (
     LIVE,
+    born,
+    born_or_changed,
     both,
     columns,
     counts,
     ended,
     endings,
     moment,
-    once,
     sets,
     takes,
 )
@@ -51,7 +57,6 @@ def _returned_at(facts: Mapping[str, Any], row: Columns) -> Columns:
 
 _DATASETS = Story(
     name="dataset",
-    field="dataset",
     rows=story_rows.DATASETS,
     read=lambda row: {
         "definition": digests.of_dataset(row),
@@ -59,11 +64,8 @@ _DATASETS = Story(
         **columns("forget_epoch", "records", "erased")(row),
     },
     rules={
-        "dataset.defined": once(
-            both(
-                takes(definition="definition"),
-                sets(forget_epoch=0, records=0, erased=0, **LIVE),
-            )
+        "dataset.defined": born(
+            takes(definition="definition"), sets(forget_epoch=0, records=0, erased=0, **LIVE)
         ),
         "records.pushed": counts("records"),
         "records.erased": counts("erased"),
@@ -73,28 +75,25 @@ _DATASETS = Story(
         "request.accepted": _at_epoch,
         "request.cancelled": _returned_at,
     },
-    births=frozenset({"dataset.defined"}),
 )
 
 _LOST_RECORDS = Story(
     name="records forgotten at",
-    field="mark",
+    named_by="mark",
     rows=story_rows.MARKS_OF_NO_REQUEST,
     read=columns("marked", "marks"),
     rules={
-        kind: once(takes(marked="marked", marks="marks"))
+        kind: born(takes(marked="marked", marks="marks"))
         for kind in ("records.lost", "records.given_up")
     },
-    births=frozenset({"records.lost", "records.given_up"}),
 )
 
 _RETURNS_OF_NO_REQUEST = Story(
     name="records that came back at",
-    field="mark",
+    named_by="mark",
     rows=story_rows.RETURNS_OF_NO_REQUEST,
     read=columns(),
     rules={},
-    births=frozenset(),
 )
 
 # Requests and their obligations
@@ -143,7 +142,6 @@ def _cancelled(facts: Mapping[str, Any], _row: Columns) -> Columns:
 
 _REQUESTS = Story(
     name="request",
-    field="request",
     rows=story_rows.REQUESTS,
     read=columns(
         *_REQUEST_FACTS,
@@ -155,13 +153,12 @@ _REQUESTS = Story(
             f"request.{state}": sets(state=state)
             for state in (RequestState.UNLEARNING, RequestState.CERTIFIED, RequestState.FAILED)
         },
-        "request.accepted": _accepted,
+        "request.accepted": born_or_changed(_accepted),
         "request.completed": _completed,
         "request.cancelled": _cancelled,
         "request.due_soon": sets(due_soon_noted=True),
         "request.overdue": sets(overdue_noted=True),
     },
-    births=frozenset({"request.accepted"}),
     ends=frozenset({"request.completed", "request.cancelled"}),
 )
 
@@ -187,11 +184,13 @@ def _owed(state: str) -> Rule:
 
 _OBLIGATIONS = Story(
     name="obligation",
-    field="obligation",
     rows=select(*ObligationRow.__table__.columns),
     read=columns("request_id", "model_id", "basis", "state", "run_id", "certificate_id"),
-    rules={f"obligation.{state}": _owed(state) for state in ObligationState},
-    births=frozenset({"obligation.open", "obligation.certified"}),
+    rules={f"obligation.{state}": _owed(state) for state in ObligationState}
+    | {
+        f"obligation.{state}": born_or_changed(_owed(state))
+        for state in (ObligationState.OPEN, ObligationState.CERTIFIED)
+    },
     ends=frozenset({"obligation.certified", "obligation.cancelled"}),
 )
 
@@ -208,15 +207,13 @@ def _due_with(facts: Mapping[str, Any], row: Columns) -> Columns:
 
 _SUBJECT_REQUESTS = Story(
     name="subject request",
-    field="subject_request",
     rows=select(*SubjectRequestRow.__table__.columns),
     read=columns("api_key_id", "status", "received_at", "due_at"),
     rules={
-        "subject_request.received": once(_received),
+        "subject_request.received": born(_received),
         "request.accepted": _due_with,
         **{f"subject_request.{status}": sets(status=status) for status in SubjectRequestStatus},
     },
-    births=frozenset({"subject_request.received"}),
 )
 
 # Models, their runs and versions
@@ -235,7 +232,6 @@ def _policy(facts: Mapping[str, Any], _row: Columns) -> Columns:
 
 _MODELS = Story(
     name="model",
-    field="model",
     rows=select(*ModelRow.__table__.columns),
     read=lambda row: {
         "definition": registry.digest_of(row),
@@ -246,12 +242,8 @@ _MODELS = Story(
         **ended(row),
     },
     rules={
-        "model.defined": once(
-            both(
-                takes(definition="definition"),
-                _policy,
-                sets(**_WITHOUT_WEIGHTS, **LIVE),
-            )
+        "model.defined": born(
+            takes(definition="definition"), _policy, sets(**_WITHOUT_WEIGHTS, **LIVE)
         ),
         "policy.changed": _policy,
         "weights.imported": both(_MEMBERSHIP, takes(imported_blob_id="blob")),
@@ -264,23 +256,19 @@ _MODELS = Story(
         "model.withdrawn": sets(**_WITHOUT_WEIGHTS),
         **endings("model"),
     },
-    births=frozenset({"model.defined"}),
 )
 
 _RUNS = Story(
     name="run",
-    field="run",
     rows=select(*RunRow.__table__.columns),
     read=lambda row: {
         "plan": log.digest_of(row.plan),
         **columns("model_id", "kind", "state", "attempt", "forget_epoch", "trained_through")(row),
     },
     rules={
-        "run.queued": once(
-            both(
-                takes(model_id="model", kind="run_kind", plan="plan"),
-                sets(state=RunState.QUEUED, attempt=0, forget_epoch=None, trained_through=None),
-            )
+        "run.queued": born(
+            takes(model_id="model", kind="run_kind", plan="plan"),
+            sets(state=RunState.QUEUED, attempt=0, forget_epoch=None, trained_through=None),
         ),
         "run.leased": both(takes(attempt="attempt"), sets(state=RunState.LEASED)),
         "run.running": both(
@@ -295,7 +283,6 @@ _RUNS = Story(
         },
         "version.published": sets(state=RunState.PUBLISHED),
     },
-    births=frozenset({"run.queued"}),
     ends=frozenset({"run.failed", "run.cancelled", "version.published"}),
 )
 
@@ -323,19 +310,17 @@ def _withheld(facts: Mapping[str, Any], _row: Columns) -> Columns:
 
 _VERSIONS = Story(
     name="version",
-    field="version",
     rows=select(
         VersionRow.id, VersionRow.withheld, *(getattr(VersionRow, name) for name in _VERSION_FACTS)
     ),
     read=columns(*_VERSION_FACTS, "withheld"),
     rules={
-        "version.published": once(both(takes(**_VERSION_FACTS), _withheld)),
+        "version.published": born(takes(**_VERSION_FACTS), _withheld),
         "version.covers": takes(covers_epoch="covers_epoch", certificate_id="certificate"),
         "statistics.lost": sets(statistics_blob_id=None),
         "version.retired": sets(state="retired"),
         "version.shredded": sets(state="shredded"),
     },
-    births=frozenset({"version.published"}),
     ends=frozenset({"version.shredded"}),
 )
 
@@ -344,7 +329,6 @@ _WHITENED = {**_WEIGHTS, "whitening": "whitening"}
 _NO_WEIGHTS = dict.fromkeys(_WHITENED)
 _BACKBONES = Story(
     name="backbone",
-    field="backbone",
     rows=select(*BackboneRow.__table__.columns),
     read=lambda row: {
         "definition": backbones.digest_of(row),
@@ -352,13 +336,12 @@ _BACKBONES = Story(
         **ended(row),
     },
     rules={
-        "backbone.defined": once(both(takes(definition="definition"), sets(**_NO_WEIGHTS, **LIVE))),
+        "backbone.defined": born(takes(definition="definition"), sets(**_NO_WEIGHTS, **LIVE)),
         "backbone.uploaded": takes(**_WEIGHTS),
         "backbone.whitened": takes(**_WHITENED),
         "backbone.lost": sets(**_NO_WEIGHTS),
         **endings("backbone"),
     },
-    births=frozenset({"backbone.defined"}),
 )
 
 STORIES = (

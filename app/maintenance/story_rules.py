@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from app.maintenance.replay import Columns, Rule
+from app.maintenance.replay import Birth, Columns, Rule
 
 
 def sets(**values: object) -> Rule:
@@ -33,15 +33,14 @@ def both(*rules: Rule) -> Rule:
     return combined
 
 
-def once(rule: Rule) -> Rule:
+def born(*rules: Rule) -> Rule:
     """Return a rule that creates a row, which no earlier entry may have created."""
+    return Birth(both(*rules), once=True)
 
-    def making(facts: Mapping[str, Any], row: Columns) -> Mapping[str, Any]:
-        if row:
-            raise ValueError("made twice")
-        return rule(facts, row)
 
-    return making
+def born_or_changed(*rules: Rule) -> Rule:
+    """Return a rule that creates a row, or changes it if there is one."""
+    return Birth(both(*rules), once=False)
 
 
 def moment(text: str | None) -> datetime | None:
