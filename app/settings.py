@@ -41,10 +41,6 @@ def _safe_url(url: str) -> str:
     return url
 
 
-def _prefix(url: str) -> str:
-    return prefix_of(url).url
-
-
 class Settings(BaseSettings):
     """Everything that an operator may set. Secrets have no default.
 
@@ -235,7 +231,7 @@ class Settings(BaseSettings):
     s3_prefix: str = ""
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
-    import_prefixes: tuple[Annotated[str, AfterValidator(_prefix)], ...] = ()
+    import_prefixes: tuple[Annotated[str, AfterValidator(lambda url: prefix_of(url).url)], ...] = ()
     import_s3_endpoint: str | None = None
     import_s3_region: str | None = None
     import_s3_access_key: SecretStr | None = None

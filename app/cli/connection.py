@@ -71,10 +71,6 @@ def _place(problem: Mapping[str, Any]) -> str:
     return f"{row}column {problem['column']}"
 
 
-def _own(error: ExpungeError) -> Iterator[str]:
-    return (f"error: {line}" for line in str(error).splitlines())
-
-
 def _system(error: OSError) -> Iterator[str]:
     yield ": ".join(
         str(part) for part in ("error", error.strerror or error, error.filename) if part
@@ -92,7 +88,7 @@ _AWAY = "error: the service cannot be reached; start it with 'expunge up' or set
 _IN_WORDS: Mapping[type[Exception], Callable[[Any], Iterable[str]]] = {
     ApiError: _problem,
     TableError: lambda error: [f"error: {line}" for line in error.lines],
-    ExpungeError: _own,
+    ExpungeError: lambda error: (f"error: {line}" for line in str(error).splitlines()),
     TimeoutError: lambda error: [f"error: {error}"],
     BrokenPipeError: lambda _: [],
     OSError: _system,

@@ -22,7 +22,7 @@ def with_report(
     A report without a step, or with neither ε nor loss, adds none. When there are too many, every
     second one is dropped, never the last.
     """
-    point = {name: _finite(progress.get(name)) for name in _FIELDS}
+    point = {name: finite(progress.get(name)) for name in _FIELDS}
     if point["step"] is None or (point["epsilon"] is None and point["loss"] is None):
         return list(points)
     if point["phase"] == Phase.UNLEARNING:
@@ -37,6 +37,6 @@ def with_report(
     return kept
 
 
-def _finite(value: object) -> object:
-    """Return a value, or None for a number that JSON cannot hold."""
+def finite(value: object) -> object:
+    """Return a value; None for infinity and NaN, which JSON cannot hold and never equals itself."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -108,7 +108,7 @@ def install(app: FastAPI) -> None:
         PoolTimeoutError,
         Exception,
     ):
-        app.add_exception_handler(kind, _on_error)
+        app.add_exception_handler(kind, lambda _, error: problem_of(error))
     app.add_exception_handler(HTTPException, _on_http_exception)
 
 
@@ -125,10 +125,6 @@ def problem_of(error: Exception) -> Response:
     # This answer is created outside all middleware.
     headers = {"X-Request-ID": log_context.present().get("request_id", "")}
     return _problem("internal", "an unexpected error; see the service's log", headers=headers)
-
-
-def _on_error(_: Request, error: Exception) -> Response:
-    return problem_of(error)
 
 
 def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -1,6 +1,5 @@
 """Facts that callers can wait for, with one query for each kind."""
 
-import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +10,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_RUN_STATES
+from app.ledger.reports import finite
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.registry.tables import ModelRow, VersionRow
 
@@ -108,18 +108,13 @@ def _state(row: Row[Any]) -> Facts:
 def progress_of(run: RunRow | Row[Any]) -> RunProgress:
     """Return a run's progress; NaN and infinite numbers are left out."""
     columns = [getattr(run, name) for name in RunProgress.__dataclass_fields__]
-    values: list[Any] = [None if _has_diverged(value) else value for value in columns]
+    values: list[Any] = list(map(finite, columns))
     return RunProgress(*values)
 
 
 def _progress(row: Row[Any]) -> Facts:
     progress = progress_of(row)
     return Facts(state=(progress.state, progress.attempt), progress=progress)
-
-
-def _has_diverged(value: object) -> bool:
-    # NaN does not equal itself, so it would look like a change each time.
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 _QUERIES: dict[
