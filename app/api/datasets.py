@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Response
@@ -48,6 +48,11 @@ class FeaturesBody(Body):
     vocabulary: int | None = Field(
         default=None, description="For int32 and int64: how many different tokens there are."
     )
+
+    @classmethod
+    def of(cls, source: FeatureSchema | TableEncoding) -> Self:
+        """Return the features of a schema, or those that an encoding makes."""
+        return cls.model_validate(source, from_attributes=True, strict=False)
 
 
 class DatasetBody(Body):
@@ -197,24 +202,11 @@ def _feature_schema(
     features: FeaturesBody | None, classes: int | None, encoding: TableEncoding | None
 ) -> FeatureSchema:
     if encoding is not None:
-        features = features or FeaturesBody.model_validate(
-            {
-                "shape": list(encoding.shape),
-                "dtype": encoding.dtype,
-                "vocabulary": encoding.vocabulary,
-            }
-        )
+        features = features or FeaturesBody.of(encoding)
         classes = classes or len(encoding.label.classes)
     if features is None or classes is None:
         raise InvalidInputError("give features and classes, or an encoding, or columns")
-    return FeatureSchema(
-        shape=tuple(features.shape),
-        dtype=features.dtype,
-        offset=features.offset,
-        scale=features.scale,
-        classes=classes,
-        vocabulary=features.vocabulary,
-    )
+    return FeatureSchema.from_json({**features.model_dump(), "classes": classes})
 
 
 def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
@@ -223,22 +215,10 @@ def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
     remembered, forgotten, erased = repository.counts(session, row.id)
     return DatasetAnswer.of(
         row,
-        features=None if isinstance(schema, TableSchema) else _features(schema),
+        features=None if isinstance(schema, TableSchema) else FeaturesBody.of(schema),
         classes=row.schema.get("classes"),
         **{name: table.get(name) for name in ("columns", "record_id", "subject_id")},
         records=remembered,
         forgotten_not_yet_erased=forgotten,
         erased=erased,
-    )
-
-
-def _features(schema: FeatureSchema) -> FeaturesBody:
-    return FeaturesBody.model_validate(
-        {
-            "shape": list(schema.shape),
-            "dtype": schema.dtype,
-            "offset": schema.offset,
-            "scale": schema.scale,
-            "vocabulary": schema.vocabulary,
-        }
     )

@@ -9,6 +9,8 @@ from sqlalchemy.orm import Session
 from app import log
 from app.backbones.tables import BackboneRow
 from app.database.queries import known
+from app.domain.errors import ConflictError
+from app.storage.blobs import Blobs, StoredBlob
 
 
 def backbone_named(session: Session, name: str, *, lock: bool = False) -> BackboneRow:
@@ -19,9 +21,30 @@ def backbone_named(session: Session, name: str, *, lock: bool = False) -> Backbo
     return known(session.scalar(query), "backbone", name)
 
 
-def find_backbone(session: Session, name: str) -> BackboneRow | None:
-    """Return a backbone or None."""
-    return session.scalar(_named(name))
+def add(session: Session, row: BackboneRow) -> BackboneRow:
+    """Define a backbone without weights; ``ConflictError`` if its name is taken."""
+    if session.scalar(_named(row.name)) is not None:
+        raise ConflictError(f"backbone {row.name!r} exists already")
+    session.add(row)
+    session.flush()
+    log.append(session, "backbone.defined", backbone=row.id, definition=digest_of(row))
+    return row
+
+
+def give_weights(
+    session: Session,
+    blobs: Blobs,
+    row: BackboneRow,
+    blob: StoredBlob,
+    *,
+    event: str,
+    **facts: object,
+) -> None:
+    """Let a backbone have these weights; the log gets the event."""
+    blobs.adopt(session, blob.id)
+    row.blob_id, row.sha256, row.size_bytes = blob.id, blob.sha256, blob.size_bytes
+    stored = {"blob": blob.id, "sha256": blob.sha256, "size_bytes": blob.size_bytes}
+    log.append(session, event, backbone=row.id, **stored, **facts)
 
 
 def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app import log
 from app.backbones import repository
 from app.backbones.tables import BackboneRow
 from app.database.endings import require_live
@@ -63,8 +62,6 @@ class BackboneDefinition:
 
 def define_backbone(session: Session, definition: BackboneDefinition) -> BackboneRow:
     """Create a backbone without weights; ``ConflictError`` if the name is taken."""
-    if repository.find_backbone(session, definition.name) is not None:
-        raise ConflictError(f"backbone {definition.name!r} exists already")
     row = BackboneRow(
         id=new_id("bb"),
         name=definition.name,
@@ -75,10 +72,7 @@ def define_backbone(session: Session, definition: BackboneDefinition) -> Backbon
         features=definition.features,
         source=definition.source,
     )
-    session.add(row)
-    session.flush()
-    log.append(session, "backbone.defined", backbone=row.id, definition=repository.digest_of(row))
-    return row
+    return repository.add(session, row)
 
 
 def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> BackboneRow:
@@ -90,18 +84,7 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     row = repository.backbone_named(session, name, lock=True)
     require_live("backbone", row)
     _require_no_weights(row)
-    blobs.adopt(session, blob.id)
-    row.blob_id = blob.id
-    row.sha256 = blob.sha256
-    row.size_bytes = blob.size_bytes
-    log.append(
-        session,
-        "backbone.uploaded",
-        backbone=row.id,
-        blob=blob.id,
-        sha256=blob.sha256,
-        size_bytes=blob.size_bytes,
-    )
+    repository.give_weights(session, blobs, row, blob, event="backbone.uploaded")
     return row
 
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app import log
 from app.backbones import repository
 from app.backbones.tables import BackboneRow
 from app.database.endings import require_live
@@ -52,8 +51,6 @@ def define(session: Session, asked: WhiteningDefinition) -> BackboneRow:
     dataset = datasets.lock_dataset_named(session, asked.dataset)
     base = repository.backbone_named(session, asked.base, lock=True)
     _require_fit(base, dataset)
-    if repository.find_backbone(session, asked.name) is not None:
-        raise ConflictError(f"backbone {asked.name!r} exists already")
     row = BackboneRow(
         id=new_id("bb"),
         name=asked.name,
@@ -67,10 +64,7 @@ def define(session: Session, asked: WhiteningDefinition) -> BackboneRow:
         public_dataset=dataset.name,
         exponent=float(asked.exponent),
     )
-    session.add(row)
-    session.flush()
-    log.append(session, "backbone.defined", backbone=row.id, definition=repository.digest_of(row))
-    return row
+    return repository.add(session, row)
 
 
 def _require_fit(base: BackboneRow, dataset: DatasetRow) -> None:
@@ -141,17 +135,9 @@ def finish(
     if not _is_waiting(row):
         blobs.doom(session, blob.id)
         return
-    blobs.adopt(session, blob.id)
-    row.blob_id, row.sha256, row.size_bytes = blob.id, blob.sha256, blob.size_bytes
     row.whitening = asdict(used)
-    log.append(
-        session,
-        "backbone.whitened",
-        backbone=row.id,
-        blob=blob.id,
-        sha256=blob.sha256,
-        size_bytes=blob.size_bytes,
-        whitening=row.whitening,
+    repository.give_weights(
+        session, blobs, row, blob, event="backbone.whitened", whitening=row.whitening
     )
 
 
