@@ -1,8 +1,8 @@
 """The sandboxed process that decodes uploaded files: little memory, no secrets, no open files.
 
-Input and output are frames: a length of eight bytes, then that many bytes. A task is two frames:
-its parameters as JSON, then a file. The answer is the file's parts as Arrow record batches, each in
-a frame, then an empty frame, or JSON that describes the error. The process prints nothing.
+Input and output are frames. A task is two: its parameters as JSON, then a file. The answer is the
+file's parts as Arrow record batches, each in a frame, then an empty frame, or JSON that describes
+the error. The process prints nothing.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -19,40 +19,8 @@ from app.datasets.uploads import checked_parts
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.table_schema import RecordSchema, record_schema
+from app.processes.frames import receive, send
 from app.processes.hardening import harden
-
-_LENGTH_BYTES: Final = 8
-
-
-def send(file: IO[bytes], content: bytes | bytearray | pa.Buffer) -> None:
-    """Write a frame."""
-    file.write(len(content).to_bytes(_LENGTH_BYTES, "big"))
-    file.write(content)
-    file.flush()
-
-
-def receive(file: IO[bytes], *, most: int) -> bytearray:
-    """Read a frame of at most ``most`` bytes.
-
-    Raises:
-        EOFError: the input has ended, or the frame is too long.
-    """
-    length = int.from_bytes(_exactly(file, _LENGTH_BYTES), "big")
-    if length > most:
-        raise EOFError
-    return _exactly(file, length)
-
-
-def _exactly(file: IO[bytes], count: int) -> bytearray:
-    content = bytearray(count)
-    with memoryview(content) as view:
-        filled = 0
-        while filled < count:
-            read = file.readinto(view[filled:])  # type: ignore[attr-defined]
-            if not read:
-                raise EOFError
-            filled += read
-    return content
 
 
 def confine(memory_bytes: int) -> None:

@@ -6,7 +6,6 @@ validated again for what Arrow relies on. A process is not reused after a large 
 """
 
 import json
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,12 +14,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from app.datasets.reader import as_order, receive, refuse, send
+from app.datasets.reader import as_order, refuse
 from app.datasets.uploads import Upload, joined, part_schema
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.table_schema import RecordSchema
-from app.processes import confined
+from app.processes.frames import LONGEST_S, FrameProcess, receive, send
 
 READERS: Final = 2
 """How many files are read at once; further ones wait."""
@@ -28,7 +27,6 @@ READERS: Final = 2
 WORKING_BYTES: Final = 512 << 20
 """The memory for reading a file in addition to the file itself."""
 
-LONGEST_S: Final = 300.0
 _FEW_BYTES: Final = 16 << 20
 _PART_OVERHEAD_BYTES: Final = 64 << 20
 
@@ -80,56 +78,39 @@ def readers_of(max_bytes: int) -> Readers:
     return Readers(max_bytes)
 
 
-class _Reader:
+class _Reader(FrameProcess):
     """One reader process; ``is_done`` says whether its output is complete."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.is_done = True
         limits = (max_bytes + WORKING_BYTES, max_bytes + _PART_OVERHEAD_BYTES)
-        self._process = confined.start("app.datasets.reader", *limits, pipe=subprocess.PIPE)
+        super().__init__("app.datasets.reader", *limits)
+        self.is_done = True
 
     @property
     def is_alive(self) -> bool:
         """Whether it is running."""
         return self._process.poll() is None
 
-    def end(self) -> None:
-        """Kill it."""
-        self._process.kill()
-        with suppress(BrokenPipeError):
-            self._process.communicate()
-
     def parts(
         self, content: bytes, order: dict[str, Any], columns: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Yield the parts of a file, which have these columns."""
         self.is_done = False
-        alarm = threading.Timer(LONGEST_S, self._process.kill)
-        alarm.daemon = True
-        alarm.start()
+        most = order["max_bytes"] + _PART_OVERHEAD_BYTES
         try:
-            yield from self._read(content, order, columns)
+            with self.timed():
+                send(self.orders, json.dumps(order).encode())
+                send(self.orders, content)
+                while frame := receive(self.answers, most=most):
+                    if frame[:1] == b"{":
+                        self.is_done = True
+                        refuse(json.loads(frame))
+                    part = pa.ipc.read_record_batch(pa.py_buffer(frame), columns)
+                    part.validate(full=True)
+                    yield part
+            self.is_done = True
         except (EOFError, BrokenPipeError) as error:
             raise PayloadTooLargeError(
                 f"reading the file of {len(content)} bytes took more than {WORKING_BYTES} bytes of "
                 f"additional memory or {LONGEST_S:.0f} s; send it in parts"
             ) from error
-        finally:
-            alarm.cancel()
-
-    def _read(
-        self, content: bytes, order: dict[str, Any], columns: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        orders, answers = self._process.stdin, self._process.stdout
-        if orders is None or answers is None:
-            raise EOFError
-        send(orders, json.dumps(order).encode())
-        send(orders, content)
-        while frame := receive(answers, most=order["max_bytes"] + _PART_OVERHEAD_BYTES):
-            if frame[:1] == b"{":
-                self.is_done = True
-                refuse(json.loads(frame))
-            part = pa.ipc.read_record_batch(pa.py_buffer(frame), columns)
-            part.validate(full=True)
-            yield part
-        self.is_done = True

@@ -18,9 +18,10 @@ from typing import IO, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.datasets.reader import confine, receive, rules_of, send, verdict_of
+from app.datasets.reader import confine, rules_of, verdict_of
 from app.datasets.uploads import ReadingPlan, opened, read_parts, reading_plan
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
+from app.processes.frames import receive, send
 from app.tables.problems import Problems
 
 OUT_OF_MEMORY: Final = 3

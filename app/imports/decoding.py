@@ -6,27 +6,22 @@ Arrow relies on.
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol
 
 import pyarrow as pa
 
-from app.datasets.reader import as_order, receive, refuse, send
+from app.datasets.reader import as_order, refuse
 from app.datasets.uploads import part_schema
 from app.domain.encoding import TableEncoding
 from app.domain.errors import DecodingBrokeOffError, PayloadTooLargeError
 from app.domain.table_schema import RecordSchema
 from app.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES, OUT_OF_MEMORY
-from app.processes import confined
+from app.processes.frames import LONGEST_S, FrameProcess, receive, send
 
 DECODER_BYTES: Final = 1 << 30
 """The memory for decoding a file, whatever its size."""
-
-LONGEST_S: Final = 300.0
-"""How long decoding may take between two frames."""
 
 _LAST_S: Final = 10.0
 """How long a process may take to end after its last answer."""
@@ -45,7 +40,7 @@ class RandomAccess(Protocol):
         """Return exactly ``size`` bytes."""
 
 
-class Decoder:
+class Decoder(FrameProcess):
     """A process that decodes the files of one dataset, one after the other."""
 
     def __init__(
@@ -55,24 +50,11 @@ class Decoder:
         *,
         memory_bytes: int = DECODER_BYTES,
     ) -> None:
-        """Start it.
-
-        ``encoding`` says how the dataset reads plain tables, if it does.
-        """
+        """Start it; ``encoding`` says how the dataset reads plain tables, if it does."""
         self._rules = as_order(schema, encoding)
         self._columns = part_schema(schema)
         self._memory_bytes = memory_bytes
-        self._process = confined.start("app.imports.decoder", memory_bytes, pipe=subprocess.PIPE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        with suppress(BrokenPipeError):
-            self._process.communicate()
+        super().__init__("app.imports.decoder", memory_bytes)
 
     def rows_of(self, file: RandomAccess) -> int:
         """Return how many rows a file has whose columns fit; no row is read."""
@@ -85,16 +67,13 @@ class Decoder:
         yield from self._carry_out(file, start)
 
     def _carry_out(self, file: RandomAccess, start: int | None) -> Iterator[pa.RecordBatch]:
-        orders, answers = self._process.stdin, self._process.stdout
-        if orders is None or answers is None:
-            raise TypeError("the process has no pipes")
         order = {**self._rules, "size": file.size, "start": start}
         try:
-            send(orders, json.dumps(order).encode())
-            while (frame := self._frame(answers))[:1] != b"V":
+            send(self.orders, json.dumps(order).encode())
+            while (frame := self._frame())[:1] != b"V":
                 if frame[:1] == b"R":
                     offset, size = json.loads(frame[1:])
-                    send(orders, _range(file, offset, size))
+                    send(self.orders, _range(file, offset, size))
                     continue
                 part = pa.ipc.read_record_batch(pa.py_buffer(frame)[1:], self._columns)
                 part.validate(full=True)
@@ -122,14 +101,9 @@ class Decoder:
             f"or crashed (status {status})"
         )
 
-    def _frame(self, answers: Any) -> bytearray:  # noqa: ANN401 - a pipe
-        alarm = threading.Timer(LONGEST_S, self._process.kill)
-        alarm.daemon = True
-        alarm.start()
-        try:
-            return receive(answers, most=MOST_PART_BYTES + _OVERHEAD_BYTES)
-        finally:
-            alarm.cancel()
+    def _frame(self) -> bytearray:
+        with self.timed():
+            return receive(self.answers, most=MOST_PART_BYTES + _OVERHEAD_BYTES)
 
 
 def _range(file: RandomAccess, offset: int, size: int) -> bytes:
