@@ -20,18 +20,6 @@ _POOL: Final = pa.system_memory_pool()
 """Arrow's own allocator would keep what a run has freed."""
 
 
-def encode_shard(
-    *,
-    seqs: npt.NDArray[np.int64],
-    labels: npt.NDArray[np.int64],
-    features: npt.NDArray[np.generic],
-) -> bytes:
-    """Return the shard of ``seq``, ``label`` and ``features``, which has shape (n, size)."""
-    values = pa.array(np.ascontiguousarray(features).reshape(-1))
-    listed = pa.FixedSizeListArray.from_arrays(values, features.shape[1])
-    return pack(seqs, pa.table({"label": labels, "features": listed}))
-
-
 def pack(seqs: npt.NDArray[np.int64], rows: pa.Table) -> bytes:
     """Return the shard of these rows and their seqs (n,)."""
     return _serialise(rows.combine_chunks().add_column(0, "seq", pa.array(seqs)))

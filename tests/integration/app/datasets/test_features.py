@@ -12,11 +12,12 @@ from app.backbones import service
 from app.backbones.service import BackboneDefinition
 from app.datasets import features, repository
 from app.datasets.features import FeatureSource
-from app.datasets.shards import decode_shard, encode_shard
+from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S
+from tests.support.shards import encode_shard
 from tests.support.workshop import DATASET, RECORDS, Workshop
 
 WEIGHTS = "5a" * 32

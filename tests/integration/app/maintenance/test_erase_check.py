@@ -14,7 +14,6 @@ from app import log
 from app.backbones import service
 from app.backbones.service import BackboneDefinition
 from app.datasets import features, repository
-from app.datasets.shards import encode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
@@ -27,6 +26,7 @@ from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support.key_keepers import EVERY
 from tests.support.logbook import forging
+from tests.support.shards import encode_shard
 from tests.support.stored import live, pending
 from tests.support.workshop import DATASET, Workshop
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from app.datasets.shards import decode_shard, encode_shard, seqs_of_shard, unpacked, without_rows
+from app.datasets.shards import decode_shard, seqs_of_shard, unpacked, without_rows
 from app.domain.errors import CorruptObjectError
+from tests.support.shards import encode_shard
 
 SEQS = np.arange(1000, 1600, dtype=np.int64)
 LABELS = SEQS % 7

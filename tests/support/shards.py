@@ -1,0 +1,19 @@
+"""Shards of records that a test has as arrays."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from app.datasets.shards import pack
+
+
+def encode_shard(
+    *,
+    seqs: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int64],
+    features: npt.NDArray[np.generic],
+) -> bytes:
+    """Return the shard of ``seq``, ``label`` and ``features``, which has shape (n, size)."""
+    values = pa.array(np.ascontiguousarray(features).reshape(-1))
+    listed = pa.FixedSizeListArray.from_arrays(values, features.shape[1])
+    return pack(seqs, pa.table({"label": labels, "features": listed}))
