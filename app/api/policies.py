@@ -6,7 +6,6 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from app.api.protocol.schemas import Body, described_by
 from app.domain.policy import THIRTY_DAYS_S, Policy
-from app.domain.states import FirstRelease, Serving
 
 # Only documented here; the policy itself checks it, with its own problem type.
 _ABOVE_ZERO: dict[str, JsonValue] = {"exclusiveMinimum": 0}
@@ -38,7 +37,4 @@ class PolicyBody(Body):
 
     def to_policy(self) -> Policy:
         """Return the validated policy."""
-        values = self.model_dump()
-        values["first_release"] = FirstRelease(self.first_release)
-        values["serving"] = Serving(self.serving)
-        return Policy(**values)
+        return Policy.from_json(self.model_dump())

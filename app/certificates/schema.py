@@ -277,19 +277,24 @@ class Software(Section):
     arithmetic: Name | None = None
 
 
-class AsTrained(Section):
-    """The predicate of a version released as it was trained, without noise."""
+class Common(Section):
+    """What predicates of every basis have."""
 
     model: Model
-    basis: Literal[Basis.RELEASED_AS_TRAINED]
     guarantee: dict[str, Any]
     backbone: Backbone | None = None
     base: Base | None = None
-    evaluation: Evaluation
-    previous_certificate: Sha256 | None
     times: Times
     scope: Literal[SCOPE]  # type: ignore[valid-type]
     software: Software
+
+
+class AsTrained(Common):
+    """The predicate of a version released as it was trained, without noise."""
+
+    basis: Literal[Basis.RELEASED_AS_TRAINED]
+    evaluation: Evaluation
+    previous_certificate: Sha256 | None
 
 
 def _only_true(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
@@ -298,21 +303,14 @@ def _only_true(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
     return value
 
 
-class Exclusion(Section):
+class Exclusion(Common):
     """The predicate about records that never influenced the weights."""
 
-    model: Model
     basis: Literal[Basis.EXCLUDED_FROM_TRAINING]
-    guarantee: dict[str, Any]
     assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
-    backbone: Backbone | None = None
-    base: Base | None = None
     trained_anew: Annotated[StrictBool, AfterValidator(_only_true)] | None = None
     forgotten: Excluded
     previous_certificate: Sha256
-    times: Times
-    scope: Literal[SCOPE]  # type: ignore[valid-type]
-    software: Software
 
 
 class MemberSection(Section):
@@ -322,27 +320,20 @@ class MemberSection(Section):
     trained_in: Number
 
 
-class Release(Section):
+class Release(Common):
     """The predicate of a version that a mechanism produced."""
 
-    model: Model
     basis: Literal[Basis.CERTIFIED_RELEASE, Basis.UNLEARNED]
     target: Target
-    guarantee: dict[str, Any]
     mechanism: Mechanism
     members: Annotated[list[MemberSection], Field(min_length=1, max_length=MOST_MEMBERS)] | None = (
         None
     )
     accountant: dict[str, Any]
     assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
-    backbone: Backbone | None = None
-    base: Base | None = None
     forgotten: Forgotten
     evaluation: Evaluation
     previous_certificate: Sha256 | None
-    times: Times
-    scope: Literal[SCOPE]  # type: ignore[valid-type]
-    software: Software
 
 
 Predicate = AsTrained | Exclusion | Release
