@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import ARRAY, ColumnElement, Select, any_, literal, tuple_
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.errors import NotFoundError
 
@@ -18,6 +18,13 @@ def known(found: Found | None, kind: str, name: str) -> Found:
     if found is None:
         raise NotFoundError(kind, name)
     return found
+
+
+def stored(session: Session, row: Found) -> Found:
+    """Write a row, and return it with what the database made of it."""
+    session.flush()
+    session.refresh(row)
+    return row
 
 
 def is_one_of(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:

@@ -24,6 +24,16 @@ from app.database.queries import is_one_of, known
 from app.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
 from app.storage.tables import BlobRow
 
+_PARAMETERS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 1000
+_KEY_BYTES = 32
+# In one text: a row for each would take longer than drawing them.
+_DRAWN = text(
+    "SELECT string_agg(seq::text, ',') FROM (SELECT nextval(CAST(:sequence AS regclass)) AS seq"
+    " FROM generate_series(1, CAST(:count AS integer))) AS drawn"
+)
+T = TypeVar("T")
+
 
 class Stock(NamedTuple):
     """What a dataset's shards are, without reading one: how many rows, and the largest of them."""
@@ -41,17 +51,6 @@ def stock_of(session: Session, dataset_id: str) -> Stock:
         .where(ShardRow.dataset_id == dataset_id)
     )
     return Stock(*(int(found or 0) for found in session.execute(query).one()))
-
-
-_PARAMETERS_AT_ONCE = 10_000
-_ROWS_AT_ONCE = 1000
-_KEY_BYTES = 32
-# In one text: a row for each would take longer than drawing them.
-_DRAWN = text(
-    "SELECT string_agg(seq::text, ',') FROM (SELECT nextval(CAST(:sequence AS regclass)) AS seq"
-    " FROM generate_series(1, CAST(:count AS integer))) AS drawn"
-)
-T = TypeVar("T")
 
 
 def dataset_named(session: Session, name: str) -> DatasetRow:

@@ -37,6 +37,9 @@ class ObligationState(StrEnum):
     CANCELLED = "cancelled"
 
 
+UNMET_OBLIGATION_STATES = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
+
+
 class Basis(StrEnum):
     """Why an obligation ended, or why a certificate was issued."""
 

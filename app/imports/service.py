@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from app import log
 from app.database.endings import require_live
 from app.database.leases import in_future
+from app.database.queries import stored
 from app.datasets import repository as datasets
 from app.datasets.service import PushResult
 from app.domain.errors import ConflictError, FileProblem, LeaseLostError
@@ -55,8 +56,7 @@ def request(session: Session, *, dataset: str, url: str, prefixes: Sequence[str]
     require_live("dataset", owner)
     row = ImportRow(id=new_id("imp"), dataset_id=owner.id, url=place.url, state=ImportState.QUEUED)
     session.add(row)
-    session.flush()
-    session.refresh(row)
+    stored(session, row)
     log.append(
         session,
         "import.queued",
@@ -83,9 +83,7 @@ def lease(session: Session, import_id: str, *, lease_s: float) -> ImportRow | No
     row.lease_expires_at = in_future(lease_s)
     row.started_at = func.coalesce(row.started_at, func.clock_timestamp())
     _record(session, row, attempt=row.attempt)
-    session.flush()
-    session.refresh(row)
-    return row
+    return stored(session, row)
 
 
 def holder(session: Session, import_id: str, fencing_token: int) -> ImportRow:
@@ -187,9 +185,7 @@ def cancel(session: Session, dataset: str, import_id: str) -> ImportRow:
     if row.state not in ACTIVE_IMPORT_STATES:
         raise ConflictError(f"the import is {row.state}; it can no longer be cancelled")
     _end(session, row, ImportState.CANCELLED)
-    session.flush()
-    session.refresh(row)
-    return row
+    return stored(session, row)
 
 
 def retry(session: Session, dataset: str, import_id: str, *, prefixes: Sequence[str]) -> ImportRow:
@@ -203,9 +199,7 @@ def retry(session: Session, dataset: str, import_id: str, *, prefixes: Sequence[
     row.attempt = 0
     row.failure_reason = row.problems = row.finished_at = None
     _requeue(session, row)
-    session.flush()
-    session.refresh(row)
-    return row
+    return stored(session, row)
 
 
 def end_all(session: Session, dataset_id: str, *, reason: str) -> None:

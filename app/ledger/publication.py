@@ -151,9 +151,8 @@ def publish(
     model.tracking = _tracking(run, model, result.phase)
     model.trained_through = version.trained_through
     model.trained_after_epoch = version.trained_after_epoch
-    if model.imported_blob_id is not None:
-        blobs.doom(session, model.imported_blob_id)
-        model.imported_blob_id = None
+    blobs.doom(session, model.imported_blob_id)
+    model.imported_blob_id = None
     run.state = RunState.PUBLISHED
     run.finished_at = func.clock_timestamp()
     run.phase = run.step = run.total_steps = None

@@ -11,13 +11,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.datasets.tables import RecordRow
-from app.domain.states import ObligationState, RunKind
+from app.domain.states import UNMET_OBLIGATION_STATES, ObligationState, RunKind
 from app.ledger import obligations, repository
 from app.ledger.tables import ForgottenRecordRow, ObligationRow, RunRow
 from app.registry.membership import Membership, membership_at, membership_of
 from app.registry.tables import ModelRow
-
-_UNMET = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
 
 
 def membership_of_run(model: ModelRow, run: RunRow) -> Membership | None:
@@ -47,14 +45,14 @@ def unconcerned(
 
     The model is locked; a lineage whose membership is None has learned from no record.
     """
-    unmet = repository.obligations_of_model(session, model_id, _UNMET)
+    unmet = repository.obligations_of_model(session, model_id, UNMET_OBLIGATION_STATES)
     if not unmet or membership is None:
         return unmet
     query = (
         select(ForgottenRecordRow.request_id, RecordRow)
         .join(RecordRow, RecordRow.seq == ForgottenRecordRow.record_seq)
         .join(ObligationRow, ObligationRow.request_id == ForgottenRecordRow.request_id)
-        .where(ObligationRow.model_id == model_id, ObligationRow.state.in_(_UNMET))
+        .where(ObligationRow.model_id == model_id, ObligationRow.state.in_(UNMET_OBLIGATION_STATES))
         .execution_options(populate_existing=True)
     )
     concerned = {

@@ -22,8 +22,7 @@ def retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) 
     version.retired_at = func.clock_timestamp()
     version.reason = reason
     blobs.doom(session, version.blob_id)
-    if version.statistics_blob_id is not None:
-        blobs.doom(session, version.statistics_blob_id)
+    blobs.doom(session, version.statistics_blob_id)
     log.append(session, "version.retired", version=version.id)
 
 
@@ -36,8 +35,7 @@ def withdraw(session: Session, blobs: Blobs, model: ModelRow, *, reason: str) ->
     head = registry.head_version(session, model)
     if head is not None:
         retire(session, blobs, head, reason=reason)
-    if model.imported_blob_id is not None:
-        blobs.doom(session, model.imported_blob_id)
+    blobs.doom(session, model.imported_blob_id)
     model.head_version_id = model.imported_blob_id = model.tracking = None
     model.trained_through = model.trained_after_epoch = None
     publishing.wake(session, model.id)

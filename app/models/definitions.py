@@ -241,8 +241,7 @@ def import_weights(
         datasets.lock_dataset(session, model.dataset_id)
         model = registry.model_named(session, name, lock=True)
         _require_awaits_weights(session, model)
-        if model.imported_blob_id is not None:
-            blobs.doom(session, model.imported_blob_id)
+        blobs.doom(session, model.imported_blob_id)
         blobs.adopt(session, blob.id)
         model.imported_blob_id = blob.id
         _count_all(session, model)

@@ -125,8 +125,7 @@ def delete_backbone(session: Session, blobs: Blobs, name: str) -> None:
 def _end_backbone(session: Session, blobs: Blobs, backbone: BackboneRow) -> None:
     _require_unused(session, f"backbone {backbone.name!r}", backbone=backbone.name)
     features.give_up(session, blobs, backbone_id=backbone.id)
-    if backbone.blob_id is not None:
-        blobs.doom(session, backbone.blob_id)
+    blobs.doom(session, backbone.blob_id)
 
 
 def _without_run(session: Session, name: str, *, reason: str) -> ModelRow:

@@ -5,12 +5,10 @@ from sqlalchemy.orm import Session
 from app.database.endings import archived_on
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
-from app.domain.states import ObligationState, Serving, VersionState
+from app.domain.states import UNMET_OBLIGATION_STATES, Serving, VersionState
 from app.ledger import repository
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
-
-_UNMET = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
 
 
 def current_version(session: Session, model: ModelRow) -> VersionRow:
@@ -64,4 +62,4 @@ def _gone(model: ModelRow, version: VersionRow) -> GoneError:
 def _is_withdrawn(session: Session, model: ModelRow) -> bool:
     if Policy.from_json(model.policy).serving is not Serving.WITHDRAW_ON_REQUEST:
         return False
-    return bool(repository.obligations_of_model(session, model.id, _UNMET))
+    return bool(repository.obligations_of_model(session, model.id, UNMET_OBLIGATION_STATES))

@@ -96,15 +96,12 @@ class MlflowServer:
 
     def registered_model(self, name: str) -> RegisteredModel | None:
         """Return a registered model, or None."""
-        try:
+        with _unless(_MISSING):
             found = self._call("GET", "registered-models/get", params={"name": name})
-        except _RefusedError as error:
-            if error.code == _MISSING:
-                return None
-            raise
-        model = found["registered_model"]
-        aliases = {each["alias"]: str(each["version"]) for each in model.get("aliases", [])}
-        return RegisteredModel(_tags(model), aliases)
+            model = found["registered_model"]
+            aliases = {each["alias"]: str(each["version"]) for each in model.get("aliases", [])}
+            return RegisteredModel(_tags(model), aliases)
+        return None
 
     def create_registered_model(self, name: str, tags: Mapping[str, str]) -> None:
         """Make a registered model, which may not exist yet."""
@@ -184,14 +181,11 @@ class MlflowServer:
         return _folder(self._call("POST", "runs/create", json=body)["run"])
 
     def _experiment(self, name: str) -> str | None:
-        try:
+        with _unless(_MISSING):
             params = {"experiment_name": name}
             found = self._call("GET", "experiments/get-by-name", params=params)
-        except _RefusedError as error:
-            if error.code == _MISSING:
-                return None
-            raise
-        return str(found["experiment"]["experiment_id"])
+            return str(found["experiment"]["experiment_id"])
+        return None
 
     def files(self, path: str) -> dict[str, int | None]:
         """Return the names in a folder of artifacts: files with their sizes, folders with None."""

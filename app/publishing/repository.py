@@ -24,13 +24,7 @@ def want(session: Session, model: ModelRow, target: str) -> PlacementRow:
         row = PlacementRow(id=new_id("place"), model_id=model.id, target=target, is_wanted=False)
         session.add(row)
         session.flush()
-    if not row.is_wanted:
-        row.is_wanted = True
-        _log_wish(session, row)
-    session.flush()
-    _wake(session, PlacementRow.id == row.id)
-    session.refresh(row)
-    return row
+    return _ask(session, row, is_wanted=True)
 
 
 def unwant(session: Session, model: ModelRow, target: str) -> PlacementRow:
@@ -40,9 +34,14 @@ def unwant(session: Session, model: ModelRow, target: str) -> PlacementRow:
         NotFoundError: nothing of it was ever asked for there.
     """
     row = known(_find(session, model, target), "target of the model", target)
-    if row.is_wanted:
-        row.is_wanted = False
-        _log_wish(session, row)
+    return _ask(session, row, is_wanted=False)
+
+
+def _ask(session: Session, row: PlacementRow, *, is_wanted: bool) -> PlacementRow:
+    if row.is_wanted != is_wanted:
+        row.is_wanted = is_wanted
+        kind = "placement.wanted" if is_wanted else "placement.unwanted"
+        log.append(session, kind, placement=row.id, model=row.model_id, target=row.target)
     session.flush()
     _wake(session, PlacementRow.id == row.id)
     session.refresh(row)
@@ -72,11 +71,6 @@ def _wake(session: Session, which: ColumnElement[bool]) -> None:
         )
         .execution_options(synchronize_session=False)
     )
-
-
-def _log_wish(session: Session, row: PlacementRow) -> None:
-    kind = "placement.wanted" if row.is_wanted else "placement.unwanted"
-    log.append(session, kind, placement=row.id, model=row.model_id, target=row.target)
 
 
 def _find(session: Session, model: ModelRow, target: str) -> PlacementRow | None:

@@ -181,9 +181,10 @@ class Blobs:
             raise GoneError(f"the stored object is {row.state}; it must be written again")
         row.state = BlobState.LIVE
 
-    def doom(self, session: Session, blob_id: str) -> None:
-        """Give a blob up within the caller's transaction; ``sweep`` shreds it afterwards."""
-        session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
+    def doom(self, session: Session, blob_id: str | None) -> None:
+        """Give a blob up, if there is one, in the caller's transaction; a ``sweep`` shreds it."""
+        if blob_id is not None:
+            session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
 
     def open_range(self, blob_id: str, start: int, stop: int) -> BlobRange:
         """Read bytes ``start`` up to, not including, ``stop``, in chunks of bounded size.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.domain.states import ObligationState
+from app.domain.states import UNMET_OBLIGATION_STATES
 from app.ledger.tables import ObligationRow
 from app.registry.tables import ModelRow
 
@@ -17,7 +17,8 @@ def model_names(session: Session) -> Sequence[str]:
 
 def owed_by_model(session: Session) -> Mapping[str, int]:
     """Return the number of each model's unmet obligations, by model id."""
-    unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
-    query = select(ObligationRow.model_id, func.count()).where(ObligationRow.state.in_(unmet))
+    query = select(ObligationRow.model_id, func.count()).where(
+        ObligationRow.state.in_(UNMET_OBLIGATION_STATES)
+    )
     rows = session.execute(query.group_by(ObligationRow.model_id))
     return {row[0]: row[1] for row in rows}

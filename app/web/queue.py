@@ -8,7 +8,7 @@ from redis import RedisError
 from sqlalchemy import func, select
 
 from app.api.protocol.access import ServicesOf
-from app.domain.states import ObligationState, RequestState, RunState
+from app.domain.states import UNMET_OBLIGATION_STATES, ObligationState, RequestState, RunState
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import OutboxRow
 from app.ledger.views import request_views, run_views
@@ -23,7 +23,6 @@ from app.web.sessions import Sessions
 router = pages.router()
 
 _MOST = 200
-_UNMET = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def reasons_of(
     """
     if line.state == RequestState.CERTIFIED:
         return ("certified; the stored records are erased next",)
-    owed = [each for each in line.obligations if each.state in _UNMET]
+    owed = [each for each in line.obligations if each.state in UNMET_OBLIGATION_STATES]
     return tuple(f"{each.model}: {_reason(each, runs.get(each.model), idle=idle)}" for each in owed)
 
 
