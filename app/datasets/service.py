@@ -146,7 +146,7 @@ def give_up_records(session: Session, blobs: Blobs, dataset: DatasetRow) -> None
 
 @dataclass(frozen=True)
 class Records:
-    """Pushes and erases records."""
+    """Pushes and erases records; ``learned_through`` tells up to which one a model has read."""
 
     database: Database
     blobs: Blobs
