@@ -144,7 +144,7 @@ def give_up_records(session: Session, blobs: Blobs, dataset: DatasetRow) -> None
     session.flush()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Records:
     """Pushes and erases records; ``learned_through`` tells up to which one a model has read."""
 
