@@ -135,10 +135,9 @@ def finish(
     if not _is_waiting(row):
         blobs.doom(session, blob.id)
         return
-    row.whitening = asdict(used)
-    repository.give_weights(
-        session, blobs, row, blob, event="backbone.whitened", whitening=row.whitening
-    )
+    facts = asdict(used)
+    repository.give_weights(session, blobs, row, blob, event="backbone.whitened", whitening=facts)
+    row.whitening = facts  # not before the weights: it comes with them
 
 
 def _is_waiting(row: BackboneRow) -> bool:
