@@ -187,6 +187,8 @@ def test_members_with_what_they_are_measured_on_are_held_or_refused_before_a_rec
     said = str(caught.value)
     assert f"may use {in_words(small)}: define a model with more members" in said
     assert "records to evaluate on" in said
+    weights = in_words(whole.of_member(0, measured=0).parts["weights"])
+    assert f"(weights {weights}, " in said  # of all members, which the run measures together
     assert is_permanent(caught.value)
     workshop.give_up(Held(workshop.active_run(), token=1), permanent=False)
     with confined(workshop.services, enough) as larger:

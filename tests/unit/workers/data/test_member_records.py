@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.domain.errors import GoneError
+from app.domain.errors import GoneError, RunFailedError
 from workers.data.forms import FeatureForm
-from workers.data.member_records import MemberRecords
+from workers.data.member_records import MemberRecords, member_records
+from workers.data.memory import Needs
 from workers.data.part import Part
 from workers.tasks.task import INPUTS, TARGET
 
@@ -45,3 +46,24 @@ def test_a_member_is_not_trained_on_what_is_left_of_its_records():
     with pytest.raises(GoneError, match="not in its shard any more"):
         found.of(0)
     assert seen(found.of(2)) == [2, 3]
+
+
+class Counting:
+    """A footprint in which a record takes a byte."""
+
+    record_bytes = 1
+
+    def of_member(self, rows, *, measured):
+        return Needs({"records": rows, "records to evaluate on": measured})
+
+
+def test_the_largest_member_has_to_fit_beside_what_is_measured():
+    def held(allowed):
+        return member_records(
+            None, "d", FeatureForm(shape=(3,)), SEQS, Counting(), None,
+            allowed=allowed, check=lambda: None, measured=2,
+        )  # fmt: skip
+
+    assert held(5).seqs.keys() == SEQS.keys()
+    with pytest.raises(RunFailedError, match="a member of the ensemble has its records in memory"):
+        held(4)
