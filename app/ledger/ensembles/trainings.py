@@ -36,12 +36,23 @@ class HeldMember:
 
 
 def begin(session: Session, run_id: str, fencing_token: int, members: Collection[int]) -> None:
-    """Note which members an attempt has to train, and ask other workers for help with several."""
+    """Note which members an attempt has to train, and ask other workers for help with several.
+
+    An attempt may begin again, on fewer records. Its tokens go on, so that what a worker holds from
+    before is not taken for what another one holds now.
+    """
     holder(session, run_id, fencing_token)
-    session.execute(delete(MemberTrainingRow).where(MemberTrainingRow.run_id == run_id))
+    mine = MemberTrainingRow.run_id == run_id
+    before = session.scalars(
+        delete(MemberTrainingRow).where(mine).returning(MemberTrainingRow.fencing_token)
+    ).all()
     session.add_all(
         MemberTrainingRow(
-            run_id=run_id, run_token=fencing_token, member=member, state=MemberState.WAITING
+            run_id=run_id,
+            run_token=fencing_token,
+            member=member,
+            state=MemberState.WAITING,
+            fencing_token=max(before, default=0),
         )
         for member in members
     )

@@ -262,6 +262,33 @@ def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
         trainings.heartbeat(session, new, lease_s=30.0)
 
 
+def test_a_helper_from_before_an_attempt_began_again_hands_nothing_over(workshop):
+    """Its member may have read a record that was forgotten until the attempt chose its records."""
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    held = workshop.lease()
+    workshop.begin(held)
+
+    def begun_and_taken(lease_s):
+        with workshop.transaction() as session:
+            trainings.begin(session, held.run_id, held.token, range(MEMBERS))
+        with workshop.transaction() as session:
+            return trainings.HeldMember.of(trainings.take(session, held.run_id, lease_s=lease_s))
+
+    stale, own = begun_and_taken(30.0), begun_and_taken(None)
+    assert stale.member == own.member
+    with workshop.transaction() as session:
+        trainings.finish(session, own, None)
+    for late in (
+        lambda session: trainings.finish(session, stale, "blob"),
+        lambda session: trainings.heartbeat(session, stale, lease_s=30.0),
+    ):
+        with pytest.raises(LeaseLostError), workshop.transaction() as session:
+            late(session)
+    with workshop.transaction() as session:
+        rows = trainings.all_of(session, held.run_id)
+        assert {row.blob_id for row in rows} == {None}
+
+
 def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
     held = workshop.lease()
