@@ -174,8 +174,8 @@ class _Loading:
     def _by_member(self, shards: Sequence[str]) -> RunData:
         """Return an ensemble's records: what it is measured on, and what reads each member's.
 
-        Other workers are asked for help before the records are read. All shards are read once here:
-        a record that cannot be encoded fails the run.
+        Other workers are asked for help before the records are read, unless this stores what they
+        have to read. All shards are read once here: a record that cannot be encoded fails the run.
 
         Raises:
             RunFailedError: the run needs more memory than it may use.
@@ -195,9 +195,14 @@ class _Loading:
             check=check,
             measured=sum(map(len, groups)),
         )
-        outlast_outages(check, partial(self._ask_for_help, selection.members))
+        ask = partial(outlast_outages, check, partial(self._ask_for_help, members.seqs))
+        stores = self.readers.first is not self.readers.again  # features, which others must find
+        if not stores:
+            ask()
         measured = [Selected(group, model.form) for group in groups]
         members.read(self._parts(shards, measured))
+        if stores:
+            ask()
         held_out, forgotten = (each.examples() for each in measured)
         return RunData(
             retain=Selected(ascending(()), model.form).examples(),
