@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import torch
 
 _NUMBERS_AT_ONCE: Final = 1 << 18
-# Bounds what rounding of a Gram matrix in float64 hides of a norm, for up to 2^22 columns.
-_GRAM_ROUNDING: Final = 2.0**-30
+# Twice the unit of float64: times the terms that are added up, what rounding hides of a norm.
+_ROUNDING: Final = 2.0**-52
 
 
 class Contribution(Protocol):
@@ -89,10 +89,12 @@ class Product:
         """Return the squared norms, with several places a little more than that."""
         if self.inputs.shape[1] == 1:
             return self._per_place.square().squeeze(1)
+        (places, columns), lines = self.inputs.shape[1:], self.outputs.shape[2]
         inputs, outputs = self._grams
         most = self._per_place.sum(dim=1).square_()
         found: torch.Tensor = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1))
-        return found.clamp_(min=0.0).add_(most, alpha=_GRAM_ROUNDING)
+        terms = places**2 + columns + lines
+        return found.clamp_(min=0.0).add_(most, alpha=terms * _ROUNDING)
 
     def spread(self) -> torch.Tensor | None:
         """Return places times the norms' sum over places."""

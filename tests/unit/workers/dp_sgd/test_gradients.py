@@ -258,6 +258,19 @@ def test_a_record_whose_places_cancel_is_scaled_down_so_far_that_rounding_stays_
     assert float(scale * norms_of([cancelling])) <= 1.0
 
 
+@pytest.mark.parametrize(("places", "columns"), [(2, 8), (3000, 1), (3, 1 << 22)])
+def test_a_norm_is_never_below_what_rounding_could_hide_of_it(places, columns):
+    """Sums of N terms are off by up to N 2^-53 times those of their sizes, in some order."""
+    inputs = torch.ones(1, places, columns, dtype=torch.float64)
+    outputs = torch.ones(1, places, 1, dtype=torch.float64)
+    outputs[:, 1::2] *= -1
+    product = Product(inputs, outputs)
+    exact = (places % 2) * columns
+    sizes = places**2 * columns  # (sum of |g||a|)^2
+    hidden = (places**2 + columns + 1) * 2.0**-53 * sizes
+    assert float(product.squared_norms()) >= exact + hidden
+
+
 @pytest.mark.parametrize("name", ["vectors", "convolution", "sequence, few places", "tied"])
 def test_one_record_adds_at_most_the_clip(name):
     torch.manual_seed(0)
