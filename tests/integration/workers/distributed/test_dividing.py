@@ -148,7 +148,7 @@ def unlearned(team, rule, seed=None):
     return whole(network), run.steps, dict(noise.drawn), team.counted(noise)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_on_several_devices_is_that_on_one(devices, name):
     values, losses, steps = trained(ALONE, RECIPES[name])
