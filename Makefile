@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Most tests wait for processes and timers, so more of them run at once than there are cores.
-TESTS_AT_ONCE ?= 3
+TESTS_AT_ONCE ?= 4
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --numprocesses
 
 .PHONY: api-reference definitions demo docs problems settings test test-unit test-gpu test-guides test-slow storm lint serve clean install lock

@@ -159,7 +159,7 @@ def test_training_on_several_devices_is_that_on_one(devices, name):
         np.testing.assert_allclose(other_losses, losses, rtol=1e-3)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(rules()))
 def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(devices, name):
     rule = rules()[name]
@@ -222,6 +222,7 @@ def uneven(team, micro_batches):
     ]
 
 
+@pytest.mark.slow  # it starts processes
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_rows_are_divided_and_none_is_alone_or_lost(micro_batches):
     whole = uneven(ALONE, 1)
@@ -243,6 +244,7 @@ def normed(team):
     return team.norm(0.1 + team.leads), team.count(2), nan
 
 
+@pytest.mark.slow  # it starts processes
 def test_every_process_gets_the_very_same_norm():
     results = together(normed, devices=3)
     assert len({norm for norm, _, _ in results}) == 1
@@ -258,12 +260,13 @@ def dying(team: Team, how):
     return team.norm(1.0)
 
 
+@pytest.mark.slow  # it starts processes
 def test_a_process_that_is_killed_ends_all(tmp_path):
     with pytest.raises(ProcessLostError, match=r"process (1 )?of this run ended"):
         launched(dying, "killed", devices=2, folder=tmp_path)
 
 
-@pytest.mark.slow  # it starts three processes
+@pytest.mark.slow  # it starts processes
 def test_the_reason_of_the_process_that_failed_is_told(tmp_path):
     with pytest.raises(RunFailedError, match="its own reason"):
         launched(dying, "failed", devices=3, folder=tmp_path)

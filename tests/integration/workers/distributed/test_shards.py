@@ -26,6 +26,8 @@ RECORDS, HELD_OUT = 60, 20
 FORM = FeatureForm(shape=(8, 8))
 RECIPE = TrainingRecipe(learning_rate=0.2, momentum=0.9, batch_size=20, micro_batches=2)
 
+pytestmark = pytest.mark.slow  # it starts processes
+
 
 class Attention(nn.Module):
     def __init__(self):
@@ -170,7 +172,7 @@ def of_one():
     return learned(ALONE)
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [2, 3])
 def test_every_layer_divided_by_itself_learns_the_same(devices, of_one):
     results = together(learned, devices=devices)
     for name, (tensors, whole, size, steps) in of_one.items():
