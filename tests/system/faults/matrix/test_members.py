@@ -41,7 +41,7 @@ TRIES = 10
 @pytest.fixture(scope="module")
 def crowd():
     """People of this dataset alone: those of other cases may be forgotten by now."""
-    return People.invent(900)
+    return People.invent(1797)
 
 
 @pytest.fixture(scope="module")
