@@ -80,21 +80,25 @@ def fail_obligations(session: Session, run: RunRow, reason: str) -> None:
     owed = repository.obligations_of_run(session, run.id)
     if run.forget_epoch is None:
         owed = repository.obligations_of_model(session, run.model_id, (ObligationState.OPEN,))
-    with _unsettled(session, owed) as (_, unmet):
-        for obligation in unmet:
-            obligation.run_id, obligation.failure_reason = run.id, reason
-            enter(session, obligation, ObligationState.FAILED)
+    end_unmet(session, owed, ObligationState.FAILED, reason, run=run)
 
 
 def end_unmet(
-    session: Session, obligations: Collection[ObligationRow], state: ObligationState, reason: str
+    session: Session,
+    obligations: Collection[ObligationRow],
+    state: ObligationState,
+    reason: str,
+    *,
+    run: RunRow | None = None,
 ) -> None:
     """End obligations without a certificate; the reason reaches their requests.
 
-    They have failed, or are cancelled because no weights that have to forget exist any more.
+    They have failed, as a ``run`` did, or are cancelled because no weights that have to forget
+    exist any more.
     """
     with _unsettled(session, obligations) as (_, unmet):
         for obligation in unmet:
+            obligation.run_id = obligation.run_id if run is None else run.id
             obligation.failure_reason = reason
             enter(session, obligation, state)
 

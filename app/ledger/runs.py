@@ -18,10 +18,7 @@ from app.domain.states import (
     WeightsSource,
 )
 from app.ledger import outbox, repository
-from app.ledger.obligations import (
-    fail_obligations,
-    reopen_obligations,
-)
+from app.ledger.obligations import fail_obligations, reopen_obligations
 from app.ledger.tables import MemberTrainingRow, RunRow
 from app.ledger.training import drop_attempt
 from app.planning.planner import make_plan

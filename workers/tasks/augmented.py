@@ -16,8 +16,8 @@ from workers.tasks.task import INPUTS, Batch
 def draw_afresh() -> None:
     """Start the process's generators, of dropout and random variants, at seeds from the system.
 
-    What is drawn says then nothing of what was trained before, and nobody knows which numbers a
-    row of a batch gets: in DP-SGD that depends on who else is in the sample.
+    So what is drawn says nothing about earlier trainings, and the numbers that a row of a batch
+    gets cannot be predicted: in DP-SGD they depend on which other records are in the sample.
     """
     torch.manual_seed(int.from_bytes(os.urandom(8)))
     random.seed()

@@ -171,14 +171,8 @@ class AtOnce:
             return None
         if head.state != VersionState.CERTIFIED or standing.run is not None:
             return None
-        policy, tracking = _terms(model)
-        if not may_cover(tracking, policy):
-            return None
-        unmet = repository.obligations_of_model(session, model.id, _UNMET, limit=_MOST_UNMET + 1)
-        if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
-            return None
         try:
-            return self._more(session, model, head, through_epoch, excluded, unmet, now)
+            return self._more(session, model, head, through_epoch, excluded, now)
         except ExpungeError as error:
             _warn(model, error)
             return None
@@ -190,11 +184,15 @@ class AtOnce:
         head: VersionRow,
         through_epoch: int,
         excluded: Sequence[Sequence[str]],
-        unmet: Sequence[ObligationRow],
         now: datetime,
     ) -> Covering | None:
-        previous, stated = _newest(session, head)
         policy, tracking = _terms(model)
+        if not may_cover(tracking, policy):
+            return None
+        unmet = repository.obligations_of_model(session, model.id, _UNMET, limit=_MOST_UNMET + 1)
+        if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
+            return None
+        previous, stated = _newest(session, head)
         present = certifying.present_of(tracking, head, stated)
         found = coverage(present, policy, self._forgotten_since(session, model, head, tracking))
         if not isinstance(found, Covered):
