@@ -36,7 +36,7 @@ class Quote:
     guarantee: Guarantee
     certifying_gradients: float
     gradient_computations: float
-    noise_per_coordinate: float
+    noise_per_coordinate: float = 0.0
     surviving_information_bits: float | None = None
     capacity: int | None = None
     settings: Mapping[str, float] = field(default_factory=dict)

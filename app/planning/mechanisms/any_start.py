@@ -64,11 +64,9 @@ class AnyStart(Mechanism):
         bits: float | None = None
         if isinstance(guarantee, GaussianGuarantee):
             bits = guarantee.surviving_information_bits()
-        return Quote(
-            mechanism=self.name,
-            parameters=self.parameters(),
-            guarantee=guarantee,
-            certifying_gradients=steps * shape.batch_size,
+        return self.quoted(
+            guarantee,
+            steps * shape.batch_size,
             gradient_computations=budget_steps * shape.batch_size,
             noise_per_coordinate=math.sqrt(variance),
             surviving_information_bits=bits,

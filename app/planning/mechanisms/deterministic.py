@@ -35,13 +35,5 @@ class Deterministic(Mechanism):
 
     def offer(self, gradients: float) -> Quote:
         """Return the quote of a run that takes so many gradients."""
-        return Quote(
-            mechanism=self.name,
-            parameters=self.parameters(),
-            guarantee=self.account(),
-            certifying_gradients=gradients,
-            gradient_computations=gradients,
-            noise_per_coordinate=0.0,
-            surviving_information_bits=0.0,
-            training=TrainingKind.EXACT,
-        )
+        more = {"surviving_information_bits": 0.0, "training": TrainingKind.EXACT}
+        return self.quoted(self.account(), gradients, **more)

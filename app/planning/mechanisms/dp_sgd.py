@@ -76,13 +76,9 @@ class DpSgd(Mechanism):
                 )
             raise PlanError(f"the group budget is spent: {trained.forgotten} records are forgotten")
         gradients = 0.0 if shape.dp_training else _gradients(trained, shape)
-        return Quote(
-            mechanism=cls.name,
-            parameters=chosen.parameters(),
-            guarantee=guarantee,
-            certifying_gradients=gradients,
-            gradient_computations=gradients,
-            noise_per_coordinate=0.0,
+        return chosen.quoted(
+            guarantee,
+            gradients,
             settings=_settings(policy, trained, shape),
             training=TrainingKind.PRIVATE,
         )

@@ -139,6 +139,16 @@ class Mechanism(ABC):
         """
         raise NotImplementedError
 
+    def quoted(self, guarantee: Guarantee, gradients: float, **more: Any) -> Quote:  # noqa: ANN401
+        """Return the quote of a run that takes so many gradients; ``more`` are a quote's fields."""
+        return Quote(
+            mechanism=self.name,
+            parameters=self.parameters(),
+            guarantee=guarantee,
+            certifying_gradients=gradients,
+            **({"gradient_computations": gradients} | more),
+        )
+
     def taken(self, plan: Plan, steps: int) -> Self:  # noqa: ARG002
         """Return the parameters of a run that took ``steps`` steps, whatever was planned."""
         return self

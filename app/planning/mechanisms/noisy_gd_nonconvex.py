@@ -95,12 +95,9 @@ class NoisyGdNonconvex(Descending):
         if not guarantee.meets(**policy.target):
             raise PlanError("its training does not meet this target: train the model again")
         parameters = self.parameters()
-        return Quote(
-            mechanism=self.name,
-            parameters=parameters,
-            guarantee=guarantee,
-            certifying_gradients=gradients,
-            gradient_computations=gradients,
+        return self.quoted(
+            guarantee,
+            gradients,
             noise_per_coordinate=self.start_std,
             settings={
                 **{name: parameters[name] for name in (*_CONSTANTS, "request_size")},

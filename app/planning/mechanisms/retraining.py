@@ -66,15 +66,7 @@ class Retraining(Mechanism):
     @classmethod
     def offer(cls, gradients: float) -> Quote:
         """Return the quote of a training that takes so many gradients."""
-        return Quote(
-            mechanism=cls.name,
-            parameters={},
-            guarantee=cls().account(),
-            certifying_gradients=gradients,
-            gradient_computations=gradients,
-            noise_per_coordinate=0.0,
-            surviving_information_bits=0.0,
-        )
+        return cls().quoted(cls().account(), gradients, surviving_information_bits=0.0)
 
     def account(self) -> ExactGuarantee:
         """Return (0, 0)."""

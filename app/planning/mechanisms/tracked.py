@@ -179,12 +179,9 @@ class Tracked(mechanism.Descending):
             .after_release(noise_std=release_noise_std)
         )
         noise = {"noise_std": noise_std, "release_noise_std": release_noise_std}
-        return Quote(
-            mechanism=cls.name,
-            parameters=cls(history=after).parameters(),
-            guarantee=accountant.guarantee(steps=steps, **noise),
-            certifying_gradients=gradients,
-            gradient_computations=gradients,
+        return cls(history=after).quoted(
+            accountant.guarantee(steps=steps, **noise),
+            gradients,
             noise_per_coordinate=after.noise_std(),
             settings=lineage.settings | {"steps": steps} | noise,
             training=TrainingKind.DESCENT,
