@@ -23,8 +23,7 @@ from app.domain.errors import SealedStateError
 from app.logs import describe
 from workers.noise import box_muller
 from workers.noise.box_muller import Gaussians
-from workers.noise.key_stream import AesKeyStream, KeyStream, fresh_key
-from workers.noise.key_stream_ahead import AheadKeyStream
+from workers.noise.key_stream import AesKeyStream, CopiedKeyStream, KeyStream, fresh_key
 
 _log = logging.getLogger("expunge.worker")
 # A MiB of words, numbers and positions fits a core's cache, and calls cost little beside the work
@@ -119,7 +118,7 @@ def _stream_on(device: torch.device) -> KeyStream:
         stream: KeyStream = module.DeviceKeyStream(fresh_key(), device)
     except Exception as error:  # noqa: BLE001 - no Triton, C compiler or cache, or another device
         _log.warning("noise is made on the CPU and copied: %s", describe(error))
-        return AheadKeyStream(AesKeyStream(fresh_key()), device)
+        return CopiedKeyStream(AesKeyStream(fresh_key()))
     return stream
 
 

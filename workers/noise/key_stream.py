@@ -1,7 +1,7 @@
 """Unpredictable random words: the AES-256-CTR key stream under a key from the OS.
 
 Noise is made from a ``KeyStream`` on any device. Where a device cannot compute one for itself
-(``device_key_stream``), this one is computed ahead and copied (``key_stream_ahead``).
+(``device_key_stream``), this one is copied there.
 """
 
 import os
@@ -15,6 +15,7 @@ from app.domain.errors import SealedStateError
 KEY_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 17  # encrypted at a time; other threads run in between
 _BYTES_OF_A_KEY: Final = 1 << 35  # GCM ends at 2^36 - 32
+_BLOCK_WORDS: Final = 1 << 20
 
 
 class KeyStream(Protocol):
@@ -88,3 +89,35 @@ class AesKeyStream:
         self._cipher = Cipher(algorithms.AES256(key), modes.GCM(bytes(12))).encryptor()
         self._left = _BYTES_OF_A_KEY
         key[:] = bytes(len(key))
+
+
+class CopiedKeyStream:
+    """Words of ``source``, which it owns from now on, for tensors in another device's memory.
+
+    They are made in one block of CPU memory, page-locked where there is CUDA, which a copy has left
+    before it is filled again.
+    """
+
+    __slots__ = ("_block", "_source")
+
+    def __init__(self, source: KeyStream, *, block_words: int = _BLOCK_WORDS) -> None:
+        self._source = source
+        pinned = torch.cuda.is_available()
+        self._block = torch.zeros(block_words, dtype=torch.int64, pin_memory=pinned)
+
+    @property
+    def name(self) -> str:
+        """The source's cipher."""
+        return self._source.name
+
+    def fill_(self, words: torch.Tensor) -> None:
+        """Fill ``words`` with the next words of the source."""
+        for part in torch.split(words, len(self._block)):
+            made = self._block[: len(part)]
+            self._source.fill_(made)
+            part.copy_(made)
+
+    def destroy(self) -> None:
+        """Drop the key and overwrite the block; safe to repeat."""
+        self._source.destroy()
+        self._block.zero_()

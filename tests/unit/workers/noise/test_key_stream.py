@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from app.domain.errors import SealedStateError
 from workers.noise import key_stream
-from workers.noise.key_stream import AesKeyStream, fresh_key
+from workers.noise.key_stream import AesKeyStream, CopiedKeyStream, fresh_key
 
 # The ciphertext of test case 14 of the GCM specification (McGrew and Viega): 128 zero bits under
 # the all-zero key and nonce.
@@ -87,5 +87,24 @@ def test_ends_when_it_is_destroyed():
     stream = AesKeyStream(fresh_key())
     stream.destroy()
     stream.destroy()
+    with pytest.raises(SealedStateError):
+        words(stream, 1)
+
+
+def test_copies_are_the_words_of_the_source_in_their_order():
+    stream = CopiedKeyStream(AesKeyStream(bytearray(b"a" * 32)), block_words=100)
+    parts = [words(stream, count) for count in (1, 99, 100, 0, 350, 7, 1000, 43)]
+    assert torch.equal(torch.cat(parts), words(AesKeyStream(bytearray(b"a" * 32)), 1600))
+
+
+def test_destroying_copies_overwrites_the_block_and_the_source():
+    source = AesKeyStream(bytearray(b"a" * 32))
+    stream = CopiedKeyStream(source, block_words=100)
+    words(stream, 150)
+    assert bool(stream._block.any())
+    stream.destroy()
+    stream.destroy()
+    assert not bool(stream._block.any())
+    assert source._cipher is None
     with pytest.raises(SealedStateError):
         words(stream, 1)
