@@ -122,20 +122,26 @@ def descend(
     steps: int,
     noise: NoiseSource,
     on_progress: Callable[[int, int], None],
+    start_std: float | None = None,
 ) -> None:
     """Take ``steps`` steps of ``descent`` in place: the training whose drift a history tracks.
 
-    The network is float64: a rule moves its weights without a frame.
+    The network is float64: a rule moves its weights without a frame. It starts from zeros, or from
+    Gaussian weights of the standard deviation ``start_std``; without one, from where it is.
 
     Raises:
         SealedStateError: the network moved its parameters out of the flat buffer.
         PlanError: the network created or changed a public tensor or a buffer.
     """
-    taken = 0
+    position, taken = network.flat.values, 0
+    if start_std is not None:
+        position.zero_()
+    if start_std:
+        noise.add_(position, start_std)
 
     def step(gradient: torch.Tensor) -> None:
         nonlocal taken
-        descent.step_(network.flat.values, gradient, noise)
+        descent.step_(position, gradient, noise)
         taken += 1
         on_progress(taken, steps)
 

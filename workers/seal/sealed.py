@@ -33,12 +33,10 @@ from app.accounting import exact
 from app.accounting.guarantees import ExactGuarantee, Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.data.examples import Examples, Records
+from workers.data.examples import Records
 from workers.distributed.team import ALONE, Team
-from workers.dp_sgd.training import PrivateTraining, train_privately
-from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
-from workers.mechanisms.noisy_phase import NoisyProgress, Rule, descend, run_noisy_phase
+from workers.mechanisms.noisy_phase import NoisyProgress, Rule, run_noisy_phase
 from workers.networks.buffers import recompute_buffers
 from workers.networks.network import Network, Tensors
 from workers.noise.generators import NoiseSource
@@ -94,7 +92,7 @@ class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
     The factory is called here, with a fresh seed. Weights and buffers are of ``dtype``, float32 or
-    float64; None leaves them as built. ``descend`` needs float64. Of a ``team`` each process has
+    float64; None leaves them as built. Of a ``team`` each process has
     such an object, and does with it what the leading one does with its own. A method for which the
     object is not in the right state raises ``SealedStateError``.
 
@@ -159,76 +157,22 @@ class Sealed:
             ),
         )
 
-    def descend(
+    def train_by(
         self,
-        descent: Descent,
-        feed: Feed,
-        *,
-        steps: int,
-        noise: NoiseSource,
-        start_std: float = 0.0,
+        how: Callable[[Network, SealedProgress], None],
         on_progress: SealedProgress | None = None,
     ) -> None:
-        """Train by ``steps`` steps of descent on retained records, from zeros or Gaussian weights.
+        """Train by a function that changes the network's weights by retained records alone.
 
-        The start has standard deviation ``start_std`` per coordinate. An exception of
-        ``on_progress`` ends the run.
-        """
-        held = self._begin_training()
-
-        def work() -> None:
-            values = held.network.flat.values.zero_()
-            if start_std > 0:
-                noise.add_(values, start_std)
-            descend(
-                held.network,
-                descent,
-                feed,
-                steps=steps,
-                noise=noise,
-                on_progress=from_caller(on_progress),
-            )
-
-        self._inside("training", work)
-
-    def train_privately(
-        self,
-        examples: Examples,
-        recipe: TrainingRecipe,
-        training: PrivateTraining,
-        *,
-        noise: NoiseSource,
-        on_progress: SealedProgress | None = None,
-    ) -> None:
-        """Train by DP-SGD on retained records; the guarantee will be for these.
-
-        An exception of ``on_progress`` ends the run.
+        An exception of ``on_progress`` ends the run and reaches the caller.
 
         Raises:
-            PlanError: the architecture has no gradient per record; the message names the layer.
-        """
-        held = self._begin_training()
-        self._inside(
-            "private training",
-            lambda: train_privately(
-                held.network,
-                examples,
-                recipe,
-                training,
-                noise=noise,
-                on_progress=from_caller(on_progress),
-            ),
-        )
-
-    def solve(self, solver: Callable[[Network], None]) -> None:
-        """Train by a function that sets the weights from retained records alone.
-
-        Raises:
+            PlanError: the function cannot train this architecture.
             RunFailedError: it failed.
-            SealedStateError: the network is no longer fresh, or the object is spent.
         """
         held = self._begin_training()
-        self._inside("training", lambda: solver(held.network))
+        report = from_caller(on_progress)
+        self._inside("training", lambda: how(held.network, report))
 
     def retrained(self) -> Guarantee:
         """Declare the training a retraining on retained records only: the guarantee is exact."""

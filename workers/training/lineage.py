@@ -26,11 +26,11 @@ from workers.data.backbone import frame_of
 from workers.data.examples import Examples
 from workers.data.loading import ModelSpec, RunData
 from workers.distributed.team import ALONE, Team
-from workers.dp_sgd.training import PrivateTraining
+from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.catalogue import rule_of, solver_of
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
-from workers.mechanisms.noisy_phase import NoisyProgress
+from workers.mechanisms.noisy_phase import NoisyProgress, descend
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.rehearsal.one_loss import require_one_loss
 from workers.seal.certified import Certified
@@ -183,13 +183,17 @@ def _descending(plan: Plan, data: RunData) -> Lineage:
     )
 
     def train(sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
-        sealed.descend(
-            Descent.from_settings(settings),
-            feed,
-            steps=int(settings["training_steps"]),
-            noise=noise,
-            start_std=settings.get("start_std", 0.0),
-            on_progress=on_progress,
+        sealed.train_by(
+            lambda network, report: descend(
+                network,
+                Descent.from_settings(settings),
+                feed,
+                steps=int(settings["training_steps"]),
+                noise=noise,
+                on_progress=report,
+                start_std=settings.get("start_std", 0.0),
+            ),
+            on_progress,
         )
 
     return Lineage(train, feed, dtype=torch.float64)
@@ -205,10 +209,14 @@ def _private(plan: Plan, model: ModelSpec, data: RunData) -> Training:
     )
 
     def train(sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
-        if not isinstance(data.retain, Examples):
+        examples = data.retain
+        if not isinstance(examples, Examples):
             raise RunFailedError("DP-SGD samples records in memory, and these are streamed")
-        sealed.train_privately(
-            data.retain, model.recipe, training, noise=noise, on_progress=on_progress
+        sealed.train_by(
+            lambda network, report: train_privately(
+                network, examples, model.recipe, training, noise=noise, on_progress=report
+            ),
+            on_progress,
         )
 
     return train
@@ -218,7 +226,7 @@ def _solved(plan: Plan, model: ModelSpec, data: RunData) -> Lineage:
     solver, task = solver_of(plan), model.description.task
 
     def train(sealed: Sealed, _: NoiseSource, on_progress: SealedProgress) -> None:
-        sealed.solve(lambda network: solver.solve(network, data, task))
+        sealed.train_by(lambda network, _: solver.solve(network, data, task))
         on_progress(1, 1)
 
     return Lineage(train, RandomBatches(data.retain, 1), dtype=torch.float64)

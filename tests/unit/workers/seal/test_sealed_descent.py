@@ -8,6 +8,7 @@ from torch import nn
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.mechanisms import noisy_phase
 from workers.mechanisms.descent import Descent
 from workers.networks.network import Network
 from workers.noise.generators import SecureNoise
@@ -17,6 +18,7 @@ from workers.training.feeds import RandomBatches
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
+DESCENT = Descent(0.1, 0.01)
 
 
 def factory():
@@ -27,11 +29,13 @@ def weights_of(sealed):
     return module_under_test._HELD[sealed].network.flat.values
 
 
-def descend(sealed, digits, **changes):
-    sealed.descend(
-        Descent(0.1, 0.01),
-        RandomBatches(digits, 100),
-        **({"steps": 3, "noise": SecureNoise()} | changes),
+def descend(sealed, digits, descent=DESCENT, on_progress=None, **changes):
+    given = {"steps": 3, "noise": SecureNoise(), "start_std": 0.0} | changes
+    sealed.train_by(
+        lambda network, report: noisy_phase.descend(
+            network, descent, RandomBatches(digits, 100), on_progress=report, **given
+        ),
+        on_progress,
     )
 
 
@@ -54,9 +58,10 @@ def test_a_random_start_is_noise_on_the_public_grid_and_is_counted(digits):
     noise, seen = SecureNoise(), []
     sealed = Sealed(factory, device=CPU, dtype=torch.float64, **TARGET)
     weights = weights_of(sealed)
-    sealed.descend(
+    descend(
+        sealed,
+        digits,
         Descent(1e-300, 0.0),  # stays where it starts
-        RandomBatches(digits, 100),
         steps=1,
         noise=noise,
         start_std=0.5,

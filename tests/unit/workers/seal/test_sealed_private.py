@@ -8,7 +8,7 @@ from app.accounting import dp_sgd
 from app.domain.errors import PlanError, SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.mechanisms.dp_sgd import DpSgd
-from workers.dp_sgd.training import PrivateTraining
+from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.stepless import Unchanged
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
@@ -31,7 +31,12 @@ def sealed_network(make=factory):
 
 def train(sealed, digits, *, on_progress=None, **changes):
     training = PrivateTraining(**({"gradient_clip": 1.0} | SETTING | changes))
-    sealed.train_privately(digits, RECIPE, training, noise=SecureNoise(), on_progress=on_progress)
+    sealed.train_by(
+        lambda network, report: train_privately(
+            network, digits, RECIPE, training, noise=SecureNoise(), on_progress=report
+        ),
+        on_progress,
+    )
 
 
 def unlearn(sealed, digits, *, group_size, **changes):

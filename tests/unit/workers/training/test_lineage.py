@@ -94,9 +94,17 @@ def next_batches(feed, count=1):
 class Recording:
     """A sealed network that notes what it was trained with, and takes the steps' batches."""
 
-    def descend(self, descent, feed, *, steps, noise, start_std, on_progress):
-        self.told = (descent, steps, start_std)
-        self.batches = next_batches(feed, steps)
+    def train_by(self, how, on_progress):
+        how(self, on_progress)
+
+
+@pytest.fixture(autouse=True)
+def noted(monkeypatch):
+    def descend(network, descent, feed, *, steps, noise, on_progress, start_std):
+        network.told = (descent, steps, start_std)
+        network.batches = next_batches(feed, steps)
+
+    monkeypatch.setattr("workers.training.lineage.descend", descend)
 
 
 def test_a_head_goes_on_in_the_cycle_where_its_history_stopped():
