@@ -25,7 +25,7 @@ from benchmarks.public_features import PublicFeatures
 from workers.data.examples import classified
 from workers.exact import ridge
 from workers.exact.statistics import Statistics, one_hot, quantised
-from workers.mechanisms.exact_training import HeadTrainer, scaled
+from workers.mechanisms.exact_training import minimum, scaled
 from workers.networks.linear_head import LinearHead
 from workers.networks.ridge_head import RidgeHead
 from workers.tasks.classification import CLASSIFICATION
@@ -188,14 +188,14 @@ def softmax_row(
     tolerance: float = TOLERANCE,
 ) -> Row:
     """Return a softmax head that is trained anew on what is left, whatever the requests were."""
-    trainer = HeadTrainer(ExactTraining(regularisation=weight_decay, tolerance=tolerance))
+    mechanism = ExactTraining(regularisation=weight_decay, tolerance=tolerance)
     left = features.train.select(np.arange(forgotten, len(features.train)))
     head = _linear_head(features)
-    seconds, minimum = seconds_of(
-        lambda: trainer.minimum(head, left, ClassificationSpec(classes=CLASSES))
+    seconds, found = seconds_of(
+        lambda: minimum(mechanism, head, left, ClassificationSpec(classes=CLASSES))
     )
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(minimum.weight))
+        head.weight.copy_(torch.from_numpy(found.weight))
     return Row(
         head="softmax",
         features=group,
@@ -204,8 +204,8 @@ def softmax_row(
         accuracy=evaluate(head, CLASSIFICATION, features.test).score,
         seconds=seconds,
         products=seconds / product_s,
-        gradients=float(minimum.evaluations * len(left)),
-        note=f"{minimum.evaluations} passes to a gradient of {tolerance:g}",
+        gradients=float(found.evaluations * len(left)),
+        note=f"{found.evaluations} passes to a gradient of {tolerance:g}",
     )
 
 

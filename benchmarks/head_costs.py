@@ -30,7 +30,7 @@ from benchmarks.convex_methods import Method, Target, retrained, tracked
 from benchmarks.convex_runs import Trainings
 from benchmarks.exact_heads_arithmetic import seconds_of
 from workers.data.examples import classified
-from workers.mechanisms.exact_training import HeadTrainer
+from workers.mechanisms.exact_training import minimum
 from workers.networks.linear_head import LinearHead
 from workers.tasks.classification import CLASSIFICATION
 from workers.training.evaluate import evaluate
@@ -122,23 +122,21 @@ def measure(setting: Setting) -> list[Offer]:
     """Carry out every offer."""
     case = _case(setting)
     left = case.train.select(np.arange(setting.forgotten, setting.records))
-    trainer = HeadTrainer(
-        ExactTraining(regularisation=setting.weight_decay, tolerance=DEFAULT_TOLERANCE)
-    )
+    mechanism = ExactTraining(regularisation=setting.weight_decay, tolerance=DEFAULT_TOLERANCE)
     head = case.head()
-    seconds, minimum = seconds_of(
-        lambda: trainer.minimum(head, left, ClassificationSpec(classes=case.classes))
+    seconds, found = seconds_of(
+        lambda: minimum(mechanism, head, left, ClassificationSpec(classes=case.classes))
     )
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(minimum.weight))
-    found = evaluate(head, CLASSIFICATION, case.test)
+        head.weight.copy_(torch.from_numpy(found.weight))
+    measured = evaluate(head, CLASSIFICATION, case.test)
     return [
         Offer(
             ExactTraining.name,
             seconds,
-            float(minimum.evaluations),
-            found.mean_loss,
-            found.metrics["accuracy"],
+            float(found.evaluations),
+            measured.mean_loss,
+            measured.metrics["accuracy"],
         ),
         *_by_steps(setting, case),
     ]

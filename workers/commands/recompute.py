@@ -88,7 +88,7 @@ def recompute(services: Services, name: str) -> Recomputed:
     network = Network(
         spec.factory(services.settings), device=torch.device("cpu"), dtype=torch.float64
     )
-    solver_of(plan).solve(network, data, spec.description.task)
+    solver_of(plan)(network, data, spec.description.task)
     content = safetensors.numpy.save(
         publishable(spec.backbone, network.tensors()),
         metadata=replace(spec.description, version=number).to_metadata(),

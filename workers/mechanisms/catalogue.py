@@ -1,25 +1,22 @@
 """A plan's update rule, found by the name that ``app.planning.mechanisms`` has for it."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Protocol
 
 from app.domain.errors import NotFoundError, PlanError
 from app.domain.plan import Plan
 from app.domain.tasks.spec import TaskSpec
-from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
+from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named, mechanism_of
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Mechanism
 from workers.data.loading import RunData
 from workers.mechanisms.noisy_phase import Rule
 from workers.networks.network import Network
 
-
-class Solver(Protocol):
-    """What computes the head of a run whose release is a function of its records."""
-
-    def solve(self, network: Network, data: RunData, task: TaskSpec) -> None:
-        """Set the weights of a fresh network from the retained records, or their sums, alone."""
+Solver = Callable[[Network, RunData, TaskSpec], None]
+"""Sets the weights of a fresh network from the retained records, or their sums, alone."""
 
 
 def rule_of(plan: Plan) -> Rule:
@@ -42,14 +39,14 @@ def rule_of(plan: Plan) -> Rule:
 
 
 def solver_of(plan: Plan) -> Solver:
-    """Return what computes a deterministic plan's head.
+    """Return what computes a deterministic plan's head: ``solve`` of the mechanism's module.
 
     Raises:
         NotFoundError: this worker knows no such mechanism.
         ParameterError: a parameter is missing, unknown or out of its range.
     """
-    solver: Solver = _module_of(mechanism_named(plan.mechanism)).from_plan(plan)
-    return solver
+    mechanism = mechanism_of(plan)
+    return partial(_module_of(type(mechanism)).solve, mechanism)
 
 
 def load_rules() -> None:

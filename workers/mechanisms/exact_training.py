@@ -1,16 +1,13 @@
 """The rule of ``app.planning.mechanisms.exact_training``: the minimum over the retained records."""
 
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
-from app.domain.plan import Plan
 from app.domain.tasks.spec import TaskSpec
-from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.exact_training import ExactTraining
 from workers.data.examples import Records
 from workers.data.loading import RunData
@@ -25,44 +22,37 @@ MOST_PASSES: Final = 5000
 _NUMBERS_AT_ONCE: Final = 2**15  # fit into a processor's cache
 
 
-@dataclass(frozen=True)
-class HeadTrainer:
-    """Trains a linear head to its tolerance, over the records in the order of their arrival."""
+def solve(mechanism: ExactTraining, network: Network, data: RunData, task: TaskSpec) -> None:
+    """Train a linear head to its tolerance, over the records in the order of their arrival.
 
-    mechanism: ExactTraining
+    Raises:
+        RunFailedError: the network is not a linear head, or the task not for one, there are no
+            records, or the tolerance is too small for them.
+    """
+    head = network.module
+    if not isinstance(head, LinearHead):
+        raise RunFailedError("exact training needs a linear_head")
+    found = minimum(mechanism, head, data.retain, task)
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(found.weight))
 
-    def solve(self, network: Network, data: RunData, task: TaskSpec) -> None:
-        """Set the weights.
 
-        Raises:
-            RunFailedError: the network is not a linear head, or the task not for one, there are no
-                records, or the tolerance is too small for them.
-        """
-        head = network.module
-        if not isinstance(head, LinearHead):
-            raise RunFailedError("exact training needs a linear_head")
-        minimum = self.minimum(head, data.retain, task)
-        with torch.no_grad():
-            head.weight.copy_(torch.from_numpy(minimum.weight))
-
-    def minimum(self, head: LinearHead, examples: Records, task: TaskSpec) -> Minimum:
-        """Return the weights of a head of this shape for these records.
-
-        Raises:
-            RunFailedError: as for ``solve``.
-        """
-        bounds = task.bounds
-        if bounds is None:
-            raise RunFailedError(f"a linear_head has no minimum for {task.name}")
-        features, others = scaled(head, examples)
-        return minimise(
-            features,
-            loss_of(task, others),
-            weight_decay=self.mechanism.regularisation,
-            smoothness=bounds.smoothness,
-            tolerance=self.mechanism.tolerance,
-            most_evaluations=MOST_PASSES,
-        )
+def minimum(
+    mechanism: ExactTraining, head: LinearHead, examples: Records, task: TaskSpec
+) -> Minimum:
+    """Return the weights of a head of this shape for these records; raises as ``solve`` does."""
+    bounds = task.bounds
+    if bounds is None:
+        raise RunFailedError(f"a linear_head has no minimum for {task.name}")
+    features, others = scaled(head, examples)
+    return minimise(
+        features,
+        loss_of(task, others),
+        weight_decay=mechanism.regularisation,
+        smoothness=bounds.smoothness,
+        tolerance=mechanism.tolerance,
+        most_evaluations=MOST_PASSES,
+    )
 
 
 def scaled(
@@ -82,12 +72,3 @@ def scaled(
     if not others:
         raise RunFailedError("no record is left to learn from")
     return features, {name: each.numpy() for name, each in joined(others).items()}
-
-
-def from_plan(plan: Plan) -> HeadTrainer:
-    """Return the trainer of a plan.
-
-    Raises:
-        ParameterError: a parameter is missing or unknown.
-    """
-    return HeadTrainer(cast("ExactTraining", mechanism_of(plan)))

@@ -1,15 +1,10 @@
 """The rule of ``app.planning.mechanisms.sufficient_statistics``: one function of the sums."""
 
-from dataclasses import dataclass
-from typing import cast
-
 import torch
 
 from app.domain.errors import RunFailedError
 from app.domain.heads import ridge_head
-from app.domain.plan import Plan
 from app.domain.tasks.spec import TaskSpec
-from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from workers.data.loading import RunData
 from workers.exact import classes, ridge
@@ -19,40 +14,25 @@ from workers.networks.network import Network
 from workers.networks.ridge_head import RidgeHead
 
 
-@dataclass(frozen=True)
-class RidgeSolver:
-    """Puts what is computed from a run's sums into a ridge head."""
-
-    mechanism: SufficientStatistics
-
-    def solve(self, network: Network, data: RunData, task: TaskSpec) -> None:
-        """Set the weights.
-
-        Raises:
-            RunFailedError: the network or the run's data are of another mechanism, or there is no
-                finite solution.
-        """
-        head = network.module
-        if not isinstance(head, RidgeHead) or data.summed is None:
-            raise RunFailedError("a ridge solution needs a ridge_head and its sums")
-        statistics, regularisation = data.summed.statistics, self.mechanism.regularisation
-        if self.mechanism.classifier == ridge_head.CLASS_MEANS:
-            solution = classes.nearest_means(statistics)
-        elif self.mechanism.classifier == ridge_head.DISCRIMINANT:
-            solution = classes.discriminant(statistics, regularisation=regularisation)
-        else:
-            solution = ridge.solve(statistics, regularisation=regularisation)
-        levels = LEVELS / self.mechanism.feature_range
-        unit = Targets(task, self.mechanism.target_range).unit
-        with torch.no_grad():
-            head.weight.copy_(torch.from_numpy(solution.weight * levels * unit))
-            head.bias.copy_(torch.from_numpy(solution.bias * unit))
-
-
-def from_plan(plan: Plan) -> RidgeSolver:
-    """Return the solver of a plan.
+def solve(mechanism: SufficientStatistics, network: Network, data: RunData, task: TaskSpec) -> None:
+    """Put what is computed from a run's sums into a ridge head.
 
     Raises:
-        ParameterError: a parameter is missing or unknown.
+        RunFailedError: the network or the run's data are of another mechanism, or there is no
+            finite solution.
     """
-    return RidgeSolver(cast("SufficientStatistics", mechanism_of(plan)))
+    head = network.module
+    if not isinstance(head, RidgeHead) or data.summed is None:
+        raise RunFailedError("a ridge solution needs a ridge_head and its sums")
+    statistics, regularisation = data.summed.statistics, mechanism.regularisation
+    if mechanism.classifier == ridge_head.CLASS_MEANS:
+        solution = classes.nearest_means(statistics)
+    elif mechanism.classifier == ridge_head.DISCRIMINANT:
+        solution = classes.discriminant(statistics, regularisation=regularisation)
+    else:
+        solution = ridge.solve(statistics, regularisation=regularisation)
+    levels = LEVELS / mechanism.feature_range
+    unit = Targets(task, mechanism.target_range).unit
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(solution.weight * levels * unit))
+        head.bias.copy_(torch.from_numpy(solution.bias * unit))

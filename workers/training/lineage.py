@@ -226,7 +226,7 @@ def _solved(plan: Plan, model: ModelSpec, data: RunData) -> Lineage:
     solver, task = solver_of(plan), model.description.task
 
     def train(sealed: Sealed, _: NoiseSource, on_progress: SealedProgress) -> None:
-        sealed.train_by(lambda network, _: solver.solve(network, data, task))
+        sealed.train_by(lambda network, _: solver(network, data, task))
         on_progress(1, 1)
 
     return Lineage(train, RandomBatches(data.retain, 1), dtype=torch.float64)
