@@ -38,9 +38,8 @@ from app.ledger.certificates.reissue import exclude_before
 from app.ledger.obligations import meet
 from app.ledger.runs import holder, leave_nothing
 from app.ledger.tables import RunRow
-from app.ledger.training import membership_of_run, unconcerned
+from app.ledger.training import begun_at_epoch, membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
-from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.tracking import Tracking, history_of_run
 from app.publishing import repository as publishing
 from app.registry import repository as registry
@@ -190,13 +189,10 @@ def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> di
     """Return what the lineage knows of its training after the run."""
     if phase is None or not phase.plan.is_tracked:
         return None
-    plan, begun_at_epoch = phase.plan, run.forget_epoch or 0
-    anew = run.kind == RunKind.TRAIN or mechanism_named(plan.mechanism).trains_anew
-    if not anew and model.tracking is not None:
-        begun_at_epoch = Tracking.from_json(model.tracking).begun_at_epoch
+    plan = phase.plan
     return Tracking(
         plan.mechanism,
-        begun_at_epoch=begun_at_epoch,
+        begun_at_epoch=begun_at_epoch(model, run, plan),
         settings=plan.settings,
         training=plan.training,
         history=None if plan.history is None else history_of_run(plan, steps=phase.steps),

@@ -17,7 +17,7 @@ from app.ledger.ensembles import choice
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_run, holder
 from app.ledger.tables import RunRow
-from app.ledger.training import drop_attempt, membership_of_run
+from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.registry.forecasts import Occasion
 from app.registry.membership import Membership
@@ -89,8 +89,11 @@ def begin(
             withdraw(session, blobs, model, reason=EMPTIED)
         raise LeaseLostError(f"the run is over: {EMPTIED}")
     plan = occasion.forecast().plan
-    descends = plan.training is TrainingKind.DESCENT
-    batch_of = training_set.batches(int(plan.settings["batch_size"])) if descends else {}
+    batch_of: Mapping[int, int] = {}
+    if plan.training is TrainingKind.DESCENT:
+        batch_of = training_set.batches(
+            int(plan.settings["batch_size"]), begun_at_epoch=begun_at_epoch(model, run, plan)
+        )
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()

@@ -11,9 +11,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.datasets.tables import RecordRow
+from app.domain.plan import Plan
 from app.domain.states import UNMET_OBLIGATION_STATES, ObligationState, RunKind
 from app.ledger import obligations, repository
 from app.ledger.tables import ForgottenRecordRow, ObligationRow, RunRow
+from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.tracking import Tracking
 from app.registry.membership import Membership, membership_at, membership_of
 from app.registry.tables import ModelRow
 
@@ -25,6 +28,17 @@ def membership_of_run(model: ModelRow, run: RunRow) -> Membership | None:
     if run.trained_through is None or run.forget_epoch is None:
         return None
     return membership_at(model, through=run.trained_through, after_epoch=run.forget_epoch)
+
+
+def begun_at_epoch(model: ModelRow, run: RunRow, plan: Plan) -> int:
+    """Return the epoch at which the training of a run's weights began: by this run, or before it.
+
+    Records that were forgotten by then had no part in it.
+    """
+    anew = run.kind == RunKind.TRAIN or mechanism_named(plan.mechanism).trains_anew
+    if not anew and model.tracking is not None:
+        return Tracking.from_json(model.tracking).begun_at_epoch
+    return run.forget_epoch or 0
 
 
 def learned_through(session: Session, dataset_id: str) -> int:

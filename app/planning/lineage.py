@@ -108,9 +108,9 @@ def new_lineage(
     learning_rate: float | None = None,
     radius: float | None = None,
 ) -> TrackedLineage:
-    """Return a lineage that begins with a training from nothing."""
+    """Return a lineage that begins with a training from nothing, of the retained records alone."""
     head = head_of(shape)
-    records = shape.trained_on
+    records = shape.retained
     batch_size = records if full_batch else min(shape.batch_size, records)
     recipe = Recipe(
         learning_rate=head.learning_rate if learning_rate is None else learning_rate,

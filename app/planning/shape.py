@@ -104,8 +104,8 @@ class ModelShape:
         recipe_epochs: passes over the records in one training.
         dimension: trainable parameters, if known.
         earlier_releases: versions released so far.
-        records: records that the lineage was trained on, forgotten ones included; ``retained`` if
-            not given.
+        records: records that the present weights were trained on, those forgotten since included;
+            ``retained`` if not given.
         forgotten: how many of those were forgotten since, the new request's included.
         newly_forgotten: how many of them no certificate covers yet.
         begins_again: whether the weights of all earlier releases are gone.
@@ -158,7 +158,7 @@ class ModelShape:
 
     @property
     def trained_on(self) -> int:
-        """Records that the lineage was, or will be, trained on."""
+        """Records that the present weights were, or will be, trained on."""
         return self.records or self.retained
 
     @property

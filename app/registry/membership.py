@@ -107,7 +107,7 @@ class Membership:
 def fixed_batches(
     membership: Membership, records: Iterable[tuple[int, bytes]], *, batch_size: int
 ) -> dict[int, int]:
-    """Return the batch of every training record, forgotten ones included, by its sequence number.
+    """Return the batch of every record of a training, by its sequence number.
 
     The partition is drawn by a salted hash of the records' keys. It looks at no content and never
     changes, because rows outlive erasure. The last batch may have fewer records.

@@ -56,19 +56,24 @@ class Partitions:
     """Remembers the partitions that were asked for last."""
 
     def __init__(self) -> None:
-        self._known: Newest[tuple[str, Membership, int], Partition] = Newest()
+        self._known: Newest[Hashable, Partition] = Newest()
 
-    def of_lineage(self, session: Session, model: ModelRow, *, batch_size: int) -> Partition:
-        """Return the partition of a model's lineage; the first time, all its records are read."""
-        membership = membership_of(model)
-        known = None if membership is None else self._known.get((model.id, membership, batch_size))
-        return known or self._read(TrainingSet(session, model), model.id, batch_size)
+    def of_lineage(
+        self, session: Session, model: ModelRow, *, batch_size: int, begun_at_epoch: int
+    ) -> Partition:
+        """Return the partition of the training of a model's head, which began at an epoch.
 
-    def _read(self, training_set: TrainingSet, model_id: str, batch_size: int) -> Partition:
+        The first time, all its records are read.
+        """
+        training = model.id, membership_of(model), batch_size, begun_at_epoch
+        known = self._known.get(training)
+        if known is not None:
+            return known
+        training_set = TrainingSet(session, model)
         membership = training_set.membership
-        digests = sorted(batch_digest(membership, record.key) for record in training_set.records)
-        partition = Partition(membership, tuple(digests[::batch_size]))
-        return self._known.add((model_id, membership, batch_size), partition)
+        read = (each for each in training_set.records if each.was_there(begun_at_epoch))
+        digests = sorted(batch_digest(membership, record.key) for record in read)
+        return self._known.add(training, Partition(membership, tuple(digests[::batch_size])))
 
 
 class Survivors:

@@ -44,6 +44,10 @@ class TrainingRecord(NamedTuple):
         """Return whether it was forgotten later than ``epoch``."""
         return self.forgotten_epoch is not None and self.forgotten_epoch > epoch
 
+    def was_there(self, epoch: int) -> bool:
+        """Return whether a training that began at ``epoch`` read it."""
+        return self.forgotten_epoch is None or self.forgotten_epoch > epoch
+
 
 class TrainingSet:
     """The records of one model in one transaction, read once and on demand.
@@ -70,7 +74,7 @@ class TrainingSet:
         self._dataset_id = model.dataset_id
         self._as_of = math.inf if as_of is None else as_of
         self._forgetting = forgetting
-        self._batches: dict[int, dict[int, int]] = {}
+        self._batches: dict[tuple[int, int], dict[int, int]] = {}
 
     @property
     def records(self) -> list[TrainingRecord]:
@@ -82,12 +86,13 @@ class TrainingSet:
         """Every record held out for evaluation, including forgotten ones."""
         return self._split[1]
 
-    def batches(self, batch_size: int) -> dict[int, int]:
-        """Return the fixed batch of every training record by its sequence number."""
-        if batch_size not in self._batches:
-            keys = ((record.seq, record.key) for record in self.records)
-            self._batches[batch_size] = fixed_batches(self.membership, keys, batch_size=batch_size)
-        return self._batches[batch_size]
+    def batches(self, batch_size: int, *, begun_at_epoch: int) -> dict[int, int]:
+        """Return the fixed batch, by its sequence number, of every record that a training read."""
+        which = batch_size, begun_at_epoch
+        if which not in self._batches:
+            keys = ((each.seq, each.key) for each in self.records if each.was_there(begun_at_epoch))
+            self._batches[which] = fixed_batches(self.membership, keys, batch_size=batch_size)
+        return self._batches[which]
 
     def concerned(self, *, after_epoch: int) -> frozenset[int]:
         """Return which members of an ensemble learned from records forgotten after an epoch."""
@@ -178,16 +183,19 @@ def shape_of(
         return shape
     if model.tracking is not None:
         shape = _tracked(shape, session, model, training_set)
-    # A linear head may be trained anew, in batches of exactly these records.
-    return _counted(shape, training_set.records)
+    # A linear head may be trained anew, in batches of exactly the retained records.
+    begun_at_epoch = 0 if shape.tracking is None else shape.tracking.begun_at_epoch
+    return _counted(shape, training_set.records, begun_at_epoch=begun_at_epoch)
 
 
-def _counted(shape: ModelShape, records: Sequence[TrainingRecord]) -> ModelShape:
-    """Count a lineage's records, in place of the numbers to expect."""
+def _counted(
+    shape: ModelShape, records: Sequence[TrainingRecord], *, begun_at_epoch: int = 0
+) -> ModelShape:
+    """Count the records of a training and those left of them, in place of the expected numbers."""
     return replace(
         shape,
         retained=max(1, sum(record.forgotten_epoch is None for record in records)),
-        records=max(1, len(records)),
+        records=max(1, sum(record.was_there(begun_at_epoch) for record in records)),
     )
 
 
@@ -211,7 +219,9 @@ def _tracked(
     new = [record for record in gone if record.forgotten_after(covered)]
     history = tracking.history
     if history is not None and new:
-        batch_of = training_set.batches(history.recipe.batch_size)
+        batch_of = training_set.batches(
+            history.recipe.batch_size, begun_at_epoch=tracking.begun_at_epoch
+        )
         try:
             history = history.after_request(Counter(batch_of[record.seq] for record in new))
         except ParameterError:

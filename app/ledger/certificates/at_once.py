@@ -244,8 +244,12 @@ class AtOnce:
     def _partition(self, session: Session, model: ModelRow, tracking: Tracking) -> Partition | None:
         if tracking.history is None:
             return None
-        batch_size = tracking.history.recipe.batch_size
-        return self._partitions.of_lineage(session, model, batch_size=batch_size)
+        return self._partitions.of_lineage(
+            session,
+            model,
+            batch_size=tracking.history.recipe.batch_size,
+            begun_at_epoch=tracking.begun_at_epoch,
+        )
 
 
 def _terms(model: ModelRow) -> tuple[Policy, Tracking]:

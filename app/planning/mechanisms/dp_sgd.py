@@ -65,7 +65,7 @@ class DpSgd(Mechanism):
             sampling_rate=trained.sampling_rate,
             steps=trained.steps,
             group_size=max(1, trained.forgotten),
-            **_floats(shape),
+            **_floats(shape, shape.trained_on),
         )
         chosen.refuse_slow()
         guarantee = chosen.account()
@@ -79,7 +79,7 @@ class DpSgd(Mechanism):
         return chosen.quoted(
             guarantee,
             gradients,
-            settings=_settings(policy, trained, shape),
+            settings=_settings(policy, trained, _floats(shape, shape.trained_on)),
             training=TrainingKind.PRIVATE,
         )
 
@@ -100,7 +100,7 @@ class DpSgd(Mechanism):
             )
         return replace(
             Retraining.offer(gradients),
-            settings=_settings(policy, trained, shape),
+            settings=_settings(policy, trained, _floats(shape, shape.retained)),
             training=TrainingKind.PRIVATE,
         )
 
@@ -178,11 +178,9 @@ def largest_group(training: DpSgd, *, epsilon: float, delta: float) -> int:
     return largest(meets, most=dp_sgd.LARGEST_GROUP, guess=int(min(expected, dp_sgd.LARGEST_GROUP)))
 
 
-def _floats(shape: ModelShape) -> dict[str, int]:
-    """Return what it takes to count floats: weights, and the records that they were trained on."""
-    if shape.dimension is None:
-        return {}
-    return {"records": shape.trained_on, "dimension": shape.dimension}
+def _floats(shape: ModelShape, records: int) -> dict[str, int]:
+    """Return what it takes to count floats: weights, and the records that they are trained on."""
+    return {} if shape.dimension is None else {"records": records, "dimension": shape.dimension}
 
 
 def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
@@ -196,20 +194,22 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
             raise PlanError(f"capacity must be 1 to {dp_sgd.LARGEST_GROUP} for {dp_sgd.NAME}")
         sizes: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "group_size": group}
         refuse_slow_calibration(**policy.target, **sizes)
-        multiplier = dp_sgd.calibrate(**policy.target, **sizes, **_floats(shape))
+        multiplier = dp_sgd.calibrate(**policy.target, **sizes, **_floats(shape, shape.retained))
     return DpTrainingShape(
         noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0
     )
 
 
-def _settings(policy: Policy, trained: DpTrainingShape, shape: ModelShape) -> dict[str, float]:
+def _settings(
+    policy: Policy, trained: DpTrainingShape, floats: Mapping[str, int]
+) -> dict[str, float]:
     clip = only(policy.parameters, *_FIXED).get("gradient_clip", DEFAULT_GRADIENT_CLIP)
     return {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,
         "private_steps": trained.steps,
         "gradient_clip": require_positive("gradient_clip", clip),
-        **_floats(shape),
+        **floats,
     }
 
 

@@ -32,7 +32,7 @@ from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanErro
 from app.domain.trees import merkle
 from app.download import bundle_bytes
 from app.ledger import publication, runs
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, certifying, issued
 from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow
 from app.models import policies
 from app.registry.membership import membership_at
@@ -337,7 +337,7 @@ class Lives(RuleBasedStateMachine):
                 assert {r.seq for r in records} == self._seqs_of(lineage.members)
                 gone = {r.seq for r in records if r.forgotten_epoch is not None}
                 assert gone == self._seqs_of(lineage.gone)
-                batches = found.batches(HEAD["batch_size"])
+                batches = found.batches(HEAD["batch_size"], begun_at_epoch=0)
                 assert self.batches.setdefault(name, batches) == batches
                 shape_of(session, model, found)
 
@@ -410,8 +410,10 @@ class Lives(RuleBasedStateMachine):
         if history is None:
             return
         with self.workshop.transaction() as session:
-            found = TrainingSet(session, self.workshop.model(name))
-            batch_of = found.batches(history["recipe"]["batch_size"])
+            model = self.workshop.model(name)
+            batch_of = TrainingSet(session, model).batches(
+                history["recipe"]["batch_size"], begun_at_epoch=certifying.begun_at(model)
+            )
         told = Counter[int]()
         for event in history["events"]:
             told.update(dict(event.get("forget", ())))

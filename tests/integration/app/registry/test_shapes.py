@@ -36,7 +36,7 @@ def shape(workshop: Workshop):
 
 def batches(workshop: Workshop) -> dict[int, int]:
     with workshop.transaction() as session:
-        return TrainingSet(session, workshop.model()).batches(BATCH_SIZE)
+        return TrainingSet(session, workshop.model()).batches(BATCH_SIZE, begun_at_epoch=0)
 
 
 def forget_and_publish(workshop: Workshop, *records: str) -> str:
@@ -128,6 +128,19 @@ def test_a_run_gets_the_old_batches_of_the_records_that_are_left(trained: Worksh
     left = trained.seqs(*train[7:])
     assert selection.retain == left
     assert {seq: selection.batch_of[seq] for seq in left} == {seq: before[seq] for seq in left}
+
+
+def test_what_left_before_a_training_anew_is_no_part_of_it(workshop: Workshop) -> None:
+    database = workshop.services.database
+    policies.change_policy(database, "model", {"mechanism": "retraining"})
+    workshop.work()
+    train, _ = workshop.split()
+    forget_and_publish(workshop, *train[:5])
+    workshop.forget(train[5])
+    found = shape(workshop)
+    assert (found.records, found.retained) == (len(train) - 5, len(train) - 6)
+    assert (found.forgotten, found.newly_forgotten) == (1, 1)
+    assert found.tracking.history.recipe.batches == -(-(len(train) - 5) // BATCH_SIZE)
 
 
 def test_records_that_never_moved_the_weights_change_no_history(trained: Workshop) -> None:

@@ -111,3 +111,8 @@ def test_a_known_dimension_is_counted_with_the_records_of_the_training() -> None
     assert noise < plan.settings["noise_multiplier"] < noise * 1.05
     later = make_plan(policy=POLICY, shape=replace(trained(1), dimension=10**4, records=1000))
     assert later.parameters["records"] == 1000
+
+
+def test_a_training_anew_counts_only_the_records_that_it_reads() -> None:
+    spent = replace(trained(6), dimension=10**4, retained=700, records=1000)
+    assert make_plan(policy=POLICY, shape=spent).settings["records"] == 700
