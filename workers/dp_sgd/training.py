@@ -14,7 +14,6 @@ Nothing depends on intermediate results: the number of steps is fixed, no loss i
 diverging weights are trained to the end, because stopping would reveal information.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -97,12 +96,11 @@ def train_privately(
     def probes(count: int) -> Batch:
         return examples.like(count).rows(0, count, device=flat.device)
 
-    expected = math.ceil(training.sampling_rate * len(examples))
     flat.attach_gradients()
     with (
         overwritten_afterwards(optimizer, clipped_sum),
         per_record_gradients(
-            module, network.task, flat, probes=probes, expected=expected
+            module, network.task, flat, probes=probes, expected=recipe.batch_size
         ) as gradients,
     ):
         filler = examples.like(gradients.rows)

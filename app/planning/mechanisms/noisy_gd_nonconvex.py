@@ -143,9 +143,13 @@ class NoisyGdNonconvex(Descending):
         return [Draws(self.start_std, self.dimension), training, unlearning]
 
     def contradiction(self, claim: Claim) -> str | None:
-        """Return that more records left than requests may hold, if they did."""
-        covered = (claim.version - 1) * self.request_size
-        return None if claim.forgotten <= covered else "its requests are larger than stated"
+        """Return that more records left than requests may hold, or that steps of these lack."""
+        requests = claim.releases - 1
+        if claim.forgotten > requests * self.request_size:
+            return "its requests are larger than stated"
+        if self.earlier_steps < requests * self.unlearning_steps:
+            return "earlier_steps are less than those of earlier requests"
+        return None
 
     @classmethod
     def _refuse_untrue(cls, smoothness: float, shape: ModelShape) -> None:

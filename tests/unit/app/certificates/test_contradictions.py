@@ -240,6 +240,17 @@ class TestForgotten:
         change = put("group_size", 1)
         assert "its group is not all" in consistent_lie("dp_sgd", change)
 
+    def test_a_request_larger_than_its_size_after_versions_of_another_training(self) -> None:
+        def change(predicate: dict[str, Any]) -> None:
+            forgotten, most = predicate["forgotten"], predicate["mechanism"]["parameters"]
+            predicate["model"]["version"], forgotten["since_version"] = 6, 5
+            forgotten["records"] = forgotten["covered"]["size"] = 5 * most["request_size"]
+
+        assert "its requests are larger" in lie("noisy_gd_nonconvex", change)
+
+    def test_steps_of_earlier_requests_that_are_left_out(self) -> None:
+        assert "earlier" in consistent_lie("noisy_gd_nonconvex", put("earlier_steps", 10**7 - 1))
+
     @pytest.mark.parametrize("records", [-5, 0, 10**9, True, 6.5])
     @pytest.mark.parametrize("name", ["dp_sgd", "tracked_release", "noisy_gd_nonconvex"])
     def test_a_number_of_records_that_is_not_the_accounted_one(

@@ -185,6 +185,21 @@ def test_large_samples_are_worked_through_in_parts(digits, monkeypatch):
     torch.testing.assert_close(moved_by_all(digits), whole, rtol=1e-4, atol=1e-5)
 
 
+def test_how_many_rows_a_pass_has_does_not_tell_how_many_records_there_are(digits, monkeypatch):
+    tried = private.per_record_gradients
+    wanted = []
+
+    def watched(*args, **kwargs):
+        wanted.append(kwargs["expected"])
+        return tried(*args, **kwargs)
+
+    monkeypatch.setattr(private, "per_record_gradients", watched)
+    for count in (9, 10, 200):
+        some = digits.select(np.arange(count))
+        train(Network(mlp, device=CPU), some, sampling_rate=0.3, steps=1)
+    assert wanted == [PLAIN.batch_size] * 3
+
+
 def moved_by_all(digits):
     torch.manual_seed(1)
     network = Network(mlp, device=CPU)
