@@ -27,7 +27,7 @@ from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import outbox, repository
 from app.ledger.certificates.at_once import AtOnce, Covering
 from app.ledger.certificates.reissue import Answer, Asked, certify
-from app.ledger.concern import Model, Part
+from app.ledger.concern import Part
 from app.ledger.new_requests import Call, DedupKeys, Known, Named, NewForgetRequest
 from app.ledger.obligations import record as record_obligation
 from app.ledger.obligations import state_of
@@ -133,8 +133,8 @@ class _Batch:
         dedup_keys = [DedupKeys.of(call.request, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, dedup_keys)
         self._known = Known.read(session, dataset.id, named)
-        self._models = [Model.of(standing) for standing in standings(session, dataset.id)]
-        deadlines_s = [model.policy.deadline_s for model in self._models]
+        self._standings = standings(session, dataset.id)
+        deadlines_s = [standing.policy.deadline_s for standing in self._standings]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         answers = [self._answer(*each) for each in zip(calls, dedup_keys, named, strict=True)]
         if self._new:
@@ -232,10 +232,10 @@ class _Batch:
         if commitments:
             session.execute(insert(ForgottenRecordRow), commitments)
         datasets.mark_forgotten(session, epochs)
-        for model in self._models:
-            if self._decide(model, epochs):
-                topic = outbox.Topic.SCHEDULE_MODEL
-                outbox.post(session, topic, model.standing.model.id, delay_s=model.policy.window_s)
+        for standing in self._standings:
+            if self._decide(standing, epochs):
+                topic, delay_s = outbox.Topic.SCHEDULE_MODEL, standing.policy.window_s
+                outbox.post(session, topic, standing.model.id, delay_s=delay_s)
         session.add_all(obligation for new in self._new for obligation in new.owed)
         session.flush()
         for new in self._new:
@@ -260,12 +260,12 @@ class _Batch:
                     epochs.setdefault(record.seq, new.row.forget_epoch)
         return epochs
 
-    def _decide(self, model: Model, epochs: Mapping[int, int]) -> bool:
+    def _decide(self, standing: Standing, epochs: Mapping[int, int]) -> bool:
         """Note what a model owes each request; return whether that needs a run."""
         parts: dict[Part, list[_New]] = {part: [] for part in Part}
         for new in self._new:
-            parts[Part.of(list(_as_forgotten(new, epochs)), model)].append(new)
-        covered, covering = self._cover(model.standing, parts)
+            parts[Part.of(list(_as_forgotten(new, epochs)), standing)].append(new)
+        covered, covering = self._cover(standing, parts)
         ids = {new.row.id for new in covered}
         for new in (*parts[Part.UNCOVERED], *parts[Part.UNLEARNED]):
             if new.row.id not in ids:
@@ -273,14 +273,14 @@ class _Batch:
                     ObligationRow(
                         id=new_id("ob"),
                         request_id=new.row.id,
-                        model_id=model.standing.model.id,
+                        model_id=standing.model.id,
                         state=ObligationState.OPEN,
                         basis=Basis.UNLEARNED,
                     )
                 )
         groups = (covered, parts[Part.HELD_OUT], parts[Part.LEFT_OUT])
         asked = ([new.asked for new in some] for some in groups)
-        self._answers.append(Answer(model.standing, covering, *asked))
+        self._answers.append(Answer(standing, covering, *asked))
         return len(covered) < len(parts[Part.UNCOVERED]) + len(parts[Part.UNLEARNED])
 
     def _cover(

@@ -1,42 +1,11 @@
 """What a new request has to do with a model, decided from what was read of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from app.datasets.repository import KeyedRecord
-from app.domain.policy import Policy
-from app.domain.states import RunKind, RunState
 from app.ledger.standing import Standing
-from app.ledger.training import membership_of_run
-from app.registry.membership import Membership, membership_of
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model, with what is read of it once for all new requests.
-
-    Attributes:
-        membership: of its head or imported weights, if any.
-        training: of the training that is going and has read its records, if any.
-    """
-
-    standing: Standing
-    policy: Policy
-    membership: Membership | None
-    training: Membership | None
-
-    @classmethod
-    def of(cls, standing: Standing) -> "Model":
-        """Return a model as it stands."""
-        model, run = standing.model, standing.run
-        trains = run is not None and run.kind == RunKind.TRAIN and run.state == RunState.RUNNING
-        return cls(
-            standing,
-            Policy.from_json(model.policy),
-            membership_of(model),
-            membership_of_run(model, run) if run is not None and trains else None,
-        )
+from app.registry.membership import Membership
 
 
 class Part(Enum):
@@ -55,9 +24,9 @@ class Part(Enum):
     NONE = auto()
 
     @classmethod
-    def of(cls, records: Sequence[KeyedRecord], model: Model) -> "Part":
+    def of(cls, records: Sequence[KeyedRecord], model: Standing) -> "Part":
         """Return it for a new request, given its records as they are from now on."""
-        covers, membership = model.standing.covers_epoch, model.membership
+        covers, membership = model.covers_epoch, model.membership
         included, touched = _part_of(membership, records)
         in_training = _part_of(model.training, records)[1]  # read before they were forgotten
         if in_training or (touched and (covers is None or max(touched) > covers)):

@@ -1,12 +1,16 @@
 """How the models on a dataset stand, read at once for all requests that are accepted together."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
-from app.domain.states import ACTIVE_RUN_STATES
+from app.domain.policy import Policy
+from app.domain.states import ACTIVE_RUN_STATES, RunKind, RunState
 from app.ledger.tables import RunRow
+from app.ledger.training import membership_of_run
+from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
 
 
@@ -22,6 +26,24 @@ class Standing:
     def covers_epoch(self) -> int | None:
         """The epoch that the head covers; None without a head."""
         return None if self.head is None else self.head.covers_epoch
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The model's."""
+        return Policy.from_json(self.model.policy)
+
+    @cached_property
+    def membership(self) -> Membership | None:
+        """That of the head or the imported weights, if any."""
+        return membership_of(self.model)
+
+    @cached_property
+    def training(self) -> Membership | None:
+        """That of the training that is going and has read its records, if any."""
+        run = self.run
+        if run is None or run.kind != RunKind.TRAIN or run.state != RunState.RUNNING:
+            return None
+        return membership_of_run(self.model, run)
 
 
 def standings(session: Session, dataset_id: str) -> list[Standing]:
