@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.protocol.watching import Watch, Watcher
 from app.domain.errors import ExpungeError, UnauthenticatedError
-from app.ledger.views.changes import Facts, Kind, RunProgress
+from app.ledger.views.changes import Kind, RunProgress
 
 _KEEP_ALIVE_S = 5.0
 """After this much silence a comment is sent and the caller's key is checked again."""
@@ -76,7 +76,7 @@ EVENT_CONTENT: dict[str, Any] = {
 def event_stream(
     watcher: Watcher,
     run_id: str,
-    facts: Facts,
+    progress: RunProgress,
     *,
     last_event_id: str | None,
     caller_id: str,
@@ -86,11 +86,10 @@ def event_stream(
 
     They end when ``look_again`` raises ``UnauthenticatedError``; an outage does not end them.
     """
-    progress = facts.progress
-    if progress is not None and progress.has_ended and last_event_id == _id_of(progress):
+    if progress.has_ended and last_event_id == _id_of(progress):
         return Response(status_code=204)
     return _WatchedEvents(
-        watcher.watch(Kind.RUN, run_id, facts, caller_id=caller_id),
+        watcher.watch(Kind.PROGRESS, run_id, progress, caller_id=caller_id),
         lambda watch: _events(watch, last_event_id, look_again),
     )
 
@@ -100,8 +99,7 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     """Yield an event for each change, and a comment after a period of silence."""
     until = time.monotonic() + _LONGEST_S
-    while watch.facts is not None and watch.facts.progress is not None:
-        progress = watch.facts.progress
+    while isinstance(progress := watch.facts, RunProgress):
         if _id_of(progress) != known:
             known = _id_of(progress)
             yield _event(progress)

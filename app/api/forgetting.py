@@ -6,7 +6,6 @@ Each dataset has its own lane, so that no request waits for another dataset.
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Response
@@ -16,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.forget_requests import RETRY_AFTER_S, ForgetAnswer, answer_of
 from app.api.protocol.access import ForgetWriter, GuardedRoute, ServicesOf
-from app.api.protocol.dependencies import Left, part
+from app.api.protocol.dependencies import Make, part
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.idempotency import CallId
@@ -152,7 +151,7 @@ class PreviewAnswer(Answer):
 
 @router.post("/preview", **answers(404))
 def preview_forget_request(
-    body: PreviewBody, services: ServicesOf, caller: ForgetWriter, left: Left
+    body: PreviewBody, services: ServicesOf, caller: ForgetWriter, make: Make
 ) -> PreviewAnswer:
     """Say which models a forget request would reach and what they would do; nothing changes.
 
@@ -163,7 +162,7 @@ def preview_forget_request(
         services.acceptance,
         NewForgetRequest(**vars(body)),
         api_key_id=caller.key_id,
-        make=partial(services.planners.plan, left=left),
+        make=make,
     )
     return PreviewAnswer.of(
         found.view,

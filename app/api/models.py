@@ -13,7 +13,7 @@ from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, Se
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.conditions import IfMatch, require_match
 from app.api.protocol.cursors import PageByName
-from app.api.protocol.dependencies import Left
+from app.api.protocol.dependencies import Make
 from app.api.protocol.errors import answers
 from app.api.protocol.etags import etag_of
 from app.api.protocol.schemas import Answer, Body, Name, Page, described_by
@@ -151,14 +151,14 @@ class ModelAnswer(Answer):
 
 @router.post("", **answers(404, 409, 410, status=201, headers=("Location",)))
 def define_model(
-    body: ModelBody, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
+    body: ModelBody, services: ServicesOf, _: ModelsWriter, make: Make, response: Response
 ) -> ModelAnswer:
     """Define a model and start its training, or wait for imported weights."""
     defined = definitions.define_model(
         services.database,
         body.definition(),
         max_parameters=services.settings.max_parameters,
-        make=partial(services.planners.plan, left=left),
+        make=make,
     )
     with services.database.snapshot() as session:
         model = session.get_one(ModelRow, defined.id)
@@ -198,7 +198,7 @@ def change_model(
     body: ModelChange,
     services: ServicesOf,
     _: ModelsWriter,
-    left: Left,
+    make: Make,
     if_match: IfMatch = None,
 ) -> ModelAnswer:
     """Change the given fields of a model's policy, from its next run on.
@@ -211,7 +211,6 @@ def change_model(
         before = _model_answer(session, model)
         require_match(if_match, etag_of(bytes(json_response(before).body)))
 
-    make = partial(services.planners.plan, left=left)
     changed = policies.change_policy(services.database, name, changes, require=require, make=make)
     with services.database.snapshot() as session:
         return _model_answer(session, session.get_one(ModelRow, changed.id))
@@ -223,11 +222,10 @@ def change_model(
     openapi_extra=file_body("application/octet-stream"),
 )
 def upload_model_weights(
-    name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, left: Left
+    name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, make: Make
 ) -> ModelAnswer:
     """Upload safetensors weights trained elsewhere; a run then certifies their first release."""
     definitions.check_weights(content)
-    make = partial(services.planners.plan, left=left)
     imported = definitions.import_weights(
         services.database, services.blobs, name, content, make=make
     )
@@ -237,14 +235,13 @@ def upload_model_weights(
 
 @router.post("/{name}/retrain", **answers(404, 409, 410, status=202, headers=("Location",)))
 def retrain_model(
-    name: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
+    name: str, services: ServicesOf, _: ModelsWriter, make: Make, response: Response
 ) -> ModelAnswer:
     """Train a model anew on the records that are there now; it serves its version until then.
 
     The new version begins a new history. It is the answer to open forget requests, whose records it
     never reads; those that come while it is trained are met by the next run.
     """
-    make = partial(services.planners.plan, left=left)
     run = retraining.retrain(services.database, name, make=make)
     response.headers["Location"] = f"/v1/runs/{run.id}"
     with services.database.snapshot() as session:

@@ -17,15 +17,15 @@ from app.api.protocol.access import (
     authenticate_again,
 )
 from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.dependencies import Left
+from app.api.protocol.dependencies import Make
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.schemas import Answer, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.api.protocol.watching import WatcherOf
 from app.domain.states import RunState
-from app.ledger import repository, runs
+from app.ledger import runs
 from app.ledger.views import run_views
-from app.ledger.views.changes import Facts, Kind, facts_of
+from app.ledger.views.changes import Kind, RunProgress, progress_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 
@@ -103,16 +103,14 @@ async def stream_run_events(
 ) -> Response:
     """Follow a run's state, phase, step and current epsilon until it has ended."""
 
-    def look() -> Facts:
+    def look() -> RunProgress:
         with services.database.transaction() as session:
-            row = repository.run(session, run_id)
-            return facts_of(session, Kind.RUN, [row.id])[row.id]
+            return progress_of(session, run_id)
 
-    facts = await run_in_threadpool(look)
     return event_stream(
         watcher,
         run_id,
-        facts,
+        await run_in_threadpool(look),
         last_event_id=last_event_id,
         caller_id=caller.key_id,
         look_again=partial(authenticate_again, request),
@@ -130,10 +128,9 @@ def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
 
 @router.post("/{run_id}/retry", **answers(404, 409, 410, status=202, headers=("Location",)))
 def retry_run(
-    run_id: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
+    run_id: str, services: ServicesOf, _: ModelsWriter, make: Make, response: Response
 ) -> RunAnswer:
     """Start a new run like one that failed or was cancelled, or train a withdrawn model again."""
-    make = partial(services.planners.plan, left=left)
     created = runs.retry_run(services.database, run_id, make=make)
     with services.database.transaction() as session:
         response.headers["Location"] = f"/v1/runs/{created.id}"

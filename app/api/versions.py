@@ -16,7 +16,6 @@ from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.headers import described
 from app.api.protocol.schemas import Answer, Page
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
-from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.release import signature_filename, weights_filename
 from app.domain.states import VersionState
@@ -208,12 +207,11 @@ def get_model_card(
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        certificate = issued.certificate(session, version.certificate_id)
         card = model_card(
             model,
             version,
             schema=schema_for(task_of(model), session.get_one(DatasetRow, model.dataset_id)),
-            predicate=statement_of(certificate.envelope)["predicate"],
+            predicate=issued.predicate_of(session, version.certificate_id),
         )
         return MarkdownResponse(card)
 

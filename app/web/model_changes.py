@@ -1,13 +1,13 @@
 """What changes models: their definition and policy, each quoted first; retraining; the end."""
 
+import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.dependencies import Left
+from app.api.protocol.dependencies import Left, Make
 from app.datasets import repository as datasets
 from app.domain.policy import Policy
 from app.models import definitions, endings, policies, retraining
@@ -16,7 +16,7 @@ from app.services import Services
 from app.web import pages
 from app.web.access import ModelsSender, ModelsWriter, Visitor
 from app.web.forms import Form
-from app.web.policy_forms import CHOICES, definition_of, policy_changes, policy_values, quoted
+from app.web.policy_forms import CHOICES, definition_of, policy_changes, quoted
 from app.web.rendering import render
 
 router = pages.router()
@@ -45,14 +45,14 @@ def quote_new(services: ServicesOf, visitor: ModelsSender, form: Form, left: Lef
 
 
 @router.post("/new-model")
-def define(services: ServicesOf, _: ModelsSender, form: Form, left: Left) -> Response:
+def define(services: ServicesOf, _: ModelsSender, form: Form, make: Make) -> Response:
     """Define a model and start its training."""
     definition = definition_of(form)
     definitions.define_model(
         services.database,
         definition,
         max_parameters=services.settings.max_parameters,
-        make=partial(services.planners.plan, left=left),
+        make=make,
     )
     return pages.redirect(f"/models/{definition.name}")
 
@@ -78,19 +78,17 @@ def quote_policy(
 
 @router.post("/models/{name}/policy")
 def change_policy(
-    name: str, services: ServicesOf, _: ModelsSender, form: Form, left: Left
+    name: str, services: ServicesOf, _: ModelsSender, form: Form, make: Make
 ) -> Response:
     """Change a model's policy, from its next run on."""
-    make = partial(services.planners.plan, left=left)
     changes = policy_changes(form, fixed=True)
     policies.change_policy(services.database, name, changes, make=make)
     return pages.redirect(f"/models/{name}")
 
 
 @router.post("/models/{name}/retrain")
-def retrain(name: str, services: ServicesOf, _: ModelsSender, left: Left) -> Response:
+def retrain(name: str, services: ServicesOf, _: ModelsSender, make: Make) -> Response:
     """Train a model anew on the records that are there now."""
-    make = partial(services.planners.plan, left=left)
     run = retraining.retrain(services.database, name, make=make)
     return pages.redirect(f"/runs/{run.id}")
 
@@ -112,10 +110,11 @@ def _form(
     **context: Any,  # noqa: ANN401 - as of ``render``
 ) -> Response:
     """Show a form with a policy and other fields, and what was quoted for them."""
+    fields = policy.to_json()
     return render(
         template,
         visitor,
-        values={**policy_values(policy), **others},
+        values={**fields, "parameters": json.dumps(fields["parameters"]), **others},
         choices=CHOICES,
         quote=None if quotes is None else quoted(quotes, policy),
         **context,

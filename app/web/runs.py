@@ -1,23 +1,22 @@
 """``/runs``: runs, their progress, and retries."""
 
 from dataclasses import asdict
-from typing import Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
+from app.api.protocol.dependencies import Make
 from app.domain.plan import Plan
 from app.domain.states import RunState
-from app.ledger import repository, runs
+from app.ledger import runs
 from app.ledger.views import run_views
 from app.ledger.views.changes import progress_of
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
 from app.web import pages, queries
 from app.web.access import ModelsReader, ModelsSender
-from app.web.figures.charts import Chart, Series, lines
 from app.web.rendering import render
 
 router = pages.router()
@@ -73,27 +72,21 @@ def show(run_id: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         phase_seconds=line.phase_seconds or {},
         curve=epsilon_by_step(plan),
         reported=[each for each in reports if each["epsilon"] is not None],
-        losses=_losses([each for each in reports if each["loss"] is not None]),
+        losses=[each for each in reports if each["loss"] is not None],
     )
-
-
-def _losses(reports: list[dict[str, Any]]) -> Chart | None:
-    """Return a chart of the loss where it was public."""
-    names = [str(each["step"]) for each in reports]
-    return lines(names, [Series("", [each["loss"] for each in reports])], title="Loss by step")
 
 
 @router.get("/runs/{run_id}/progress")
 def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse:
     """Return a run's progress in the format of its events."""
     with services.database.transaction() as session:
-        return JSONResponse(asdict(progress_of(repository.run(session, run_id))))
+        return JSONResponse(asdict(progress_of(session, run_id)))
 
 
 @router.post("/runs/{run_id}/retry")
-def retry(run_id: str, services: ServicesOf, _: ModelsSender) -> Response:
+def retry(run_id: str, services: ServicesOf, _: ModelsSender, make: Make) -> Response:
     """Retry a failed run with a new one."""
-    new = runs.retry_run(services.database, run_id, make=services.planners.plan).id
+    new = runs.retry_run(services.database, run_id, make=make).id
     return pages.redirect(f"/runs/{new}")
 
 

@@ -4,10 +4,8 @@ Ids go from the form to its preview and back with the answer. Between the two, n
 """
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,14 +16,13 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.forgetting import ForgettingOf
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.dependencies import Left
+from app.api.protocol.dependencies import Make
 from app.api.protocol.schemas import ExternalId, OwnerId
 from app.certificates.receipts import Receipt
 from app.datasets import repository as datasets
 from app.domain.errors import InvalidInputError
 from app.ledger import previews, repository
 from app.ledger.new_requests import Call, NewForgetRequest
-from app.ledger.previews import Preview
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.views import request_views
@@ -57,10 +54,14 @@ def ask(services: ServicesOf, visitor: RequestsWriter) -> Response:
 
 
 @router.post("/requests/preview")
-def preview(services: ServicesOf, visitor: FileSender, form: FileForm, left: Left) -> Response:
+def preview(services: ServicesOf, visitor: FileSender, form: FileForm, make: Make) -> Response:
     """Show which models a request would reach, and what it would cost."""
     fields = _fields(form)
-    found = [_preview(services, visitor, asked, left) for asked in _asked(services, fields)]
+    database, acceptance, key_id = services.database, services.acceptance, visitor.caller.key_id
+    found = [
+        previews.preview(database, acceptance, asked, api_key_id=key_id, make=make)
+        for asked in _asked(services, fields)
+    ]
     fields |= {"call": str(uuid4()), "submitted_at": datetime.now(UTC).isoformat()}
     return render("preview.html", visitor, fields=fields, previews=found, ids=_count(fields))
 
@@ -95,12 +96,7 @@ def receipt(request_id: str, services: ServicesOf, _: ReceiptSeeker, form: FileF
             record_ids=_lines(fields["record_ids"]),
             subject_ids=_lines(fields["subject_ids"]),
         )
-    filename = f"{request_id}.receipt.json"
-    return Response(
-        json.dumps(document, indent=1),
-        media_type="application/json",
-        headers={"Content-Disposition": f'attachment; filename="{filename}"'},
-    )
+    return pages.attachment(document, f"{request_id}.receipt.json")
 
 
 def _everywhere(
@@ -120,16 +116,6 @@ def _everywhere(
         }
         views = request_views.read(session, made).values()
         return [(view, named[view.dataset]) for view in views]
-
-
-def _preview(services: Services, visitor: Visitor, asked: NewForgetRequest, left: Left) -> Preview:
-    return previews.preview(
-        services.database,
-        services.acceptance,
-        asked,
-        api_key_id=visitor.caller.key_id,
-        make=partial(services.planners.plan, left=left),
-    )
 
 
 def _asked(services: Services, fields: Mapping[str, str]) -> list[NewForgetRequest]:

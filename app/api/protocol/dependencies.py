@@ -3,9 +3,13 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
+
+from app.registry.forecasts import PlanMaker
+from app.services import Services
 
 
 def part(name: str) -> Any:  # noqa: ANN401 - what FastAPI calls a dependency
@@ -40,3 +44,11 @@ async def _left(request: Request) -> AsyncIterator[threading.Event]:
 
 Left = Annotated[threading.Event, Depends(_left)]
 """Set when the caller disconnects: work done only for it may stop."""
+
+
+async def _plan_maker(services: Annotated[Services, part("services")], left: Left) -> PlanMaker:
+    return partial(services.planners.plan, left=left)
+
+
+Make = Annotated[PlanMaker, Depends(_plan_maker)]
+"""Makes plans within the limits of one call, while its caller is there."""

@@ -97,12 +97,8 @@ async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s
 
 
 async def _another_state(watch: Watch, seen: Facts | None) -> None:
-    while not watch.closed and _state(watch.facts) == _state(seen):
+    while not watch.closed and watch.facts == seen:
         await watch.wait(LONGEST_WAIT_S)
-
-
-def _state(facts: Facts | None) -> tuple[object, ...] | None:
-    return None if facts is None else facts.state
 
 
 def _has_seen(request: Request, found: Found) -> bool:

@@ -1,8 +1,11 @@
 """Which certificates were issued: reads of their rows."""
 
+from typing import Any
+
 from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import Session
 
+from app.certificates.signing import statement_of
 from app.certificates.tables import CertificateRow
 from app.database.queries import known
 from app.ledger.tables import ObligationRow
@@ -21,6 +24,11 @@ def has_shown_certificate(session: Session, model_id: str) -> bool:
 def certificate(session: Session, certificate_id: str) -> CertificateRow:
     """Return a certificate, or raise ``NotFoundError``."""
     return known(session.get(CertificateRow, certificate_id), "certificate", certificate_id)
+
+
+def predicate_of(session: Session, certificate_id: str) -> dict[str, Any]:
+    """Return what a certificate states, or raise ``NotFoundError``."""
+    return dict(statement_of(certificate(session, certificate_id).envelope)["predicate"])
 
 
 def released_certificate(session: Session, certificate_id: str) -> CertificateRow:

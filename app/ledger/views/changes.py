@@ -1,20 +1,19 @@
 """Facts that callers can wait for, with one query for each kind."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Row, Select, func, literal, select
+from sqlalchemy import Select, func, literal, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
+from app.database.queries import is_one_of, known
 from app.domain.states import ACTIVE_RUN_STATES
 from app.ledger.reports import finite
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.registry.tables import ModelRow, VersionRow
-
-_IDS_AT_ONCE = 1000
 
 
 class Kind(StrEnum):
@@ -22,6 +21,7 @@ class Kind(StrEnum):
 
     FORGET_REQUEST = "forget request"
     RUN = "run"
+    PROGRESS = "progress of a run"
     MODEL = "model"
 
 
@@ -44,87 +44,47 @@ class RunProgress:
         return self.state not in ACTIVE_RUN_STATES
 
 
-@dataclass(frozen=True)
-class Facts:
-    """A snapshot of one thing: callers wait until its state changes."""
-
-    state: tuple[object, ...]
-    progress: RunProgress | None = None
+Facts = RunProgress | tuple[object, ...]
+"""A snapshot of one thing, which changes with it."""
 
 
 def facts_of(session: Session, kind: Kind, ids: Collection[str]) -> dict[str, Facts]:
-    """Return the facts about the existing ones of ``ids``."""
-    query, read = _QUERIES[kind]
-    found: dict[str, Facts] = {}
-    for some in _batches(list(ids)):
-        for row in session.execute(query(some)):
-            found[row[0]] = read(row)
-    return found
+    """Return the facts about those of ``ids`` that exist, without NaN and infinite numbers."""
+    rows = ((row[0], map(finite, row[1:])) for row in session.execute(_query(kind, ids)))
+    if kind is Kind.PROGRESS:
+        return {run_id: RunProgress(*facts) for run_id, facts in rows}  # type: ignore[arg-type]
+    return {row_id: tuple(facts) for row_id, facts in rows}
 
 
-def _batches(ids: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        yield ids[start : start + _IDS_AT_ONCE]
+def progress_of(session: Session, run_id: str) -> RunProgress:
+    """Return a run's progress, or raise ``NotFoundError``."""
+    found = facts_of(session, Kind.PROGRESS, [run_id]).get(run_id)
+    return known(found if isinstance(found, RunProgress) else None, "run", run_id)
 
 
-def _requests(ids: list[str]) -> Select[Any]:
-    owed = func.concat_ws(":", ObligationRow.id, ObligationRow.state, ObligationRow.run_id)
-    return (
-        select(
-            ForgetRequestRow.id,
-            ForgetRequestRow.state,
-            func.string_agg(owed, aggregate_order_by(literal(","), ObligationRow.id)),
+def _query(kind: Kind, ids: Collection[str]) -> Select[Any]:
+    if kind is Kind.FORGET_REQUEST:
+        owed = func.concat_ws(":", ObligationRow.id, ObligationRow.state, ObligationRow.run_id)
+        every = func.string_agg(owed, aggregate_order_by(literal(","), ObligationRow.id))
+        return (
+            select(ForgetRequestRow.id, ForgetRequestRow.state, every)
+            .outerjoin(ObligationRow, ObligationRow.request_id == ForgetRequestRow.id)
+            .where(is_one_of(ForgetRequestRow.id, ids))
+            .group_by(ForgetRequestRow.id)
         )
-        .outerjoin(ObligationRow, ObligationRow.request_id == ForgetRequestRow.id)
-        .where(ForgetRequestRow.id.in_(ids))
-        .group_by(ForgetRequestRow.id)
-    )
-
-
-def _runs(ids: list[str]) -> Select[Any]:
-    columns = [getattr(RunRow, name) for name in RunProgress.__dataclass_fields__]
-    return select(RunRow.id, *columns).where(RunRow.id.in_(ids))
-
-
-def _models(ids: list[str]) -> Select[Any]:
-    newest = (
-        select(func.concat_ws(":", RunRow.id, RunRow.state))
-        .where(RunRow.model_id == ModelRow.id)
-        .order_by(RunRow.created_at.desc(), RunRow.id)
-        .limit(1)
-        .scalar_subquery()
-    )
-    return (
-        select(ModelRow.id, VersionRow.id, VersionRow.state, newest)
-        .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
-        .where(ModelRow.id.in_(ids))
-    )
-
-
-def _state(row: Row[Any]) -> Facts:
-    return Facts(state=tuple(row)[1:])
-
-
-def progress_of(run: RunRow | Row[Any]) -> RunProgress:
-    """Return a run's progress; NaN and infinite numbers are left out."""
-    columns = [getattr(run, name) for name in RunProgress.__dataclass_fields__]
-    values: list[Any] = list(map(finite, columns))
-    return RunProgress(*values)
-
-
-def _progress(row: Row[Any]) -> Facts:
-    progress = progress_of(row)
-    return Facts(state=(progress.state, progress.attempt), progress=progress)
-
-
-_QUERIES: dict[
-    Kind,
-    tuple[
-        Callable[[list[str]], Select[Any]],
-        Callable[[Row[Any]], Facts],
-    ],
-] = {
-    Kind.FORGET_REQUEST: (_requests, _state),
-    Kind.RUN: (_runs, _progress),
-    Kind.MODEL: (_models, _state),
-}
+    if kind is Kind.MODEL:
+        newest = (
+            select(func.concat_ws(":", RunRow.id, RunRow.state))
+            .where(RunRow.model_id == ModelRow.id)
+            .order_by(RunRow.created_at.desc(), RunRow.id)
+            .limit(1)
+            .scalar_subquery()
+        )
+        return (
+            select(ModelRow.id, VersionRow.id, VersionRow.state, newest)
+            .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
+            .where(is_one_of(ModelRow.id, ids))
+        )
+    names = ("state", "attempt") if kind is Kind.RUN else RunProgress.__dataclass_fields__
+    columns = [getattr(RunRow, name) for name in names]
+    return select(RunRow.id, *columns).where(is_one_of(RunRow.id, ids))

@@ -35,11 +35,6 @@ class RunView(RunProgress):
     model: str
     retryable: bool
 
-    @property
-    def target_epsilon(self) -> float:
-        """The plan's target."""
-        return float(self.plan["epsilon"])
-
 
 _OF_ROW = [getattr(RunRow, field.name) for field in fields(RunView)[:-2]]
 

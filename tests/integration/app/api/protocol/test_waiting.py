@@ -247,10 +247,10 @@ def test_preferences_that_are_not_understood_are_ignored(
 
 def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -> None:
     """Waiters whose loop was torn down are dropped, and the others are served."""
-    from app.ledger.views.changes import Facts, Kind
+    from app.ledger.views.changes import Kind
 
     watcher = Watcher(services.database, most_per_caller=9, interval_s=0.01)
-    abandoned = watcher.watch(Kind.RUN, "run_1", Facts(("queued", 0)), caller_id="a")
+    abandoned = watcher.watch(Kind.RUN, "run_1", ("queued", 0), caller_id="a")
 
     async def abandon() -> None:
         abandoned.__enter__()
@@ -258,7 +258,7 @@ def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -
     asyncio.run(abandon())
 
     async def wait() -> bool:
-        with watcher.watch(Kind.RUN, "run_2", Facts(("queued", 0)), caller_id="a") as watch:
+        with watcher.watch(Kind.RUN, "run_2", ("queued", 0), caller_id="a") as watch:
             return await watch.wait(30) and watch.facts is None
 
     assert asyncio.run(wait())
