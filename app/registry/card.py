@@ -7,11 +7,11 @@ statement, so the card cannot claim more.
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, Template
 
-from app.certificates import plain_words
+from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
 from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
 from app.domain.release import certificate_filename, signature_filename, weights_filename
@@ -19,6 +19,15 @@ from app.domain.schema import FeatureSchema
 from app.domain.tasks.words import figures, metric_in_words, task_in_words
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
+
+IN_WORDS: Final = {
+    each.__name__: each
+    for each in (
+        *(guarantee_in_words, limits_in_words, assumptions_in_words, figures),
+        *(network_in_words, task_in_words, metric_in_words),
+    )
+}
+"""Filters of templates: what documents and names mean."""
 
 
 def model_card(
@@ -37,24 +46,17 @@ def model_card(
     """
     name, number = model.name, version.number
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
-    average = predicate["evaluation"].get("merged")
     return _TEMPLATE.render(
         model=model,
         version=version,
         schema=schema,
-        network=network_in_words(model.architecture),
         members=members_in_words(members, version=number) if members else None,
         trained=members_by_version(members),
-        task=task_in_words(task_of(model)),
-        metrics=figures(predicate["evaluation"]),
-        merged_metric=metric_in_words(average["metric"]) if average else None,
+        task=task_of(model),
         predicate=predicate,
         weights=weights or weights_filename(name, number),
         certificate=certificate or certificate_filename(name, number),
         signature=signature_filename(name, number),
-        guarantee=plain_words.guarantee_in_words(predicate),
-        limits=plain_words.limits_in_words(predicate),
-        assumptions=plain_words.assumptions_in_words(predicate),
     )
 
 
@@ -73,7 +75,7 @@ def _template() -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["code"] = _code
+    environment.filters |= {"code": _code, **IN_WORDS}
     return environment.get_template("card.md")
 
 

@@ -1,16 +1,13 @@
 """``/datasets``: schemas, counts, growth, imports; archiving."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
-from app.datasets import repository, service
-from app.datasets.tables import DatasetRow
+from app.datasets import repository
 from app.domain.errors import InvalidInputError
 from app.domain.scopes import Scope
-from app.domain.table_schema import TableSchema
 from app.imports import repository as import_repository
 from app.imports import service as imports
 from app.models import endings
@@ -18,7 +15,6 @@ from app.registry import repository as registry
 from app.web import pages
 from app.web.access import DataSender, ModelsReader
 from app.web.figures import queries
-from app.web.figures.charts import bars
 from app.web.figures.statistics import by_week
 from app.web.forms import Form
 from app.web.rendering import render
@@ -55,11 +51,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
             remembered=remembered,
             pending=pending,
             erased=erased,
-            columns=_columns(dataset),
-            growth=bars(
-                by_week(weeks, queries.records_by_week(session, dataset.id, weeks[0])),
-                title="Records by the week in which they came",
-            ),
+            growth=by_week(weeks, queries.records_by_week(session, dataset.id, weeks[0])),
             models=[each.name for each in registry.models(session, dataset=name)],
             imports=import_repository.page(session, name, after=None, limit=_IMPORTS)
             if may_import
@@ -101,13 +93,3 @@ def archive(name: str, services: ServicesOf, _: DataSender) -> Response:
     with services.database.transaction() as session:
         endings.archive_dataset(session, services.blobs, name)
     return pages.redirect(f"/datasets/{name}")
-
-
-def _columns(dataset: DatasetRow) -> list[tuple[str, str]]:
-    """Return names and types of what a record has."""
-    schema = service.schema_of(dataset)
-    if isinstance(schema, TableSchema):
-        document: dict[str, Any] = schema.to_json()
-        return [*document["columns"].items()]
-    shape = " × ".join(map(str, schema.shape))
-    return [("features", f"{schema.dtype}, {shape}"), ("label", f"one of {schema.classes} classes")]

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from redis import RedisError
 from sqlalchemy.exc import DataError, DBAPIError
@@ -67,6 +67,14 @@ class PageRoute(APIRoute):
 def redirect(path: str) -> Response:
     """Return the answer to a form that was done: the page to load next."""
     return RedirectResponse(path, status_code=303)
+
+
+def attachment(
+    document: object, filename: str, *, media_type: str = "application/json"
+) -> Response:
+    """Return a document as a file to be stored."""
+    headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
+    return JSONResponse(document, media_type=media_type, headers=headers)
 
 
 def router() -> APIRouter:

@@ -27,20 +27,6 @@ CHOICES = {
 """What the lists of a policy's form offer."""
 
 
-def policy_values(policy: Policy) -> dict[str, str]:
-    """Return a policy as the texts of a form's fields."""
-    values = policy.to_json()
-    found = {name: _text(values[name]) for name in (*_NUMBERS, *_OPTIONAL)}
-    return found | {
-        "mechanism": policy.mechanism,
-        "parameters": json.dumps(values["parameters"]),
-        "serving": str(policy.serving),
-        "first_release": str(policy.first_release),
-        "adaptive": "on" if policy.adaptive else "",
-        "audit": "on" if policy.audit else "",
-    }
-
-
 def policy_changes(form: Mapping[str, str], *, fixed: bool) -> dict[str, Any]:
     """Return the fields of a policy as JSON values.
 
@@ -118,7 +104,3 @@ def _object(form: Mapping[str, str], name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidInputError(f"{name}: a JSON object is needed")
     return found
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else repr(value)

@@ -8,8 +8,9 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from app.domain.tasks.words import figures
+from app.registry.card import IN_WORDS
 from app.web.access import Visitor
+from app.web.figures.charts import Series, bars, lines
 
 _DAY_S = 86_400
 _UNITS = ((_DAY_S, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
@@ -92,12 +93,13 @@ def short(name: str) -> str:
 
 def emphasised(text: str) -> Markup:
     """Convert ``**strong**`` and `` `code` `` in the service's own sentences to markup."""
+    line = " ".join(text.replace("``", "`").split())
     return Markup(  # noqa: S704 - the text is escaped first
         _EMPHASIS.sub(
             lambda found: (
                 f"<strong>{found[1]}</strong>" if found[1] else f"<code>{found[2]}</code>"
             ),
-            str(escape(text)),
+            str(escape(line)),
         )
     )
 
@@ -110,8 +112,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for spelling in (moment, since, due, number, count, size, words, short, emphasised, figures):
+    environment.filters |= IN_WORDS
+    for spelling in (moment, since, due, number, count, size, words, short, emphasised):
         environment.filters[spelling.__name__] = spelling
+    environment.globals |= {"bar_chart": bars, "line_chart": lines, "Series": Series}
     return environment
 
 

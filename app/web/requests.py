@@ -3,14 +3,10 @@
 from typing import Any
 
 from fastapi import Response
-from fastapi.responses import JSONResponse
-from sqlalchemy.orm import Session
 
 from app.api import forget_requests as api
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
-from app.certificates.plain_words import guarantee_in_words
-from app.certificates.signing import statement_of
 from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
@@ -88,28 +84,29 @@ def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Re
     """Show what may be told the person, on one page to be printed."""
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
-        words = {
-            owed.model: guarantee_in_words(_predicate(session, owed.certificate))
+        certificates = [
+            (owed, issued.predicate_of(session, owed.certificate))
             for owed in line.obligations
             if owed.certificate is not None
-        }
-    return render("answer.html", visitor, line=line, words=words)
+        ]
+    return render("answer.html", visitor, line=line, certificates=certificates)
 
 
 @router.get("/requests/{request_id}/certificates")
-def certificates(request_id: str, services: ServicesOf, visitor: RequestsReader) -> JSONResponse:
+def certificates(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Response:
     """Return all certificates of a request, as the API does."""
-    return _download(_certificates(request_id, services, visitor), f"{request_id}.certificates")
+    found = _certificates(request_id, services, visitor)
+    return pages.attachment(found, f"{request_id}.certificates.json")
 
 
 @router.get("/requests/{request_id}/certificates/{certificate_id}")
 def certificate(
     request_id: str, certificate_id: str, services: ServicesOf, visitor: RequestsReader
-) -> JSONResponse:
+) -> Response:
     """Return one certificate with the proofs of this request's records, to be verified."""
     for found in _certificates(request_id, services, visitor):
         if found["certificate"] == certificate_id:
-            return _download(found["bundle"], f"{certificate_id}.certificate")
+            return pages.attachment(found["bundle"], f"{certificate_id}.certificate.json")
     raise NotFoundError("certificate", certificate_id)
 
 
@@ -132,14 +129,3 @@ def cancel(request_id: str, services: ServicesOf, _: RequestsSender, form: Form)
 def _certificates(request_id: str, services: Services, visitor: Visitor) -> list[dict[str, Any]]:
     found = api.list_forget_request_certificates(request_id, services, visitor.caller)
     return [each.model_dump(mode="json", exclude_none=True) for each in found]
-
-
-def _predicate(session: Session, certificate_id: str) -> dict[str, Any]:
-    envelope = issued.certificate(session, certificate_id).envelope
-    return dict(statement_of(envelope)["predicate"])
-
-
-def _download(document: object, name: str) -> JSONResponse:
-    return JSONResponse(
-        document, headers={"Content-Disposition": f'attachment; filename="{name}.json"'}
-    )

@@ -26,6 +26,12 @@ class Requests:
     met: int
     missed: int
 
+    @property
+    def met_percent(self) -> float | None:
+        """How many of those that are done or overdue were completed in time, in percent."""
+        ended = self.met + self.missed
+        return 100 * self.met / ended if ended else None
+
 
 def last_weeks(count: int, *, now: datetime) -> list[Week]:
     """Return the Mondays that begin the last weeks, the present one last, in UTC."""
