@@ -3,10 +3,8 @@
 import numpy as np
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from app.cli.output import print_table
 from app.domain.columns import CategoryColumn, Column, NumberColumn
 from app.tables.cells import has_numbers, has_texts, kind_in_words, numbers_of, plain, texts_of
 from app.tables.proposal import Proposal
@@ -16,33 +14,29 @@ from app.tables.sources import Source
 def print_columns(source: Source) -> None:
     """Show each column's cells: type, number of different ones, number of missing ones."""
     typer.echo(f"{source.name}: {source.kind}, {source.table.num_rows} rows")
-    table = Table("column", "holds", "different", "missing")
-    for name in source.table.column_names:
-        table.add_row(escape(name), *_held(plain(source.table[name])))
-    Console().print(table)
+    names = source.table.column_names
+    print_table([{"column": name} | _held(plain(source.table[name])) for name in names])
 
 
 def print_values(proposal: Proposal, *, err: bool = False) -> None:
     """Show what the columns become."""
     encoding = proposal.encoding
-    table = Table("column", "becomes")
-    for column in encoding.columns:
-        table.add_row(escape(column.name), escape(_becomes(column, proposal)))
     names = ", ".join(map(str, encoding.label.classes[:100]))
-    table.add_row(escape(encoding.label.name), escape(f"the label: classes {names}"))
-    table.add_row(escape(encoding.record_id), "the records' ids")
-    if encoding.subject_id is not None:
-        table.add_row(escape(encoding.subject_id), "the persons' ids")
-    for name in proposal.ignored:
-        table.add_row(escape(name), "not read")
-    Console(stderr=err).print(table)
+    rows = [
+        *((column.name, _becomes(column, proposal)) for column in encoding.columns),
+        (encoding.label.name, f"the label: classes {names}"),
+        (encoding.record_id, "the records' ids"),
+        (encoding.subject_id, "the persons' ids"),
+        *((name, "not read") for name in proposal.ignored),
+    ]
+    print_table([{"column": name, "becomes": what} for name, what in rows if name], err=err)
     typer.echo(f"{encoding.width} features, {len(encoding.label.classes)} classes", err=err)
 
 
-def _held(column: pa.Array) -> tuple[str, str, str]:
+def _held(column: pa.Array) -> dict[str, object]:
     kind = kind_in_words(column.type)
     if not has_texts(column.type):
-        return kind, "", str(column.null_count)
+        return {"holds": kind, "different": None, "missing": column.null_count}
     texts = texts_of(column)
     numbers = numbers_of(column) if has_numbers(column.type) else None
     if numbers is not None and kind == "text":
@@ -50,7 +44,8 @@ def _held(column: pa.Array) -> tuple[str, str, str]:
         if fits:
             kind = "numbers" if not numbers.faulty.any() else f"text, and {fits} numbers"
     missing = texts.missing if numbers is None else texts.missing | numbers.missing
-    return kind, str(len(texts.distinct)), str(int(np.count_nonzero(missing)))
+    count = int(np.count_nonzero(missing))
+    return {"holds": kind, "different": len(texts.distinct), "missing": count}
 
 
 def _becomes(column: Column, proposal: Proposal) -> str:

@@ -87,7 +87,7 @@ def show(
         _print_json(answer)
     elif isinstance(answer, list):
         rows = [{**row, **{name: of(row) for name, of in derived.items()}} for row in answer]
-        _print_table(rows, columns)
+        print_table(rows, columns)
     else:
         _print_object(answer)
 
@@ -117,10 +117,13 @@ def _print_object(answer: Any) -> None:  # noqa: ANN401 - whatever the service a
         typer.echo(f"{name:<{width}}  {_cell(name, value)}")
     for name, rows in tables.items():
         typer.echo(f"\n{name}:")
-        _print_table(rows)
+        print_table(rows)
 
 
-def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+def print_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), *, err: bool = False
+) -> None:
+    """Print a table; by default it has a column for each member, and goes to standard output."""
     if not rows:
         typer.echo("none", err=True)
         return
@@ -134,7 +137,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ())
     for number, line in enumerate(lines):
         # Never cut or folded: ids are there to be copied.
         padded = (set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True))
-        typer.secho("  ".join(padded).rstrip(), bold=True if number == 0 else None)
+        typer.secho("  ".join(padded).rstrip(), bold=True if number == 0 else None, err=err)
 
 
 def _flattened(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

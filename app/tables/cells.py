@@ -4,7 +4,7 @@ CSV has only text, and one pipeline writes 3 where another writes 3.0 or "3". So
 its meaning: texts are trimmed and in NFC, whole floats are whole numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,6 +64,13 @@ class Texts:
     def missing(self) -> npt.NDArray[np.bool_]:
         """Which cells are missing."""
         return self.codes < 0
+
+    def without(self, words: Collection[str]) -> "Texts":
+        """Return the same cells, of which those with these texts are missing."""
+        present = [text for text in self.distinct if text not in words]
+        places = {text: place for place, text in enumerate(present)}
+        targets = np.array([places.get(text, -1) for text in self.distinct] + [-1])
+        return Texts(tuple(present), targets[self.codes])
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:

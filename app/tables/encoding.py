@@ -249,12 +249,9 @@ class _Cells:
     def _texts(self, name: str, *, listed: Any) -> Texts | None:  # noqa: ANN401 - an iterable
         """Return a column's texts; words for a missing value are missing unless listed."""
         column = self._column(name, has_texts, "text or a whole number is")
-        if column is None:
-            return None
-        texts = texts_of(column)
-        missing = MISSING_WORDS.difference(listed)
-        absent = np.array([text in missing for text in texts.distinct] + [False])
-        return Texts(texts.distinct, np.where(absent[texts.codes], -1, texts.codes))
+        return (
+            None if column is None else texts_of(column).without(MISSING_WORDS.difference(listed))
+        )
 
     def _column(
         self, name: str, fits: Callable[[pa.DataType], bool], expected: str

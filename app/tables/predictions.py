@@ -1,4 +1,4 @@
-"""Rows to predict, and predictions, as files."""
+"""Predictions as files."""
 
 from pathlib import Path
 
@@ -7,14 +7,6 @@ import pyarrow.parquet as pq
 
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError
-from app.tables.delimited import Dialect
-from app.tables.reading import read_source
-from app.tables.sources import Source
-
-
-def read_rows(path: Path, *, written: tuple[str | None, str | None, str]) -> Source:
-    """Read a table as ``expunge dataset push`` does; ``written`` are its options."""
-    return read_source(path, Dialect.of_options(*written))
 
 
 def write_predictions(

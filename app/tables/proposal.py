@@ -241,11 +241,7 @@ def _whole_numbers(texts: Sequence[str]) -> list[int]:
 
 def _texts(column: pa.Array) -> cells.Texts:
     """Return a column's texts, without words for missing values."""
-    texts = cells.texts_of(column)
-    present = [text for text in texts.distinct if text not in cells.MISSING_WORDS]
-    places = {text: place for place, text in enumerate(present)}
-    targets = np.array([places.get(text, -1) for text in texts.distinct] + [-1])
-    return cells.Texts(tuple(present), targets[texts.codes])
+    return cells.texts_of(column).without(cells.MISSING_WORDS)
 
 
 def _is_mostly_numbers(column: pa.Array) -> bool:

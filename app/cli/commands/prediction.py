@@ -78,9 +78,11 @@ def predict(
     """
     with errors_in_words():
         tables: Any = loaded("app.tables.predictions", extra=TABLES)
+        reading: Any = loaded("app.tables.reading", extra=TABLES)
         published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
         _say_unchecked(published)
-        rows = tables.read_rows(source, written=(delimiter, encoding, decimal))
+        dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
+        rows = reading.read_source(source, dialect)
         with rows.places():
             predictions = _predictions(
                 published, rows.table, factories=factory or [], base=base, merged=merged

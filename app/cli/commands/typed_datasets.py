@@ -5,16 +5,12 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Shown
-
 from app.cli.commands.datasets import Drop, RecordId, Subject, Table
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.files import json_file
 from app.cli.options import Decimal, Delimiter, Encoding, existing_file, option
-from app.cli.output import show, wants_json
+from app.cli.output import print_table, show, wants_json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
 from app.domain.table_schema import TableSchema
@@ -91,10 +87,5 @@ def _read(file: Path) -> TableSchema:
 
 
 def _print(schema: TableSchema) -> None:
-    table = Shown("column", "type")
-    for name, kind in schema.columns:
-        table.add_row(escape(name), escape(str(kind)))
-    table.add_row(escape(schema.record_id), "the records' ids")
-    if schema.subject_id is not None:
-        table.add_row(escape(schema.subject_id), "the persons' ids")
-    Console().print(table)
+    ids = ((schema.record_id, "the records' ids"), (schema.subject_id, "the persons' ids"))
+    print_table([{"column": n, "type": str(kind)} for n, kind in (*schema.columns, *ids) if n])
