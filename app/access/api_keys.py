@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.access.tables import ApiKeyRow
-from app.database.queries import newest_first
+from app.database.queries import known, newest_first, stored
 from app.domain import errors
 from app.domain.ids import new_id
 from app.domain.scopes import Scope
@@ -73,8 +73,7 @@ def create_key(
         expires_at=expires_at,
     )
     session.add(row)
-    session.flush()
-    session.refresh(row)
+    stored(session, row)
     until = {} if expires_at is None else {"expires_at": expires_at.astimezone(UTC).isoformat()}
     log.append(
         session,
@@ -145,9 +144,7 @@ def keys(
 
 def revoke(session: Session, key_id: str) -> None:
     """Revoke a caller's key, or refuse its tokens; ``NotFoundError`` if there is none."""
-    row = session.get(ApiKeyRow, key_id)
-    if row is None:
-        raise errors.NotFoundError("API key", key_id)
+    row = known(session.get(ApiKeyRow, key_id), "API key", key_id)
     if row.revoked_at is None:
         row.revoked_at = func.now()
         log.append(session, "key.revoked", key=row.id)

@@ -137,14 +137,13 @@ def _key_id(token: str) -> str:
 
 def _fault(error: Exception) -> str:
     """Say what is wrong without quoting the token."""
-    if isinstance(error, jwt.InvalidAudienceError):
-        return "is meant for another audience"
-    if isinstance(error, jwt.InvalidIssuerError):
-        return "is another issuer's"
-    if isinstance(error, jwt.ImmatureSignatureError):
-        return "is not valid yet"
-    if isinstance(error, jwt.MissingRequiredClaimError):
-        return "lacks a member that it needs"
-    if isinstance(error, jwt.InvalidSignatureError):
-        return "is not signed by its issuer"
-    return "cannot be read"
+    faults = {
+        jwt.InvalidAudienceError: "is meant for another audience",
+        jwt.InvalidIssuerError: "is another issuer's",
+        jwt.ImmatureSignatureError: "is not valid yet",
+        jwt.MissingRequiredClaimError: "lacks a member that it needs",
+        jwt.InvalidSignatureError: "is not signed by its issuer",
+    }
+    return next(
+        (said for kind, said in faults.items() if isinstance(error, kind)), "cannot be read"
+    )

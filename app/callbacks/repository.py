@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, aliased
 from app import log
 from app.callbacks.posting import Outcome, Result
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow, CallbackSecretRow
-from app.database.queries import known, newest_first
+from app.database.queries import known, newest_first, stored
 from app.domain.errors import GoneError
 
 DELAYS_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
@@ -277,7 +277,5 @@ def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, Callba
         event.attempts = 0
         event.delivered_at = None
     event.next_attempt_at = func.clock_timestamp()
-    session.flush()
-    session.refresh(event)
     log.append(session, "callback.redelivered", callback=event.id)
-    return event, endpoint
+    return stored(session, event), endpoint

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from app import log
 from app.callbacks.keys import CallbackKeys
 from app.callbacks.tables import CallbackSecretRow
+from app.database.queries import stored
 
 OVERLAP = timedelta(hours=24)
 """How long callbacks are signed with the previous secret as well."""
@@ -36,10 +37,8 @@ def rotate(session: Session, keys: CallbackKeys, api_key_id: str) -> SigningSecr
         session.add(row)
     row.generation += 1
     row.rotated_at = func.clock_timestamp()
-    session.flush()
-    session.refresh(row)
     log.append(session, "callback_secret.rotated", key=api_key_id)
-    return _secret(keys, api_key_id, row)
+    return _secret(keys, api_key_id, stored(session, row))
 
 
 def signing(

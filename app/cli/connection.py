@@ -15,16 +15,9 @@ from app.domain.errors import ExpungeError, TableError
 
 
 @contextmanager
-def connect() -> Iterator[ExpungeClient]:
-    """Open a client with the configured URL and key, or those that ``expunge init`` wrote."""
-    with configured_client() as client:
-        yield client
-
-
-@contextmanager
 def service() -> Iterator[ExpungeClient]:
-    """Open a client as ``connect`` does; print expected errors."""
-    with errors_in_words(), connect() as client:
+    """Open the configured client; print expected errors."""
+    with errors_in_words(), configured_client() as client:
         yield client
 
 

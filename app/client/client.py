@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,22 +231,10 @@ class ExpungeClient(Sources, Waiting):
         """Revoke an API key."""
         self._answer("DELETE", at("api-keys", key_id))
 
-    def audit(
-        self, *, caller: str | None = None, kind: str | None = None, limit: int
-    ) -> Iterator[Json]:
-        """Return the newest entries of the audit trail, at most ``limit``, newest first."""
-        filters = {"caller": caller, "kind": kind}
-        params: dict[str, Any] = {
-            name: value for name, value in filters.items() if value is not None
-        }
-        while limit > 0:
-            query = {**params, "limit": min(limit, _LARGEST_PAGE)}
-            page = self._object("GET", "/v1/audit", params=query)
-            yield from page["items"]
-            limit -= len(page["items"])
-            if page["next_cursor"] is None:
-                return
-            params["cursor"] = page["next_cursor"]
+    def audit(self, *, limit: int, **filters: str | None) -> Iterator[Json]:
+        """Yield the newest entries of the audit trail that match ``caller`` and ``kind``."""
+        entries = self._items("/v1/audit", limit=min(limit, _LARGEST_PAGE), **filters)
+        return islice(entries, limit)
 
     def plans(self, policy: Mapping[str, Any], *, model: str) -> Json:
         """Return every mechanism's quote for a policy and a model."""

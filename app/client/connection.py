@@ -1,6 +1,6 @@
 """One service as its client sees it: calls, their answers, problems."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 from urllib.parse import quote
 from uuid import uuid4
@@ -98,16 +98,18 @@ class Connection:
         return answer
 
     def _list(self, path: str, **filters: str | int | None) -> list[Json]:
-        """Return the items of all pages of a list; some lists are a plain array."""
-        items: list[Json] = []
+        return list(self._items(path, **filters))
+
+    def _items(self, path: str, **filters: str | int | None) -> Iterator[Json]:
+        """Yield the items of a list, page by page; some lists are a plain array."""
         query = {name: value for name, value in filters.items() if value is not None}
         while True:
             page = strict_json.loads(self._answer("GET", path, params=query).content)
             if isinstance(page, list):
-                return page
-            items.extend(page["items"])
+                page = {"items": page}
+            yield from page["items"]
             if page.get("next_cursor") is None:
-                return items
+                return
             query["cursor"] = page["next_cursor"]
 
 

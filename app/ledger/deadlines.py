@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, text
+from sqlalchemy import and_, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from app import log
@@ -63,10 +63,10 @@ def note_deadlines(session: Session, *, warning_s: float) -> Sequence[DeadlineWa
     warnings: list[DeadlineWarning] = []
     for row, late in session.execute(query).all():
         if row.due_soon_noted_at is None:
-            row.due_soon_noted_at = _now()
+            row.due_soon_noted_at = func.clock_timestamp()
             warnings.append(_warn(session, DUE_SOON, row))
         if late:
-            row.overdue_noted_at = _now()
+            row.overdue_noted_at = func.clock_timestamp()
             warnings.append(_warn(session, OVERDUE, row))
     return warnings
 
@@ -79,7 +79,3 @@ def _warn(session: Session, kind: str, row: ForgetRequestRow) -> DeadlineWarning
     log.append(session, kind, request=row.id, due_at=due_at)
     transitions.notify(session, row, kind.removeprefix("request."))
     return DeadlineWarning(kind, row.id, row.due_at)
-
-
-def _now() -> ColumnElement[datetime]:
-    return func.clock_timestamp()

@@ -181,7 +181,7 @@ class _Check:
         tables: list[tuple[str, Executable, SeqsOf]] = [
             ("shard", shards, seqs_of_shard),
             ("cached features", features, seqs_of_shard),
-            ("statistics of version", sums, _seqs_of_statistics),
+            ("statistics of version", sums, lambda read: StatisticsFile.from_bytes(read).seqs),
         ]
         with self._stores.database.transaction() as session:
             return [
@@ -232,10 +232,6 @@ class _Check:
                     yield Finding(Verdict.UNSEARCHED, f"file {path}", meaning)
                 else:
                     yield _raw(f"file {path}", how)
-
-
-def _seqs_of_statistics(content: bytes) -> NDArray[np.int64]:
-    return StatisticsFile.from_bytes(content).seqs
 
 
 def _of_request(record: RecordRow, request: ForgetRequestRow) -> Finding:

@@ -287,9 +287,6 @@ class _Check:
             self._fault(claim.name, "its note differs from its row")
 
 
-_CHUNK = 4096
-
-
 def check_cosignatures(
     connection: Connection,
     witnesses: Sequence[WitnessKey],

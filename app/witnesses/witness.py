@@ -8,7 +8,6 @@ get its cosignature, even if the log's signing key was stolen.
 import base64
 import fcntl
 import json
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from app.certificates.cosignature import WitnessSigner
 from app.certificates.trusted_keys import TrustedKeys, read_trusted_keys
 from app.domain.errors import ConfigurationError, NoteError, ProofError
 from app.domain.trees import merkle
+from app.storage.files import write_durably
 from app.witnesses.submission import SIZE_MEDIA_TYPE, Submission
 
 
@@ -147,15 +147,5 @@ class Witness:
             origin: {"size": each.size, "root": base64.b64encode(each.root).decode()}
             for origin, each in known.items()
         }
-        new = self._state.with_name(self._state.name + ".new")
-        with new.open("w") as file:
-            json.dump(document, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._state)
-        handle = os.open(self._state.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        write_durably(self._state, [json.dumps(document, indent=1).encode()])
         self._known = known

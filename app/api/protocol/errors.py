@@ -173,48 +173,39 @@ def _of_expunge_error(error: errors.ExpungeError) -> Response:
     return _problem(kind.name, str(error), headers=_headers(error), **_members(error))
 
 
-def _headers(error: Exception) -> dict[str, str] | None:
-    challenge = _challenge(error)
-    if challenge is not None:
-        return {"WWW-Authenticate": challenge}
-    if isinstance(error, errors.RangeError):
-        return {"Content-Range": f"bytes */{error.size}"}
-    wait_s = _retry_after_s(error)
-    return None if wait_s is None else {"Retry-After": str(wait_s)}
-
-
-def _challenge(error: Exception) -> str | None:
-    """Return the header that RFC 6750 requires in 401 and 403 answers."""
+def _headers(error: Exception) -> dict[str, str]:
+    """Return an answer's own headers; RFC 6750 requires a challenge in 401 and 403 answers."""
     realm = 'Bearer realm="expunge"'
-    if isinstance(error, errors.InvalidCredentialsError):
-        return f'{realm}, error="invalid_token"'
-    if isinstance(error, errors.UnauthenticatedError):
-        return realm
-    if isinstance(error, errors.ForbiddenError):
-        return f'{realm}, error="insufficient_scope", scope="{error.scope}"'
-    return None
-
-
-def _retry_after_s(error: Exception) -> int | None:
-    if isinstance(error, errors.TooManyRequestsError | errors.CallInFlightError):
-        return error.retry_after_s
-    if isinstance(error, errors.IssuerUnavailableError | errors.OverloadedError):
-        return 5
-    if isinstance(error, errors.ObjectStoreError | errors.KeyServiceError | errors.KeyStoreError):
-        return 30
-    return None
+    match error:
+        case errors.InvalidCredentialsError():
+            header = ("WWW-Authenticate", f'{realm}, error="invalid_token"')
+        case errors.UnauthenticatedError():
+            header = ("WWW-Authenticate", realm)
+        case errors.ForbiddenError(scope=scope):
+            header = ("WWW-Authenticate", f'{realm}, error="insufficient_scope", scope="{scope}"')
+        case errors.RangeError(size=size):
+            header = ("Content-Range", f"bytes */{size}")
+        case errors.TooManyRequestsError() | errors.CallInFlightError():
+            header = ("Retry-After", str(error.retry_after_s))
+        case errors.IssuerUnavailableError() | errors.OverloadedError():
+            header = ("Retry-After", "5")
+        case errors.ObjectStoreError() | errors.KeyServiceError() | errors.KeyStoreError():
+            header = ("Retry-After", "30")
+        case _:
+            return {}
+    return dict([header])
 
 
 def _members(error: Exception) -> dict[str, Any]:
-    if isinstance(error, errors.UnknownRecordsError):
-        return {"unknown_count": error.count, "unknown": list(error.examples)}
-    if isinstance(error, errors.InvalidRecordsError):
-        problems = list(map(asdict, error.problems))
-        return {"problem_count": error.count, "problems": problems}
-    if isinstance(error, errors.ParameterError):
-        return {"parameter": error.name, "allowed": error.allowed}
-    if isinstance(error, errors.ForbiddenError):
-        return {"scope": error.scope}
+    match error:
+        case errors.UnknownRecordsError(count=count, examples=examples):
+            return {"unknown_count": count, "unknown": list(examples)}
+        case errors.InvalidRecordsError(count=count, problems=problems):
+            return {"problem_count": count, "problems": list(map(asdict, problems))}
+        case errors.ParameterError(name=name, allowed=allowed):
+            return {"parameter": name, "allowed": allowed}
+        case errors.ForbiddenError(scope=scope):
+            return {"scope": scope}
     return {}
 
 

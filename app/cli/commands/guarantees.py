@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
-from app.cli.connection import connect, errors_in_words
+from app.cli.connection import errors_in_words
 from app.cli.options import option
 from app.cli.output import conclude, say
+from app.client.configured import configured_client
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
 from app.domain.tasks.words import metric_in_words
@@ -116,7 +117,7 @@ def plan(
             "budget_epochs": budget_epochs,
         }
         if model is not None:
-            with connect() as client:
+            with configured_client() as client:
                 answer: Mapping[str, Any] = client.plans(policy, model=model)
         else:
             quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]
@@ -130,7 +131,7 @@ def plan(
 
 def _costs_for(name: str, sizes: list[int], *, persons_a_week: float) -> list[EnsembleCost]:
     """Return what ensembles of a model's network cost on its dataset, and what was measured."""
-    with connect() as client:
+    with configured_client() as client:
         model = client.model(name)
         models = client.models(dataset=model["dataset"])
         records = client.dataset(model["dataset"])["records"]
