@@ -62,7 +62,6 @@ def preview(services: ServicesOf, visitor: FileSender, form: FileForm, make: Mak
         previews.preview(database, acceptance, asked, api_key_id=key_id, make=make)
         for asked in _asked(services, fields)
     ]
-    fields |= {"call": str(uuid4()), "submitted_at": datetime.now(UTC).isoformat()}
     return render("preview.html", visitor, fields=fields, previews=found, ids=_count(fields))
 
 
@@ -71,12 +70,9 @@ async def submit(
     services: ServicesOf, forgetting: ForgettingOf, visitor: FileSender, form: FileForm
 ) -> Response:
     """Send a request; sent twice, it is accepted once."""
-    fields = _fields(form) | {
-        "call": form.get("call") or str(uuid4()),
-        "submitted_at": form.get("submitted_at") or datetime.now(UTC).isoformat(),
-    }
+    fields = _fields(form)
     if fields["dataset"]:
-        new = _forget_request(fields, idempotency_key=fields["call"])
+        new = _forget_request(fields)
         call = Call(new, visitor.caller.key_id, visitor.caller.key_id)
         made = [(await forgetting.submit(call), new)]
     else:
@@ -125,15 +121,13 @@ def _asked(services: Services, fields: Mapping[str, str]) -> list[NewForgetReque
         return services.subject_requests.forget_requests_for(session, _subject_request(fields))
 
 
-def _forget_request(
-    fields: Mapping[str, str], *, idempotency_key: str | None = None
-) -> NewForgetRequest:
+def _forget_request(fields: Mapping[str, str]) -> NewForgetRequest:
     return NewForgetRequest(
         dataset=fields["dataset"],
         record_ids=_lines(fields["record_ids"]),
         subject_ids=_lines(fields["subject_ids"]),
         external_id=fields["external_id"] or None,
-        idempotency_key=idempotency_key,
+        idempotency_key=fields["call"],
     )
 
 
@@ -141,20 +135,17 @@ def _subject_request(fields: Mapping[str, str]) -> NewSubjectRequest:
     if fields["record_ids"]:
         raise InvalidInputError("records have ids in one dataset: choose the dataset")
     try:
-        submitted_at = datetime.fromisoformat(fields.get("submitted_at") or _EPOCH)
+        submitted_at = datetime.fromisoformat(fields["submitted_at"])
     except ValueError as error:
         raise InvalidInputError("the form was changed: begin again") from error
     return NewSubjectRequest(
-        subject_request_id=fields.get("call") or str(uuid4()),
+        subject_request_id=fields["call"],
         subject_ids=_lines(fields["subject_ids"]),
         datasets=(),
         regulation=fields["regulation"],
         submitted_at=submitted_at,
         external_id=fields["external_id"] or None,
     )
-
-
-_EPOCH = "1970-01-01T00:00:00+00:00"
 
 
 def _fields(form: Mapping[str, str]) -> dict[str, str]:
@@ -178,8 +169,13 @@ def _fields(form: Mapping[str, str]) -> dict[str, str]:
     regulation = form.get("regulation", _REGULATIONS[0])
     if regulation not in _REGULATIONS:
         raise InvalidInputError("the regulation is gdpr or ccpa")
-    named = {"dataset": form.get("dataset", ""), "external_id": external_id}
-    return fields | named | {"regulation": regulation}
+    return fields | {
+        "dataset": form.get("dataset", ""),
+        "external_id": external_id,
+        "regulation": regulation,
+        "call": form.get("call") or str(uuid4()),
+        "submitted_at": form.get("submitted_at") or datetime.now(UTC).isoformat(),
+    }
 
 
 def _ids(text: str) -> list[str]:
