@@ -13,12 +13,8 @@ from app.client import ApiError, ExpungeClient
 from app.client.configured import configured_client
 from app.domain.errors import ExpungeError, TableError
 
-
-@contextmanager
-def service() -> Iterator[ExpungeClient]:
-    """Open the configured client; print expected errors."""
-    with errors_in_words(), configured_client() as client:
-        yield client
+service = configured_client
+"""Opens the client of the configured service."""
 
 
 def show_answer(
@@ -26,7 +22,7 @@ def show_answer(
     columns: Sequence[str] = (),
     **options: Any,  # noqa: ANN401 - as of ``show``
 ) -> None:
-    """Call the service and show its answer; print expected errors."""
+    """Call the service and show its answer."""
     with service() as client:
         show(call(client), columns, **options)
 

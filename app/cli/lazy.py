@@ -155,12 +155,15 @@ def _absent(error: MissingExtraError, summary: str) -> Callable[..., None]:
 
 
 def _complete(commands: typer.Typer, prefix: str = "") -> None:
-    """Give commands their examples, and ``--json`` where they print facts."""
+    """Give commands their examples, errors in words, and ``--json`` where they print facts."""
+    from app.cli.connection import errors_in_words  # noqa: PLC0415 - slow to import
+
     for command in commands.registered_commands:
         path = prefix + _name(command)
         command.epilog = epilog(path)
-        if command.callback is not None and path not in WITHOUT_FACTS:
-            command.callback = with_json(command.callback)
+        if command.callback is not None:
+            told = errors_in_words()(command.callback)
+            command.callback = told if path in WITHOUT_FACTS else with_json(told)
 
 
 def _name(command: CommandInfo) -> str:

@@ -11,7 +11,7 @@ import typer
 from app.cli.commands.guarantees import parsed
 from app.cli.commands.networks import parsed_shape
 from app.cli.commands.resources import BackboneName, Key
-from app.cli.connection import errors_in_words, service
+from app.cli.connection import service
 from app.cli.options import existing_file, option
 from app.cli.output import show
 from app.cli.weights import read_weights
@@ -71,30 +71,29 @@ def add(
     code raises shown in full; PyTorch and the network's library must be installed. You assert that
     the weights do not depend on the training records of models on this backbone.
     """
-    with errors_in_words():
-        require("torch", extra=WORKER)
-        layers = [_layer(text).to_json() for text in layer or []]
-        architecture = ArchitectureSpec("custom", parsed("--option", option), factory)
-        schema = FeatureSchema(
-            shape=parsed_shape(shape),
-            dtype="float32" if vocabulary is None else "int64",
-            offset=0.0,
-            scale=1.0,
-            classes=classes,
-            vocabulary=vocabulary,
-        )
-        order = {
-            "name": name,
-            "factory": factory,
-            "options": dict(architecture.options),
-            "layers": layers,
-            "schema": vars(schema),
-        }
-        content = b"" if weights is None else read_weights(weights, key)
-        found, prepared = _prepared(order, content)
-        source = source or found["source"]
-        if source is None:
-            raise InvalidInputError("say where the weights come from, with --source")
+    require("torch", extra=WORKER)
+    layers = [_layer(text).to_json() for text in layer or []]
+    architecture = ArchitectureSpec("custom", parsed("--option", option), factory)
+    schema = FeatureSchema(
+        shape=parsed_shape(shape),
+        dtype="float32" if vocabulary is None else "int64",
+        offset=0.0,
+        scale=1.0,
+        classes=classes,
+        vocabulary=vocabulary,
+    )
+    order = {
+        "name": name,
+        "factory": factory,
+        "options": dict(architecture.options),
+        "layers": layers,
+        "schema": vars(schema),
+    }
+    content = b"" if weights is None else read_weights(weights, key)
+    found, prepared = _prepared(order, content)
+    source = source or found["source"]
+    if source is None:
+        raise InvalidInputError("say where the weights come from, with --source")
     definition = {
         "name": name,
         "architecture": architecture.to_json(),

@@ -14,7 +14,7 @@ import typer
 
 from app.cli.columns import print_columns, print_values
 from app.cli.commands.resources import DatasetName
-from app.cli.connection import errors_in_words, service
+from app.cli.connection import service
 from app.cli.files import json_file
 from app.cli.options import (
     Decimal,
@@ -202,26 +202,25 @@ def inspect(
     ] = None,
 ) -> None:
     """Show what 'dataset push' would understand of FILE; sends nothing."""
-    with errors_in_words():
-        source, choices, mapping = read()
-        if not wants_json():
-            print_columns(source)
-        proposal = _proposal(source, choices, mapping)
-        rule = proposal.encoding
-        if wants_json():
-            show(
-                {
-                    "rows": source.table.num_rows,
-                    "encoding": rule.to_json(),
-                    "unconfirmed": proposal.unconfirmed,
-                    "ignored": proposal.ignored,
-                }
-            )
-        else:
-            print_values(proposal)
-        if write_mapping is not None:
-            write_mapping.write_text(json.dumps(rule.to_json(), indent=1, ensure_ascii=False))
-        encoded_parts(source, rule)
+    source, choices, mapping = read()
+    if not wants_json():
+        print_columns(source)
+    proposal = _proposal(source, choices, mapping)
+    rule = proposal.encoding
+    if wants_json():
+        show(
+            {
+                "rows": source.table.num_rows,
+                "encoding": rule.to_json(),
+                "unconfirmed": proposal.unconfirmed,
+                "ignored": proposal.ignored,
+            }
+        )
+    else:
+        print_values(proposal)
+    if write_mapping is not None:
+        write_mapping.write_text(json.dumps(rule.to_json(), indent=1, ensure_ascii=False))
+    encoded_parts(source, rule)
 
 
 def _existing(client: ExpungeClient, name: str) -> Json | None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 from app import locations
-from app.cli.connection import errors_in_words
 from app.cli.files import read_ids
 from app.cli.findings import Tally
 from app.cli.options import argument, option
@@ -31,23 +30,22 @@ def erase_check(
     data directory. Exits with 1 if an id itself or a row of a completed request is found.
     """
     tally = Tally()
-    with errors_in_words():
-        ids = read_ids(Path("-")) if owners_id == "-" else [owners_id]
-        settings = Settings()
-        with locations.database_at_rest(settings) as database:
-            directories = [settings.data_dir]
-            if locations.is_key_store_apart(settings):
-                directories.append(locations.key_store_dir(settings))
-            stores = Stores(
-                database=database,
-                blobs=open_blobs(settings, database),
-                redis=locations.redis_connection(settings),
-                pseudonyms=Pseudonyms.from_file(locations.pseudonym_key_file(settings)),
-                directories=directories,
-            )
-            for number, each in enumerate(ids, 1):
-                if len(ids) > 1:
-                    say(f"id {number} of {len(ids)}:", bold=True)
-                report = partial(tally.report, id=number)
-                search.check(stores, dataset=dataset, owners_id=each, report=report)
+    ids = read_ids(Path("-")) if owners_id == "-" else [owners_id]
+    settings = Settings()
+    with locations.database_at_rest(settings) as database:
+        directories = [settings.data_dir]
+        if locations.is_key_store_apart(settings):
+            directories.append(locations.key_store_dir(settings))
+        stores = Stores(
+            database=database,
+            blobs=open_blobs(settings, database),
+            redis=locations.redis_connection(settings),
+            pseudonyms=Pseudonyms.from_file(locations.pseudonym_key_file(settings)),
+            directories=directories,
+        )
+        for number, each in enumerate(ids, 1):
+            if len(ids) > 1:
+                say(f"id {number} of {len(ids)}:", bold=True)
+            report = partial(tally.report, id=number)
+            search.check(stores, dataset=dataset, owners_id=each, report=report)
     tally.conclude(", ".join(f"{tally[verdict]} {verdict}" for verdict in Verdict))

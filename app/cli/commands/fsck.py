@@ -8,7 +8,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.trusted_keys import read_trusted_keys
-from app.cli.connection import errors_in_words
 from app.cli.findings import end_with
 from app.cli.options import option
 from app.cli.output import conclude, say
@@ -35,15 +34,14 @@ def fsck(
         say(f"{fault.where}: {fault.reason}")
         found.append({"where": fault.where, "reason": fault.reason})
 
-    with errors_in_words():
-        settings = Settings()
-        known = read_trusted_keys((trusted or trusted_keys_file(settings)).read_bytes())
-        keys = [key.public_key for key in known.keys]
-        kept = [_kept(path, keys) for path in consistent_with or ()]
-        with database_at_rest(settings) as database:
-            summary = ledger_fsck.check(
-                database, keys=keys, report=report, kept=kept, witnesses=witness_keys(settings)
-            )
+    settings = Settings()
+    known = read_trusted_keys((trusted or trusted_keys_file(settings)).read_bytes())
+    keys = [key.public_key for key in known.keys]
+    kept = [_kept(path, keys) for path in consistent_with or ()]
+    with database_at_rest(settings) as database:
+        summary = ledger_fsck.check(
+            database, keys=keys, report=report, kept=kept, witnesses=witness_keys(settings)
+        )
     facts = {
         "entries": summary.size,
         "checkpoints": summary.checkpoints,

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
-from app.cli.connection import errors_in_words
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.client.configured import configured_client
@@ -39,33 +38,32 @@ def account(
     Other computations are gaussian_mu, gaussian_epsilon, gaussian_delta, chain_mu, present_mu,
     worst_case_drift, history_drift and model_clipping_steps.
     """
-    with errors_in_words():
-        parameters = parsed("--param", param)
-        if mechanism in mechanisms.MECHANISMS:
-            guarantee = mechanisms.account(mechanism, parameters)
-        elif mechanism in published.PUBLISHED:
-            guarantee = published.account(mechanism, parameters)
-        else:
-            value = published.compute(mechanism, parameters)
-            _print({"quantity": mechanism, "value": value})
-            return
-        if isinstance(guarantee, PointGuarantee):
-            delta = guarantee.at_delta
-        answer: dict[str, Any] = {
-            "mechanism": mechanism,
-            "epsilon": guarantee.epsilon(delta=delta),
-            "delta": delta,
-            "attacker_advantage": guarantee.advantage(),
-            "neighbouring_relation": guarantee.terms.neighbours,
-            "adaptive": guarantee.terms.adaptive,
-            "direction": guarantee.terms.direction,
-            "reference": guarantee.terms.reference,
-            "source": guarantee.terms.source,
-        }
-        if isinstance(guarantee, GaussianGuarantee):
-            answer["mu"] = guarantee.mu
-            answer["surviving_information_bits"] = guarantee.surviving_information_bits()
-        _print(answer)
+    parameters = parsed("--param", param)
+    if mechanism in mechanisms.MECHANISMS:
+        guarantee = mechanisms.account(mechanism, parameters)
+    elif mechanism in published.PUBLISHED:
+        guarantee = published.account(mechanism, parameters)
+    else:
+        value = published.compute(mechanism, parameters)
+        _print({"quantity": mechanism, "value": value})
+        return
+    if isinstance(guarantee, PointGuarantee):
+        delta = guarantee.at_delta
+    answer: dict[str, Any] = {
+        "mechanism": mechanism,
+        "epsilon": guarantee.epsilon(delta=delta),
+        "delta": delta,
+        "attacker_advantage": guarantee.advantage(),
+        "neighbouring_relation": guarantee.terms.neighbours,
+        "adaptive": guarantee.terms.adaptive,
+        "direction": guarantee.terms.direction,
+        "reference": guarantee.terms.reference,
+        "source": guarantee.terms.source,
+    }
+    if isinstance(guarantee, GaussianGuarantee):
+        answer["mu"] = guarantee.mu
+        answer["surviving_information_bits"] = guarantee.surviving_information_bits()
+    _print(answer)
 
 
 def plan(
@@ -98,35 +96,34 @@ def plan(
 
     Mechanisms that do not apply give a reason. --param fixes parameters of the named --mechanism.
     """
-    with errors_in_words():
-        shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
-        if members is not None:
-            sizes = whole_numbers(members)
-            if model is None:
-                costs = costs_of(shape, sizes, persons_a_week=persons_a_week)
-            else:
-                costs = _costs_for(model, sizes, persons_a_week=persons_a_week)
-            show_ensembles(costs, persons_a_week=persons_a_week)
-            conclude([asdict(cost) for cost in costs])
-            return
-        policy = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "mechanism": mechanism,
-            "parameters": _schedules(parsed("--param", param)),
-            "budget_epochs": budget_epochs,
-        }
-        if model is not None:
-            with configured_client() as client:
-                answer: Mapping[str, Any] = client.plans(policy, model=model)
+    shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
+    if members is not None:
+        sizes = whole_numbers(members)
+        if model is None:
+            costs = costs_of(shape, sizes, persons_a_week=persons_a_week)
         else:
-            quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]
-            answer = quotes.describe(delta=delta)
-        for declined in answer["declined"]:
-            if declined["mechanism"] == mechanism:
-                raise PlanError(f"{mechanism}: {declined['reason']}")
-        show_quotes(answer, named=mechanism)
-        conclude(answer)
+            costs = _costs_for(model, sizes, persons_a_week=persons_a_week)
+        show_ensembles(costs, persons_a_week=persons_a_week)
+        conclude([asdict(cost) for cost in costs])
+        return
+    policy = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "mechanism": mechanism,
+        "parameters": _schedules(parsed("--param", param)),
+        "budget_epochs": budget_epochs,
+    }
+    if model is not None:
+        with configured_client() as client:
+            answer: Mapping[str, Any] = client.plans(policy, model=model)
+    else:
+        quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]
+        answer = quotes.describe(delta=delta)
+    for declined in answer["declined"]:
+        if declined["mechanism"] == mechanism:
+            raise PlanError(f"{mechanism}: {declined['reason']}")
+    show_quotes(answer, named=mechanism)
+    conclude(answer)
 
 
 def _costs_for(name: str, sizes: list[int], *, persons_a_week: float) -> list[EnsembleCost]:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.commands.guarantees import parsed
-from app.cli.connection import errors_in_words
 from app.cli.files import json_file
 from app.cli.options import option
 from app.cli.output import wants_json
@@ -52,18 +51,17 @@ def check(
     raises shown in full. No service is needed. Exits with 1 if no mechanism works, or if a row of
     the file cannot be encoded.
     """
-    with errors_in_words():
-        require("torch", extra=WORKER)
-        definition = _definition(model, parsed("--option", option))
-        document = definition.get("task")
-        spec = None if document is None else _of_columns(document)
-        if spec is not None:
-            schema = spec.schema()
-        else:
-            schema = _features(shape, classes, dtype, scale, vocabulary)
-            spec = catalogue.on_features(document, schema)
-        if data is not None and spec.inputs is None and not isinstance(spec, CustomSpec):
-            raise InvalidInputError("--data is for tasks that read columns")
+    require("torch", extra=WORKER)
+    definition = _definition(model, parsed("--option", option))
+    document = definition.get("task")
+    spec = None if document is None else _of_columns(document)
+    if spec is not None:
+        schema = spec.schema()
+    else:
+        schema = _features(shape, classes, dtype, scale, vocabulary)
+        spec = catalogue.on_features(document, schema)
+    if data is not None and spec.inputs is None and not isinstance(spec, CustomSpec):
+        raise InvalidInputError("--data is for tasks that read columns")
     order = {
         "architecture": definition["architecture"],
         "task": spec.to_json(),

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.connection import errors_in_words
 from app.cli.options import Decimal, Delimiter, Encoding, Trusted, argument, existing_file, option
 from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
@@ -76,19 +75,18 @@ def predict(
     The output has the row's record id, if the input has one, and what the model's task predicts:
     a class or labels with their probabilities, one number for each target, or the next token.
     """
-    with errors_in_words():
-        tables: Any = loaded("app.tables.predictions", extra=TABLES)
-        reading: Any = loaded("app.tables.reading", extra=TABLES)
-        published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
-        _say_unchecked(published)
-        dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
-        rows = reading.read_source(source, dialect)
-        with rows.places():
-            predictions = _predictions(
-                published, rows.table, factories=factory or [], base=base, merged=merged
-            )
-        tables.write_predictions(out, rows.table, predictions, published.description)
-        typer.echo(f"{out}: {len(predictions)} predictions")
+    tables: Any = loaded("app.tables.predictions", extra=TABLES)
+    reading: Any = loaded("app.tables.reading", extra=TABLES)
+    published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
+    _say_unchecked(published)
+    dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
+    rows = reading.read_source(source, dialect)
+    with rows.places():
+        predictions = _predictions(
+            published, rows.table, factories=factory or [], base=base, merged=merged
+        )
+    tables.write_predictions(out, rows.table, predictions, published.description)
+    typer.echo(f"{out}: {len(predictions)} predictions")
 
 
 def _predictions(
@@ -127,16 +125,15 @@ def export(
 
     The exported file is not the certificate's subject; keep FILE and its certificate with it.
     """
-    with errors_in_words():
-        if to is not ExportFormat.ONNX:
-            raise InvalidInputError(f"unknown format {to}")
-        modules: Any = loaded("workers.published.loading", extra=ONNX)
-        exporting: Any = loaded("workers.published.onnx_export", extra=ONNX)
-        published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
-        _say_unchecked(published)
-        model = modules.assembled(published, factories=factory or [], base=base, merged=merged)
-        exporting.export(model, out)
-        typer.echo(out)
+    if to is not ExportFormat.ONNX:
+        raise InvalidInputError(f"unknown format {to}")
+    modules: Any = loaded("workers.published.loading", extra=ONNX)
+    exporting: Any = loaded("workers.published.onnx_export", extra=ONNX)
+    published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
+    _say_unchecked(published)
+    model = modules.assembled(published, factories=factory or [], base=base, merged=merged)
+    exporting.export(model, out)
+    typer.echo(out)
 
 
 def _say_unchecked(published: PublishedFile) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.connection import errors_in_words, service, show_answer
+from app.cli.connection import service, show_answer
 from app.cli.files import json_file
 from app.cli.options import Trusted, argument, option
 from app.cli.output import conclude, say
@@ -105,10 +105,9 @@ def model_recompute(name: ModelName) -> None:
     For models that are a function of their records (sufficient_statistics, exact_training). Reads
     the retained records from the stores, and neither weights nor sums; run it where a worker runs.
     """
-    with errors_in_words():
-        require("torch", extra=WORKER)
-        command = python_command("workers", "recompute", name)
-        done = subprocess.run(command, check=False, stdout=subprocess.PIPE)
+    require("torch", extra=WORKER)
+    command = python_command("workers", "recompute", name)
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE)
     if done.returncode != 0:  # it has said why
         raise typer.Exit(1)
     found = json.loads(done.stdout)

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from app.cli.connection import errors_in_words
 from app.cli.options import option
 from app.cli.output import conclude, fail, say
 from app.key_files import trusted_keys_file
@@ -29,14 +28,13 @@ def reconcile(
     Without --apply it only lists the changes, and exits with 1 if there are any. With it, objects
     unknown to the ledger are shredded for good: be sure that no newer backup exists.
     """
-    with errors_in_words():
-        settings = Settings()
-        with embedded_postgres(settings):
-            services = open_services(settings)
-            try:
-                found = _reconcile(services, apply=apply)
-            finally:
-                services.database.dispose()
+    settings = Settings()
+    with embedded_postgres(settings):
+        services = open_services(settings)
+        try:
+            found = _reconcile(services, apply=apply)
+        finally:
+            services.database.dispose()
     _tell(found)
     conclude(asdict(found) | {"orphans": sorted(found.orphans), "applied": apply})
     if not found.is_empty and not apply:

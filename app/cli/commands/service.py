@@ -13,7 +13,6 @@ from app import locations, schema
 from app.access import api_keys
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
-from app.cli.connection import errors_in_words
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.database import Database
@@ -40,9 +39,8 @@ def init() -> None:
 
     Run it once, and again after each upgrade. 'expunge up' does it automatically.
     """
-    with errors_in_words():
-        settings = Settings()
-        trusted = _set_up(settings)
+    settings = Settings()
+    trusted = _set_up(settings)
     say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
     conclude({"data_dir": str(settings.data_dir), "trusted_keys": str(trusted)})
 
@@ -53,12 +51,11 @@ def up() -> None:
     If EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL are set, those servers replace the embedded ones.
     One data directory is used by one 'expunge up' at a time.
     """
-    with errors_in_words():
-        settings = Settings()
-        was_killed = require_unclaimed(settings.data_dir)
-        require_free_port(settings, patience_s=GRACE_S if was_killed else 0)
-        with claimed(settings.data_dir):
-            _keep_running(settings)
+    settings = Settings()
+    was_killed = require_unclaimed(settings.data_dir)
+    require_free_port(settings, patience_s=GRACE_S if was_killed else 0)
+    with claimed(settings.data_dir):
+        _keep_running(settings)
 
 
 def _keep_running(settings: Settings) -> None:
@@ -91,11 +88,10 @@ def serve() -> None:
         from app.cli import serving  # noqa: PLC0415 - slow to import, and no other command needs it
 
     stop_with_supervisor()
-    with errors_in_words():
-        settings = Settings()
-        require_free_port(settings)
-        server = serving.prepared(settings)
-        serving.run(server, sending(settings))
+    settings = Settings()
+    require_free_port(settings)
+    server = serving.prepared(settings)
+    serving.run(server, sending(settings))
 
 
 def worker(
@@ -122,10 +118,9 @@ def dispatcher() -> None:
 
 
 def _supervise(children: Sequence[Child]) -> None:
-    with errors_in_words():
-        settings = Settings()  # so that a wrong one ends this, and not each of its children
-        with sending(settings):
-            supervise(children, StopSignal().listen())
+    settings = Settings()  # so that a wrong one ends this, and not each of its children
+    with sending(settings):
+        supervise(children, StopSignal().listen())
 
 
 def demo() -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from app.certificates.signing import StatementSigner
-from app.cli.connection import errors_in_words
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import InvalidInputError
@@ -38,27 +37,26 @@ def rotate(
     Certificates signed by the old key stay valid: trusted-keys.json still lists it, with its dates.
     Those of a compromised key are re-signed with the new key.
     """
-    with errors_in_words():
-        since = None if compromised_since is None else _moment(compromised_since)
-        settings = Settings()
-        path = signing_key_file(settings)
-        next_path = path.with_suffix(".next")
-        new = StatementSigner.from_file(next_path, create=True)
-        trusted = trusted_keys_file(settings)
-        with actor.acting_as(actor.OPERATOR), database_at_rest(settings) as database:
-            known = ensure_trusted_keys(settings, database)
-            with database.transaction() as session:
-                if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
-                    signing_keys.rotate(
-                        session,
-                        old=StatementSigner.from_file(path),
-                        new=new,
-                        compromised_since=since,
-                    )
-                stored = signing_keys.trusted(session)
-                require_rotated(known, stored, new, compromised_since=since)
-        stored.write(trusted)
-        _replace(path, next_path)
+    since = None if compromised_since is None else _moment(compromised_since)
+    settings = Settings()
+    path = signing_key_file(settings)
+    next_path = path.with_suffix(".next")
+    new = StatementSigner.from_file(next_path, create=True)
+    trusted = trusted_keys_file(settings)
+    with actor.acting_as(actor.OPERATOR), database_at_rest(settings) as database:
+        known = ensure_trusted_keys(settings, database)
+        with database.transaction() as session:
+            if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
+                signing_keys.rotate(
+                    session,
+                    old=StatementSigner.from_file(path),
+                    new=new,
+                    compromised_since=since,
+                )
+            stored = signing_keys.trusted(session)
+            require_rotated(known, stored, new, compromised_since=since)
+    stored.write(trusted)
+    _replace(path, next_path)
     say(f"signing with {new.key_id}; give {trusted} to verifiers")
     conclude({"key_id": new.key_id, "trusted_keys": str(trusted)})
 
@@ -67,11 +65,7 @@ def rotate(
 def list_keys() -> None:
     """List all keys, the one in use first."""
     listed: list[dict[str, str | None]] = []
-    with (
-        errors_in_words(),
-        database_at_rest(Settings()) as database,
-        database.transaction() as session,
-    ):
+    with database_at_rest(Settings()) as database, database.transaction() as session:
         for key in signing_keys.all_keys(session):
             start = key.valid_from.isoformat() if key.valid_from else "the beginning"
             end = key.valid_until.isoformat() if key.valid_until else "now: it is in use"

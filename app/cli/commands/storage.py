@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from app import log
-from app.cli.connection import errors_in_words
 from app.cli.findings import Tally
 from app.cli.options import option
 from app.cli.output import conclude, say
@@ -26,15 +25,14 @@ def check() -> None:
     without their object or key. Nothing is changed.
     """
     tally = Tally()
-    with errors_in_words():
-        settings = Settings()
-        with database_at_rest(settings) as database:
-            stores = Stores(
-                database=database,
-                objects=object_store(settings),
-                keys=key_store(settings),
-            )
-            counts = storage_check.check(stores, report=tally.report)
+    settings = Settings()
+    with database_at_rest(settings) as database:
+        stores = Stores(
+            database=database,
+            objects=object_store(settings),
+            keys=key_store(settings),
+        )
+        counts = storage_check.check(stores, report=tally.report)
     tally.conclude(
         f"{counts.objects} objects, {counts.keys} keys, {counts.rows} rows: "
         f"{tally[Verdict.PENDING]} pending, {tally[Verdict.FAULT]} fault",
@@ -59,12 +57,11 @@ def rewrap_keys(
     A new period begins under that key, all objects' keys are wrapped again, and the old periods'
     keys are destroyed. If it is interrupted, run it again.
     """
-    with errors_in_words():
-        settings = Settings()
-        with database_at_rest(settings) as database:
-            keys = key_store(settings, before=earlier_wrapping(settings, before))
-            surviving = keys.rotate()
-            with database.transaction() as session:
-                log.append(session, "storage_keys.rotated", data_keys=surviving)
+    settings = Settings()
+    with database_at_rest(settings) as database:
+        keys = key_store(settings, before=earlier_wrapping(settings, before))
+        surviving = keys.rotate()
+        with database.transaction() as session:
+            log.append(session, "storage_keys.rotated", data_keys=surviving)
     say(f"{surviving} keys are wrapped anew")
     conclude({"data_keys": surviving})

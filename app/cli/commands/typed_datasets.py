@@ -7,7 +7,7 @@ from typing import Annotated
 
 from app.cli.commands.datasets import Drop, RecordId, Subject, Table
 from app.cli.commands.resources import DatasetName
-from app.cli.connection import errors_in_words, service
+from app.cli.connection import service
 from app.cli.files import json_file
 from app.cli.options import Decimal, Delimiter, Encoding, existing_file, option
 from app.cli.output import print_table, show, wants_json
@@ -55,16 +55,15 @@ def columns(
     ] = None,
 ) -> None:
     """Show the types of FILE's columns; sends nothing."""
-    with errors_in_words():
-        source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
-        dropped = [normal_text(each) for row in csv.reader(drop or ()) for each in row]
-        schema = proposed_schema(source, record_id=record_id, subject_id=subject, drop=dropped)
-        if wants_json():
-            show({"rows": source.table.num_rows, **schema.to_json()})
-        else:
-            _print(schema)
-        if write is not None:
-            write.write_text(json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
+    source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+    dropped = [normal_text(each) for row in csv.reader(drop or ()) for each in row]
+    schema = proposed_schema(source, record_id=record_id, subject_id=subject, drop=dropped)
+    if wants_json():
+        show({"rows": source.table.num_rows, **schema.to_json()})
+    else:
+        _print(schema)
+    if write is not None:
+        write.write_text(json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
 
 
 def _read(file: Path) -> TableSchema:

@@ -10,7 +10,7 @@ from app.certificates.cosignature import WitnessKey
 from app.certificates.plain_words import asserted_in_words, guarantee_in_words
 from app.certificates.verification import VerifiedStep
 from app.cli.options import argument, existing_file, option
-from app.cli.output import conclude, fail, say
+from app.cli.output import conclude, say
 from app.domain.errors import NoteError, VerificationError
 
 
@@ -73,9 +73,6 @@ def verify(
     except VerificationError as error:
         say(f"{len(steps) + 1}. FAIL  {error}", fg="red")
         conclude({"holds": False, "steps": steps, "failure": str(error)})
-        raise typer.Exit(1) from error
-    except OSError as error:
-        fail(f"error: {error.strerror}: {error.filename}")
         raise typer.Exit(1) from error
     words = [paragraph.replace("**", "") for paragraph in guarantee_in_words(predicate)]
     for paragraph in words:

@@ -7,7 +7,6 @@ import typer
 
 from app.certificates.cosignature import WitnessSigner
 from app.certificates.trusted_keys import read_trusted_keys
-from app.cli.connection import errors_in_words
 from app.cli.options import existing_file, option
 from app.witnesses.server import WitnessServer
 from app.witnesses.witness import Witness
@@ -37,18 +36,17 @@ def witness(
     a log that is not an extension of them. It prints its verifier key, for the service's
     EXPUNGE_WITNESSES and for --witness of 'expunge verify'.
     """
-    with errors_in_words():
-        for path in trusted:
-            read_trusted_keys(path.read_bytes())
-        signer = WitnessSigner.from_file(key, name=name)
-        cosigner = Witness(signer, state, trusted)
-        server = WitnessServer((host, port), cosigner)
-        typer.echo(f"{signer.key}")
-        typer.echo(f"listening on http://{host}:{server.server_address[1]} (Ctrl-C stops)")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            server.server_close()
-            cosigner.close()
+    for path in trusted:
+        read_trusted_keys(path.read_bytes())
+    signer = WitnessSigner.from_file(key, name=name)
+    cosigner = Witness(signer, state, trusted)
+    server = WitnessServer((host, port), cosigner)
+    typer.echo(f"{signer.key}")
+    typer.echo(f"listening on http://{host}:{server.server_address[1]} (Ctrl-C stops)")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+        cosigner.close()
