@@ -19,6 +19,14 @@ _MARK = ".expunge.json"
 _MOST_MARK_BYTES = 1000
 
 
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    try:
+        yield
+    except ObjectStoreError as error:
+        raise TargetError(str(error).replace("object store", "bucket's server")) from error
+
+
 class Bucket:
     """A bucket, or the objects in it whose names begin alike."""
 
@@ -27,12 +35,12 @@ class Bucket:
     def __init__(self, objects: S3ObjectStore) -> None:
         self._objects = objects
 
+    @_errors_in_words()
     def hold(self, subject: Subject, release: Release | None, step: Step) -> None:
         """See ``Target``."""
-        with _errors_in_words():
-            store = self._objects.below(f"{subject.name}/")
-            present = set(store.names())
-            mark = _mark(store) if _MARK in present else None
+        store = self._objects.below(f"{subject.name}/")
+        present = set(store.names())
+        mark = _mark(store) if _MARK in present else None
         if present and (mark is None or mark.get("model") != subject.id):
             raise TargetError(f"{subject.name}/ is in the bucket already, and is not this model's")
         if release is None:
@@ -41,27 +49,22 @@ class Bucket:
             kept = {WEIGHTS, *release.files, _MARK}
             if not kept <= present or (mark or {}).get("content") != release.content_id:
                 self._write(store, subject, release, step)
-        with _errors_in_words():
-            for name in sorted(present - kept):
-                store.delete(name)
-            store.drop_old_versions()
+        for name in sorted(present - kept):
+            store.delete(name)
+        store.drop_old_versions()
         step("removed")
-        if release is None and present:
-            with _errors_in_words():  # last: until now it says whose the rest is
-                store.delete(_MARK)
-                store.drop_old_versions()
+        if release is None and present:  # last: until now it says whose the rest is
+            store.delete(_MARK)
+            store.drop_old_versions()
 
     def _write(self, store: S3ObjectStore, subject: Subject, release: Release, step: Step) -> None:
-        with _errors_in_words():
-            store.write(_MARK, [_mark_of(subject, content=None)])
+        store.write(_MARK, [_mark_of(subject, content=None)])
         step("begun")
-        with _errors_in_words():
-            store.write(WEIGHTS, weights_of(release))
+        store.write(WEIGHTS, weights_of(release))
         step("written")
-        with _errors_in_words():
-            for name, text in release.files.items():
-                store.write(name, [text])
-            store.write(_MARK, [_mark_of(subject, content=release.content_id)])
+        for name, text in release.files.items():
+            store.write(name, [text])
+        store.write(_MARK, [_mark_of(subject, content=release.content_id)])
         step("switched")
 
 
@@ -78,11 +81,3 @@ def _mark(store: S3ObjectStore) -> dict[str, Any]:
     finally:
         reader.close()
     return found if isinstance(found, dict) else {}
-
-
-@contextmanager
-def _errors_in_words() -> Iterator[None]:
-    try:
-        yield
-    except ObjectStoreError as error:
-        raise TargetError(str(error).replace("object store", "bucket's server")) from error
