@@ -13,13 +13,12 @@ from app.imports import service as imports
 from app.imports.tables import ImportRow
 from app.log.tables import SigningKeyRow
 from app.maintenance.replay import Columns, Story
-from app.maintenance.story_rules import born, born_or_changed, columns, counts, moment, sets, takes
+from app.maintenance.story_rules import born, born_or_changed, counts, is_set, moment, sets, takes
 from app.publishing.tables import CopyRow, PlacementRow
 
 PLACEMENTS = Story(
     name="placement",
     rows=select(*PlacementRow.__table__.columns),
-    read=columns("model_id", "target", "is_wanted"),
     rules={
         "placement.wanted": born_or_changed(
             takes(model_id="model", target="target"), sets(is_wanted=True)
@@ -31,11 +30,7 @@ PLACEMENTS = Story(
 COPIES = Story(
     name="copy",
     rows=select(*CopyRow.__table__.columns),
-    read=lambda row: {
-        "placed": row.placed_at is not None,
-        "removed": row.removed_at is not None,
-        **columns("placement_id", "version_id")(row),
-    },
+    derived={"placed": is_set("placed_at"), "removed": is_set("removed_at")},
     rules={
         "copy.sent": born(
             takes(placement_id="at", version_id="version"), sets(placed=False, removed=False)
@@ -50,10 +45,7 @@ COPIES = Story(
 IMPORTS = Story(
     name="import",
     rows=select(*ImportRow.__table__.columns),
-    read=lambda row: {
-        "source": imports.source_digest(row.url),
-        **columns("dataset_id", "state", "added")(row),
-    },
+    derived={"source": lambda row: imports.source_digest(row.url)},
     rules={
         "import.queued": born(
             takes(dataset_id="dataset", source="source"), sets(state="queued", added=0)
@@ -84,10 +76,9 @@ API_KEYS = Story(
     name="API key",
     named_by="key",
     rows=select(*ApiKeyRow.__table__.columns),
-    read=lambda row: {
-        "fingerprint": fingerprint(row.key_hash),
-        "revoked": row.revoked_at is not None,
-        **columns("kind", "scopes", "expires_at")(row),
+    derived={
+        "fingerprint": lambda row: fingerprint(row.key_hash),
+        "revoked": is_set("revoked_at"),
     },
     rules={
         "key.created": born(_key_created),
@@ -111,7 +102,6 @@ SIGNING_KEYS = Story(
     name="signing key",
     named_by="key",
     rows=select(*SigningKeyRow.__table__.columns),
-    read=columns("pem", "valid_from", "valid_until", "compromised_since"),
     rules={
         "key.activated": born(_key_activated),
         "key.retired": lambda facts, _row: {
@@ -126,7 +116,6 @@ CALLBACK_SECRETS = Story(
     name="callback secret of",
     named_by="key",
     rows=select(CallbackSecretRow.api_key_id.label("id"), CallbackSecretRow.generation),
-    read=columns("generation"),
     rules={
         "callback_secret.rotated": born_or_changed(
             lambda _facts, row: {"generation": row.get("generation", 0) + 1}

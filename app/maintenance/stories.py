@@ -29,13 +29,12 @@ from app.maintenance.feature_stories import (
 )
 from app.maintenance.replay import Columns, Rule, Story
 from app.maintenance.story_rules import (
+    ENDED,
     LIVE,
     born,
     born_or_changed,
     both,
-    columns,
     counts,
-    ended,
     endings,
     moment,
     sets,
@@ -58,11 +57,7 @@ def _returned_at(facts: Mapping[str, Any], row: Columns) -> Columns:
 _DATASETS = Story(
     name="dataset",
     rows=story_rows.DATASETS,
-    read=lambda row: {
-        "definition": digests.of_dataset(row),
-        **ended(row),
-        **columns("forget_epoch", "records", "erased")(row),
-    },
+    derived={"definition": digests.of_dataset, **ENDED},
     rules={
         "dataset.defined": born(
             takes(definition="definition"), sets(forget_epoch=0, records=0, erased=0, **LIVE)
@@ -81,7 +76,6 @@ _LOST_RECORDS = Story(
     name="records forgotten at",
     named_by="mark",
     rows=story_rows.MARKS_OF_NO_REQUEST,
-    read=columns("marked", "marks"),
     rules={
         kind: born(takes(marked="marked", marks="marks"))
         for kind in ("records.lost", "records.given_up")
@@ -92,7 +86,6 @@ _RETURNS_OF_NO_REQUEST = Story(
     name="records that came back at",
     named_by="mark",
     rows=story_rows.RETURNS_OF_NO_REQUEST,
-    read=columns(),
     rules={},
 )
 
@@ -143,11 +136,6 @@ def _cancelled(facts: Mapping[str, Any], _row: Columns) -> Columns:
 _REQUESTS = Story(
     name="request",
     rows=story_rows.REQUESTS,
-    read=columns(
-        *_REQUEST_FACTS,
-        *("state", "received_at", "due_at", "subject_request_id", "completed_at"),
-        *("due_soon_noted", "overdue_noted", "left", "returned_at", "restored", "returns"),
-    ),
     rules={
         **{
             f"request.{state}": sets(state=state)
@@ -185,7 +173,6 @@ def _owed(state: str) -> Rule:
 _OBLIGATIONS = Story(
     name="obligation",
     rows=select(*ObligationRow.__table__.columns),
-    read=columns("request_id", "model_id", "basis", "state", "run_id", "certificate_id"),
     rules={f"obligation.{state}": _owed(state) for state in ObligationState}
     | {
         f"obligation.{state}": born_or_changed(_owed(state))
@@ -208,7 +195,6 @@ def _due_with(facts: Mapping[str, Any], row: Columns) -> Columns:
 _SUBJECT_REQUESTS = Story(
     name="subject request",
     rows=select(*SubjectRequestRow.__table__.columns),
-    read=columns("api_key_id", "status", "received_at", "due_at"),
     rules={
         "subject_request.received": born(_received),
         "request.accepted": _due_with,
@@ -233,13 +219,11 @@ def _policy(facts: Mapping[str, Any], _row: Columns) -> Columns:
 _MODELS = Story(
     name="model",
     rows=select(*ModelRow.__table__.columns),
-    read=lambda row: {
-        "definition": registry.digest_of(row),
-        "policy": log.plain(row.policy),
-        "tracking": log.digest_of(row.tracking),
-        **columns("trained_through", "trained_after_epoch", "head_version_id")(row),
-        "imported_blob_id": row.imported_blob_id,
-        **ended(row),
+    derived={
+        "definition": registry.digest_of,
+        "policy": lambda row: log.plain(row.policy),
+        "tracking": lambda row: log.digest_of(row.tracking),
+        **ENDED,
     },
     rules={
         "model.defined": born(
@@ -261,10 +245,7 @@ _MODELS = Story(
 _RUNS = Story(
     name="run",
     rows=select(*RunRow.__table__.columns),
-    read=lambda row: {
-        "plan": log.digest_of(row.plan),
-        **columns("model_id", "kind", "state", "attempt", "forget_epoch", "trained_through")(row),
-    },
+    derived={"plan": lambda row: log.digest_of(row.plan)},
     rules={
         "run.queued": born(
             takes(model_id="model", kind="run_kind", plan="plan"),
@@ -313,7 +294,6 @@ _VERSIONS = Story(
     rows=select(
         VersionRow.id, VersionRow.withheld, *(getattr(VersionRow, name) for name in _VERSION_FACTS)
     ),
-    read=columns(*_VERSION_FACTS, "withheld"),
     rules={
         "version.published": born(takes(**_VERSION_FACTS), _withheld),
         "version.covers": takes(covers_epoch="covers_epoch", certificate_id="certificate"),
@@ -330,11 +310,7 @@ _NO_WEIGHTS = dict.fromkeys(_WHITENED)
 _BACKBONES = Story(
     name="backbone",
     rows=select(*BackboneRow.__table__.columns),
-    read=lambda row: {
-        "definition": backbones.digest_of(row),
-        **columns(*_WHITENED)(row),
-        **ended(row),
-    },
+    derived={"definition": backbones.digest_of, **ENDED},
     rules={
         "backbone.defined": born(takes(definition="definition"), sets(**_NO_WEIGHTS, **LIVE)),
         "backbone.uploaded": takes(**_WEIGHTS),

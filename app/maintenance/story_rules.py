@@ -48,11 +48,6 @@ def moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def columns(*names: str) -> Callable[[Row[Any]], Columns]:
-    """Return a reader of these columns of a row."""
-    return lambda row: {name: getattr(row, name) for name in names}
-
-
 LIVE: Mapping[str, bool] = {"archived": False, "deleted": False}
 
 
@@ -61,6 +56,13 @@ def endings(kind: str) -> dict[str, Rule]:
     return {f"{kind}.archived": sets(archived=True), f"{kind}.deleted": sets(deleted=True)}
 
 
-def ended(row: Row[Any]) -> Columns:
-    """Read whether one has ended."""
-    return {"archived": row.archived_at is not None, "deleted": row.deleted_at is not None}
+def is_set(column: str) -> Callable[[Row[Any]], bool]:
+    """Return what reads whether a column of a row is not null."""
+    return lambda row: getattr(row, column) is not None
+
+
+ENDED: Mapping[str, Callable[[Row[Any]], bool]] = {
+    "archived": is_set("archived_at"),
+    "deleted": is_set("deleted_at"),
+}
+"""How to read whether one has ended."""
