@@ -3,17 +3,20 @@
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, text
+from sqlalchemy import Engine, Pool, create_engine, text
 
+from app.database import engine
 from app.embedded import EmbeddedServers
 from app.schema import all_tables
 from tests.support.computed_once import computed_once
 from tests.support.emptying import empty
 
-# What a test has left running would keep its tables locked.
-_OTHERS_OFF = text(
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+_NAME = "test_integration"
+# What a test has left running would keep its tables locked; what is idle is in a pool.
+_BUSY_OFF = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity AS other"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND (state <> 'idle'"
+    " OR EXISTS (SELECT 1 FROM pg_locks WHERE pg_locks.pid = other.pid))"
 )
 
 
@@ -30,20 +33,37 @@ def app_database(servers: EmbeddedServers, template: str) -> Engine:
         servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
     )
     with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE test_integration TEMPLATE {template}"))
+        connection.execute(text(f"CREATE DATABASE {_NAME} TEMPLATE {template}"))
     admin.dispose()
-    url = servers.migration_url.replace("/expunge?", "/test_integration?")
-    # Without a pool: tests that cut all connections may not cut the owner's.
-    return create_engine(url, poolclass=NullPool)
+    url = servers.migration_url.replace("/expunge?", f"/{_NAME}?")
+    return create_engine(url, pool_pre_ping=True)  # some tests cut all connections
+
+
+@pytest.fixture(scope="session")
+def _connected_once(_compiled_once: None) -> Iterator[None]:
+    """Have one pool of connections to the shared database: new ones know nothing of its tables."""
+    made = engine._engine
+    pools: dict[object, Pool] = {}
+
+    def share(url: str, limit_ms: int, *, connections: int) -> Engine:
+        fresh = made(url, limit_ms, connections=connections)
+        if f"/{_NAME}?" in url:
+            fresh.pool = pools.setdefault((url, limit_ms, connections), fresh.pool)
+            fresh.dispose = lambda close=True: None  # type: ignore[method-assign]
+        return fresh
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_engine", share)
+        yield
 
 
 @pytest.fixture
-def database_url(servers: EmbeddedServers, app_database: Engine) -> str:
+def database_url(servers: EmbeddedServers, app_database: Engine, _connected_once: None) -> str:
     """An empty database: emptying one is ten times as fast as making one."""
     with app_database.begin() as connection:
-        connection.execute(_OTHERS_OFF)
+        connection.execute(_BUSY_OFF)
         empty(connection, all_tables().tables)
-    return _url(servers, "test_integration")
+    return _url(servers, _NAME)
 
 
 def _url(servers: EmbeddedServers, database: str) -> str:

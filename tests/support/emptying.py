@@ -31,21 +31,27 @@ def empty(connection: Connection, tables: Iterable[str]) -> None:
             names = ", ".join(wanted)
             connection.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
             return
-        for table in reversed(all_tables().sorted_tables):
-            if table.name in wanted:
-                connection.execute(text(f"DELETE FROM {table.name}"))
-        connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
-        connection.execute(text("SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'"))
+        in_order = [t.name for t in reversed(all_tables().sorted_tables) if t.name in wanted]
+        _together(
+            connection,
+            *(f"DELETE FROM {name}" for name in in_order),
+            "SET CONSTRAINTS ALL IMMEDIATE",
+            "SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'",
+        )
 
 
 @contextmanager
 def unprotected(connection: Connection) -> Iterator[None]:
     """Let the tables' owner change append-only tables."""
-    for table in APPEND_ONLY:
-        connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER append_only"))
+    _together(connection, *(f"ALTER TABLE {t} DISABLE TRIGGER append_only" for t in APPEND_ONLY))
     yield
-    for table in APPEND_ONLY:
-        connection.execute(text(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER append_only"))
+    again = "ENABLE ALWAYS TRIGGER append_only"
+    _together(connection, *(f"ALTER TABLE {table} {again}" for table in APPEND_ONLY))
+
+
+def _together(connection: Connection, *statements: str) -> None:
+    """Run statements without a way to the server for each."""
+    connection.exec_driver_sql("; ".join(statements), execution_options={"no_parameters": True})
 
 
 @contextmanager

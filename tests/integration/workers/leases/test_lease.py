@@ -154,7 +154,7 @@ def test_a_lease_outlasts_cut_connections(workshop, lease, stop, caplog):
                 session.execute(
                     text(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                        " WHERE usename = current_user AND pid <> pg_backend_pid()"
                     )
                 )
             time.sleep(0.15)

@@ -28,6 +28,13 @@ class Recorder:
         return [ValueError(call) if call < 0 else 2 * call for call in calls]
 
 
+class Abandoned:
+    """Lends a thread that does not keep the process: it lingers in the end."""
+
+    def submit(self, lead):
+        threading.Thread(target=lead, daemon=True).start()
+
+
 def answers_of(together, recorder, first, others):
     """Let the others arrive while the first is carried out."""
     futures = [together.start(first)]
@@ -81,7 +88,7 @@ def test_a_call_that_fails_alone_is_not_tried_again():
 
 def test_after_several_it_waits_for_as_many_and_no_longer():
     recorder = Recorder()
-    together = GroupCommit(recorder, linger_s=600)
+    together = GroupCommit(recorder, linger_s=600, leaders=Abandoned())
     answers_of(together, recorder, 1, [2, 3, 4])
     futures = [together.start(5), together.start(6)]
     assert not wait(futures, timeout=0.2).done

@@ -1,0 +1,245 @@
+"""Real servers for the whole session, a fresh database for each test that asks for one."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from rq import SimpleWorker
+from rq.serializers import JSONSerializer
+from sqlalchemy import Engine, create_engine, text
+
+from app import schema
+from app.access import api_keys
+from app.certificates.processor_signing import ensure_self_signed, load_processor_key
+from app.database import engine
+from app.domain.scopes import Scope
+from app.embedded import EmbeddedServers
+from app.locations import (
+    opendsr_certificate_file,
+    opendsr_domain,
+    opendsr_key_file,
+    redis_connection,
+)
+from app.main import create_app
+from app.services import Services, create_keys, open_services
+from app.settings import Settings
+from tests.support.built_once import built_once
+from tests.support.key_keepers import Directory, Keeper, Kms, Vault
+from tests.support.logbook import faults
+from workers.dispatcher import Dispatcher
+from workers.queue import NAME, open_queue
+
+_TEMPLATE = "expunge_template"
+
+# No test depends on how fast the machine is.
+hypothesis_settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _clean_environment() -> None:
+    """Keep the developer's own EXPUNGE_ settings out of the tests."""
+    for name in [name for name in os.environ if name.startswith("EXPUNGE_")]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[EmbeddedServers]:
+    """PostgreSQL and Redis for all tests; what they hold may be lost, so nothing is synced."""
+    with tempfile.TemporaryDirectory(prefix="expunge-tests-") as directory:
+        servers = EmbeddedServers(Path(directory))
+        servers.start()
+        with _admin(servers) as execute:
+            execute("ALTER SYSTEM SET fsync = off")
+            execute("ALTER SYSTEM SET synchronous_commit = off")
+            execute("SELECT pg_reload_conf()")
+        yield servers
+        servers.stop()
+
+
+@pytest.fixture(scope="session")
+def template(servers: EmbeddedServers) -> str:
+    """The name of a migrated, empty database."""
+    with _admin(servers) as execute:
+        execute(f"CREATE DATABASE {_TEMPLATE}")
+    schema.upgrade(
+        servers.migration_url.replace("/expunge?", f"/{_TEMPLATE}?"),
+        service_url=_url_of(servers, _TEMPLATE),
+    )
+    return _TEMPLATE
+
+
+@pytest.fixture
+def database_url(servers: EmbeddedServers, template: str) -> Iterator[str]:
+    """A migrated, empty database of this test's own."""
+    name = f"test_{uuid4().hex}"
+    with _admin(servers) as execute:
+        execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield _url_of(servers, name)
+    with _admin(servers) as execute:
+        execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def _compiled_once(servers: EmbeddedServers, template: str) -> Iterator[None]:
+    """Have all tests' engines share what is known of the server, and the statements they compile.
+
+    Else each test would compile every statement that it uses.
+    """
+    made = engine._engine
+    first = made(_url_of(servers, template), 1000, connections=1)
+    with first.connect():
+        pass
+    first.dispose()
+
+    def share(url: str, limit_ms: int, *, connections: int) -> Engine:
+        fresh = made(url, limit_ms, connections=connections)
+        fresh.dialect.initialize = lambda _: None  # type: ignore[method-assign]
+        fresh.dialect, fresh._compiled_cache = first.dialect, first._compiled_cache
+        return fresh
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_engine", share)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built_once() -> Iterator[None]:
+    with built_once():
+        yield
+
+
+@pytest.fixture(scope="session")
+def processor_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """OpenDSR's key, for all tests, and beside it its certificate: making them takes a while."""
+    path = tmp_path_factory.mktemp("opendsr") / "opendsr.pem"
+    key = load_processor_key(path, create=True)
+    ensure_self_signed(path.with_suffix(".crt"), key, domain=opendsr_domain(Settings()))
+    return path
+
+
+@pytest.fixture(scope="session")
+def kms() -> Iterator[Kms]:
+    """A KMS for all tests that do not stop it."""
+    kms = Kms()
+    yield kms
+    kms.stop()
+
+
+@pytest.fixture(scope="session")
+def vault() -> Iterator[Vault]:
+    """A Vault for all tests that change nothing in it."""
+    vault = Vault()
+    yield vault
+    vault.stop()
+
+
+@pytest.fixture
+def keeper(request: pytest.FixtureRequest) -> Keeper:
+    """Where keys of periods are kept: the directory, unless a test is run for every place."""
+    name = getattr(request, "param", "directory")
+    return Directory() if name == "directory" else request.getfixturevalue(name)
+
+
+@pytest.fixture
+def settings(
+    servers: EmbeddedServers,
+    keeper: Keeper,
+    database_url: str,
+    processor_key: Path,
+    _compiled_once: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Settings:
+    """Settings of a service with keys and an empty database; also in the environment."""
+    monkeypatch.setenv("EXPUNGE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("EXPUNGE_DATABASE_URL", database_url)
+    monkeypatch.setenv("EXPUNGE_REDIS_URL", servers.redis_url)
+    monkeypatch.setenv("EXPUNGE_ENVIRONMENT", "test")
+    monkeypatch.setenv("EXPUNGE_FAILED_ATTEMPTS_PER_MINUTE", "0")
+    for name, value in keeper.variables.items():
+        monkeypatch.setenv(f"EXPUNGE_{name}", value)
+    settings = Settings()
+    settings.data_dir.mkdir()
+    create_keys(settings)
+    shutil.copy(processor_key, opendsr_key_file(settings))
+    shutil.copy(processor_key.with_suffix(".crt"), opendsr_certificate_file(settings))
+    return settings
+
+
+@pytest.fixture
+def services(settings: Settings) -> Iterator[Services]:
+    """The services over this test's own database."""
+    services = open_services(settings)
+    yield services
+    services.database.dispose()
+
+
+@pytest.fixture
+def admin_key(services: Services) -> str:
+    """The secret of a key that may do everything."""
+    with services.database.transaction() as session:
+        return api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])[1]
+
+
+@pytest.fixture
+def api(services: Services, admin_key: str) -> Iterator[TestClient]:
+    """The API with an admin key."""
+    with TestClient(
+        create_app(services), headers={"Authorization": f"Bearer {admin_key}"}
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def work(services: Services) -> Iterator[Callable[[], None]]:
+    """Dispatch and work, through the real queue, until nothing is left to do.
+
+    In the end the log tells of all that was done.
+    """
+    connection = redis_connection(services.settings)
+    connection.flushdb()
+    queue = open_queue(connection)
+    dispatcher = Dispatcher(services, queue)
+
+    def until_idle() -> None:
+        for _ in range(20):
+            dispatcher.tick()
+            if not queue.count:
+                return
+            worker = SimpleWorker([NAME], connection=connection, serializer=JSONSerializer)
+            worker.work(burst=True, logging_level="WARNING")
+        raise AssertionError("the queue never became empty")
+
+    yield until_idle
+    assert faults(services) == []
+
+
+class _admin:  # noqa: N801 - used like a function
+    """Run statements outside of transactions on the servers' maintenance database."""
+
+    def __init__(self, servers: EmbeddedServers) -> None:
+        self._engine = create_engine(
+            servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
+        )
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._connection = self._engine.connect()
+        return lambda statement: self._connection.execute(text(statement)) and None
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+        self._engine.dispose()
+
+
+def _url_of(servers: EmbeddedServers, database: str) -> str:
+    return servers.database_url.replace("/expunge?", f"/{database}?")
