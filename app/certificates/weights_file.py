@@ -121,19 +121,22 @@ class WeightsFile:
 
     def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
         """Return whether every number of an F64 tensor is a finite multiple of a power of two."""
-        self._file.seek(tensor.start)
-        left = tensor.end - tensor.start
-        while left > 0:
-            content = self._file.read(min(left, _BYTES_AT_ONCE))
+        return all(
+            (number / grid).is_integer() for part in self._numbers(tensor) for number in part
+        )
+
+    def norm(self, tensor: StoredTensor) -> float:
+        """Return the norm of an F64 tensor."""
+        return math.hypot(*(math.hypot(*part) for part in self._numbers(tensor)))
+
+    def _numbers(self, tensor: StoredTensor) -> Iterator["array[float]"]:
+        for content in self._parts(tensor):
             if not content or len(content) % 8:
                 raise VerificationError("weights", "the file changed while it was read")
             numbers = array("d", content)
             if sys.byteorder == "big":
                 numbers.byteswap()
-            if not all((number / grid).is_integer() for number in numbers):
-                return False
-            left -= len(content)
-        return True
+            yield numbers
 
     def _header_or_refuse(self) -> tuple[dict[str, Any], int, int]:
         try:

@@ -110,7 +110,8 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.mechanism.parameters.history.recipe.radius",),
-        "A radius that is larger than the weights ever were changes nothing.",
+        "A radius that is larger than the weights ever were changes nothing. "
+        "Checked: the weights are not outside.",
     ),
     Trusted(
         (

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from app.accounting.chains.minorant import geometric_sum, power
 from app.accounting.histories.strong_convexity import contraction, gradient_shift
+from app.accounting.precision import noise_norm
 from app.accounting.terms import Neighbours
 from app.domain.checks import require_noise, require_non_negative, require_positive, require_steps
 from app.domain.errors import ParameterError
@@ -236,6 +237,23 @@ class History:
                 gone = dict(event.records)
                 left = ((batch, count - gone.get(batch, 0)) for batch, count in present.items())
                 present = {batch: count for batch, count in left if count}
+
+    @property
+    def furthest(self) -> float:
+        """What the norm of the weights exceeds with chance below 2^-58; infinite without a radius.
+
+        The last step projected them, and releases added noise since.
+        """
+        added: list[float] = []
+        for event in reversed(self.events):
+            if isinstance(event, Steps) and self.recipe.radius is not None:
+                noise = noise_norm(
+                    dimension=self.recipe.dimension or 0, noise_std=math.hypot(*added)
+                )
+                return self.recipe.radius + noise
+            if isinstance(event, Release):
+                added.append(event.noise_std)
+        return math.inf
 
     def noise_std(self) -> float:
         """Return the standard deviation that all noise so far leaves in one weight."""

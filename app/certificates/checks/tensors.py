@@ -4,6 +4,7 @@ The dimension, the number of classes and the dtype come from the file. Constants
 them are compared with what the service enforces.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Final
@@ -219,6 +220,11 @@ def _check_tracked(
     noise, head = predicate.mechanism.noise, weights.tensors()[HEAD]
     if noise is not None and noise.grid is not None and _ends_on_grid(mechanism):
         _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
+    furthest = mechanism.history.furthest
+    _require(
+        furthest == math.inf or weights.norm(head) <= furthest,
+        "the weights are outside of the ball to which they were projected",
+    )
 
 
 def _check_recipe(mechanism: Tracked, task: TaskSpec) -> None:

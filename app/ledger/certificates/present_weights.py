@@ -1,7 +1,8 @@
 """The files of present versions, as the API's verifier remembers them.
 
 A version's file never changes. Each process reads it once, as far as the verifier asks about it;
-what is kept is its digest, its header, and whether its numbers lie on the grid of their noise.
+what is kept is its digest, its header, and of numbers in F64 their norm and whether they lie on the
+grid of their noise.
 """
 
 from app.certificates.weights_file import StoredTensor, WeightsFile, opened
@@ -20,10 +21,10 @@ class RememberedFile(WeightsFile):
         self._tensors = file.tensors()
         self._description = file.description()
         self._grid = grid
+        heads = [tensor for tensor in self._tensors.values() if tensor.dtype == "F64"]
+        self._norms = {tensor: file.norm(tensor) for tensor in heads}
         self._on_grid = {
-            tensor
-            for tensor in self._tensors.values()
-            if grid is not None and tensor.dtype == "F64" and file.is_on_grid(tensor, grid)
+            tensor for tensor in heads if grid is not None and file.is_on_grid(tensor, grid)
         }
 
     def sha256(self) -> str:
@@ -43,6 +44,10 @@ class RememberedFile(WeightsFile):
         if grid != self._grid:
             raise VerificationError("weights", "another grid than the version's")
         return tensor in self._on_grid
+
+    def norm(self, tensor: StoredTensor) -> float:
+        """Return the norm of an F64 tensor."""
+        return self._norms[tensor]
 
 
 class PresentWeights:

@@ -235,6 +235,13 @@ def test_no_number_is_stated_in_a_second_place(name: str, setting: str) -> None:
     assert "settings" in lie(name, put("mechanism.settings", {setting: 1.0}))
 
 
+@pytest.mark.parametrize("name", ["projected_noisy_sgd", "tracked_release"])
+def test_a_ball_that_the_weights_have_left(name: str) -> None:
+    """Its radius bounds how far apart the worlds can be."""
+    reason = consistent_lie(name, put("history.recipe.radius", 1e-3))
+    assert "outside of the ball" in reason
+
+
 class TestForgotten:
     def test_a_group_of_one_where_eight_records_are_forgotten(self) -> None:
         change = put("group_size", 1)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,14 @@ def test_numbers_on_a_grid_and_beside_it(grid: float) -> None:
         beside = numbers.copy()
         beside[2, 4] = other
         assert not _on_grid(beside, grid)
+
+
+def test_the_norm_of_a_tensor_is_of_all_its_numbers() -> None:
+    numbers = np.array([[3.0, 0.0], [0.0, -4.0]])
+    for stored, norm in ((numbers, 5.0), (np.ones(10**6), 1000.0), (numbers * np.nan, math.nan)):
+        with opened(safetensors.numpy.save({"weight": stored})) as file:
+            found = file.norm(file.tensors()["weight"])
+        assert found == pytest.approx(norm, nan_ok=True)
 
 
 def test_a_tensor_knows_its_size() -> None:

@@ -37,6 +37,15 @@ def test_counts_what_happened():
     assert history.by_batch() == {4: 2, 0: 2}
 
 
+def test_weights_are_in_their_ball_but_for_the_noise_of_releases_since():
+    ball = History(recipe(radius=3.0, dimension=16))
+    assert ball.furthest == lived().furthest == math.inf
+    stepped = ball.after_release(noise_std=9.0).after_steps(5, noise_std=9.0)
+    assert stepped.furthest == stepped.after_release().after_request({0: 1}).furthest == 3.0
+    noisy = stepped.after_release(noise_std=0.3).after_release(noise_std=0.4)
+    assert noisy.furthest == pytest.approx(3.0 + 0.5 * (4 + 10))
+
+
 def test_the_last_run_is_what_came_behind_the_release_before_it():
     first = History(recipe()).after_steps(40).after_release(noise_std=0.5)
     assert first.last_run == (Steps(40), Release(0.5))
