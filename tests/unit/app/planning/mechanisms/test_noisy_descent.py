@@ -8,6 +8,7 @@ from app.accounting.histories.history import History, Release, Steps
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.planning.mechanisms import catalogue
+from app.planning.mechanisms.mechanism import Claim
 from app.planning.shape import ModelShape
 from app.planning.tracking import Tracking, history_of_run
 from tests.support.independent_accountant import independent_mu
@@ -156,3 +157,28 @@ def test_a_network_that_another_mechanism_trained_is_refused() -> None:
 def test_a_tighter_target_than_that_of_training_is_refused() -> None:
     with pytest.raises(PlanError, match="train the model again"):
         planned(begun(), NONCONVEX, epsilon=3.0, parameters=CONSTANTS)
+
+
+def test_what_each_of_several_requests_states_fits_those_before_it() -> None:
+    shape = NETWORK
+    for version in range(1, 5):
+        plan = planned(shape, NONCONVEX, epsilon=5.0, parameters=CONSTANTS)
+        stated = catalogue.mechanism_of(plan).taken(plan, int(plan.settings["steps"]))
+        claim = Claim(
+            epsilon=5.0,
+            version=version + 6,
+            releases=version,
+            forgotten=version - 1,
+            trained_again=False,
+        )
+        assert stated.contradiction(claim) is None
+        assert stated.contradiction(replace(claim, forgotten=version)) is not None
+        assert stated.contradiction(replace(claim, releases=version + 1)) is not None
+        shape = replace(
+            NETWORK,
+            retained=1000 - version,
+            forgotten=version,
+            newly_forgotten=1,
+            earlier_releases=version,
+            tracking=Tracking(NONCONVEX, 0, settings=plan.settings),
+        )
