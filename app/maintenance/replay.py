@@ -72,13 +72,15 @@ class Replay:
 
     def run(self, stories: Sequence[Story]) -> int:
         """Report every difference; return how many rows were compared."""
-        return sum(self._compare(story) for story in stories)
+        kinds = set(self.connection.scalars(select(LogEntryRow.kind).distinct()))
+        return sum(self._compare(story, kinds) for story in stories)
 
-    def _compare(self, story: Story) -> int:
+    def _compare(self, story: Story, kinds: set[str]) -> int:
+        told = iter(()) if kinds.isdisjoint(story.rules) else self._entries(story)
         rows = self._rows(story)
         row = next(rows, None)
         seen = 0
-        for row_id, entries in groupby(self._entries(story), key=attrgetter("id")):
+        for row_id, entries in groupby(told, key=attrgetter("id")):
             where = f"{story.name} {_shown(row_id)}"
             while row is not None and row.id < row_id:
                 self._undescribed(story, row)
