@@ -2,15 +2,18 @@
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import torch
 
-from app.domain.tasks.augmentation import FLIP, NOISE, SHIFT, Augmentation
+from app.domain.tasks.augmentation import FLIP, NOISE, SHIFT
+from app.domain.tasks.spec import TaskSpec
 from workers.tasks.task import INPUTS, Batch
+
+Spec = TypeVar("Spec", bound=TaskSpec)
 
 
 def draw_afresh() -> None:
@@ -24,22 +27,25 @@ def draw_afresh() -> None:
     np.random.seed()  # noqa: NPY002 - for networks that use it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Augmented:
+@dataclass(frozen=True)
+class Augmented(Generic[Spec]):
     """What built-in tasks have in common.
 
     Attributes:
-        augmentations: of the inputs in training, carried out in their order.
+        spec: the description; its ``augment`` is carried out in its order.
+        calibrated: whether the outputs are logits where the task is to classify; a ridge head's
+            scores are not, and yield no probabilities.
     """
 
-    augmentations: Sequence[Augmentation] = ()
+    spec: Spec
+    calibrated: bool = True
 
     def augment(self, batch: Batch) -> Batch:
         """Return a random variant of each record, by numbers of torch's own generator."""
-        if not self.augmentations:
+        if not self.spec.augment:
             return batch
         inputs = batch[INPUTS]
-        for each in self.augmentations:
+        for each in self.spec.augment:
             inputs = _VARIANTS[each.name](inputs, each.amount)
         return batch | {INPUTS: inputs}
 

@@ -1,6 +1,7 @@
 """The task of every description, and what its records look like to a network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,12 @@ from workers.tasks.regression import Regression
 from workers.tasks.task import INPUTS, TARGET, WEIGHT, Task
 
 Encoder = Callable[[pa.Table], Encoded]
+_BUILT_IN: Final[Mapping[type[TaskSpec], Callable[[Any, bool], Task]]] = {
+    ClassificationSpec: Classification,
+    MultiLabelSpec: MultiLabel,
+    RegressionSpec: Regression,
+    LanguageModelSpec: LanguageModel,
+}
 
 
 def task_of(
@@ -47,18 +54,7 @@ def task_of(
     """
     if isinstance(spec, CustomSpec):
         return CustomTask(spec, allowed=allowed, in_full=in_full)
-    augment = spec.augment
-    match spec:
-        case ClassificationSpec() | MultiLabelSpec():
-            kind = Classification if isinstance(spec, ClassificationSpec) else MultiLabel
-            weights, smoothing = spec.class_weights, spec.label_smoothing
-            return kind(weights, smoothing, calibrated, augmentations=augment)
-        case RegressionSpec():
-            of_error = (spec.loss, spec.threshold, spec.quantile)
-            return Regression(*of_error, spec.in_units, augmentations=augment)
-        case LanguageModelSpec():
-            return LanguageModel(spec.padding, augmentations=augment)
-    raise TypeError(f"{type(spec).__name__} has no task")
+    return _BUILT_IN[type(spec)](spec, calibrated)
 
 
 def encoder_of(spec: TaskSpec, task: Task) -> Encoder:

@@ -1,40 +1,29 @@
 """Classification: one class a record."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from app.domain.tasks.classification import ClassificationSpec
 from workers.tasks import metrics
 from workers.tasks.augmented import Augmented
 from workers.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
 
 
-@dataclass(frozen=True)
-class Classification(Augmented):
-    """Softmax cross-entropy over classes: logits [n, classes], targets int64 [n].
+class Classification(Augmented[ClassificationSpec]):
+    """Softmax cross-entropy over classes: logits [n, classes], targets int64 [n]."""
 
-    Attributes:
-        class_weights: a factor for the loss of each class's records; none: 1 for each.
-        label_smoothing: share of the target that is spread over all classes, from 0 to below 1.
-        calibrated: whether the outputs are logits; a ridge head's scores are not, and yield no
-            probabilities.
-    """
-
-    class_weights: tuple[float, ...] = ()
-    label_smoothing: float = 0.0
-    calibrated: bool = True
-    headline: str = "accuracy"
+    headline = "accuracy"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
         """Return each record's cross-entropy in nats, [n]."""
-        target = batch[TARGET]
+        target, smoothing = batch[TARGET], self.spec.label_smoothing
         losses = cross_entropy(
-            module(batch[INPUTS]), target, reduction="none", label_smoothing=self.label_smoothing
+            module(batch[INPUTS]), target, reduction="none", label_smoothing=smoothing
         )
-        if self.class_weights:
-            losses = losses * losses.new_tensor(self.class_weights)[target]
+        if self.spec.class_weights:
+            losses = losses * losses.new_tensor(self.spec.class_weights)[target]
         return weighted(losses, batch)
 
     def predict(self, module: Forward, batch: Batch) -> Batch:
@@ -47,5 +36,5 @@ class Classification(Augmented):
         return metrics.of_classes(probabilities, target, calibrated=self.calibrated)
 
 
-CLASSIFICATION: Final = Classification()
-"""Without weights and smoothing."""
+CLASSIFICATION: Final = Classification(ClassificationSpec(classes=2))
+"""Without weights and smoothing; of any number of classes."""

@@ -1,32 +1,27 @@
 """Language models: the next token at every place of a text."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from app.domain.tasks.language_model import LanguageModelSpec
 from workers.tasks.augmented import Augmented
 from workers.tasks.task import INPUTS, Arrays, Batch, Forward, weighted
 
 _IGNORED: Final = -100
 
 
-@dataclass(frozen=True)
-class LanguageModel(Augmented):
+class LanguageModel(Augmented[LanguageModelSpec]):
     """Cross-entropy of each next token, averaged over a record's tokens: int64 [n, places].
 
     A record's loss is the mean over its own tokens, so that long texts count no more than short
     ones. Padding comes after a text and is never predicted; whether the network attends to it is
     the network's to say: a causal one cannot.
-
-    Attributes:
-        padding: the token that fills up short texts.
     """
 
-    padding: int
-    headline: str = "perplexity"
+    headline = "perplexity"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
         """Return each record's mean cross-entropy in nats, [n]; 0 where nothing is predicted."""
@@ -37,7 +32,7 @@ class LanguageModel(Augmented):
         """Return ``next_token`` [n], and of the text ``log_likelihood`` and ``tokens`` [n]."""
         logits = module(batch[INPUTS])
         losses, predicted = self._losses(lambda _: logits, batch)
-        last = (batch[INPUTS] != self.padding).sum(dim=1).clamp(min=1) - 1
+        last = (batch[INPUTS] != self.spec.padding).sum(dim=1).clamp(min=1) - 1
         return {
             "next_token": logits[torch.arange(len(logits)), last].argmax(dim=1),
             "log_likelihood": -losses.sum(dim=1),
@@ -56,7 +51,7 @@ class LanguageModel(Augmented):
         """Return the loss of each place but the last, and which of them are predicted."""
         inputs = batch[INPUTS]
         logits, following = module(inputs)[:, :-1], inputs[:, 1:]
-        predicted = following != self.padding
+        predicted = following != self.spec.padding
         target = following.masked_fill(~predicted, _IGNORED)
         losses = cross_entropy(
             logits.transpose(1, 2), target, reduction="none", ignore_index=_IGNORED

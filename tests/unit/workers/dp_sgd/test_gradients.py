@@ -97,7 +97,7 @@ class Weighted(Classification):
     """Losses times made-up factors, one for each row."""
 
     def __init__(self, factors):
-        super().__init__()
+        super().__init__(CLASSIFICATION.spec)
         object.__setattr__(self, "factors", factors)
 
     def loss(self, module, batch):
