@@ -19,7 +19,7 @@ from app.storage.encryption import (
     CHUNK_BYTES,
     HEADER_BYTES,
     KEY_BYTES,
-    Decryption,
+    Chunks,
     Identity,
     encrypt,
 )
@@ -99,7 +99,7 @@ def _drain(parts: Iterator[bytes]) -> None:
 
 
 def _decrypt(stored: bytes, key: bytes) -> None:
-    decryption = Decryption(stored[:HEADER_BYTES], key, _IDENTITY, SIZE_BYTES)
+    decryption = Chunks(stored[:HEADER_BYTES], key, _IDENTITY, SIZE_BYTES)
     view = memoryview(stored)
     for index in range(SIZE_BYTES // CHUNK_BYTES):
         start, stop = decryption.place(index)

@@ -45,7 +45,7 @@ class Identity:
 def encrypt(content: Content, key: bytes, identity: Identity) -> Iterator[bytes]:
     """Yield the stored object of ``content``, part by part; ``key`` has 32 bytes."""
     header = _HEADER.pack(_NAME, _VERSION, os.urandom(_PREFIX_BYTES))
-    chunks = _Chunks(header, key, identity, len(content))
+    chunks = Chunks(header, key, identity, len(content))
     yield header
     for index in range(chunks.count):
         yield chunks.encrypt(index, content[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
@@ -63,51 +63,37 @@ def content_size(stored: int) -> int | None:
     return size if size >= 0 and stored_size(size) == stored else None
 
 
-class Decryption:
-    """Decrypts single chunks of one object."""
+class Chunks:
+    """Encrypts and decrypts single chunks of one object, whose content has ``size`` bytes."""
 
     def __init__(self, header: bytes, key: bytes, identity: Identity, size: int) -> None:
         """Begin with an object's header; ``CorruptObjectError`` if it is of another format."""
         if len(header) != HEADER_BYTES or _HEADER.unpack(header)[:2] != (_NAME, _VERSION):
             raise CorruptObjectError(f"object {identity.blob_id} has no header of this format")
         self.size = size
-        self._identity = identity
-        self._chunks = _Chunks(header, key, identity, size)
+        self.count = _chunk_count(size)
+        self._blob_id = identity.blob_id
+        self._prefix: bytes = _HEADER.unpack(header)[2]
+        self._context = header + f"{identity.blob_id}\0{identity.kind}\0".encode()
+        self._cipher = AESGCM(key)
 
     def place(self, index: int) -> tuple[int, int]:
         """Return the start and end of chunk ``index`` in the stored object."""
         start = HEADER_BYTES + index * _STORED_CHUNK_BYTES
-        return start, start + self._chunks.length(index) + TAG_BYTES
+        return start, start + min(CHUNK_BYTES, self.size - index * CHUNK_BYTES) + TAG_BYTES
+
+    def encrypt(self, index: int, content: bytes) -> bytes:
+        """Return what is stored of the content of chunk ``index``."""
+        return self._cipher.encrypt(self._nonce(index), content, self._associated(index))
 
     def decrypt(self, index: int, stored: bytes) -> bytes:
         """Return the content of chunk ``index``; ``CorruptObjectError`` if it is forged."""
         try:
-            return self._chunks.decrypt(index, stored)
+            return self._cipher.decrypt(self._nonce(index), stored, self._associated(index))
         except InvalidTag:
             raise CorruptObjectError(
-                f"object {self._identity.blob_id} is not what was stored: chunk {index} is forged"
+                f"object {self._blob_id} is not what was stored: chunk {index} is forged"
             ) from None
-
-
-class _Chunks:
-    """Nonce and associated data of each chunk of one object."""
-
-    def __init__(self, header: bytes, key: bytes, identity: Identity, size: int) -> None:
-        self.count = _chunk_count(size)
-        self._size = size
-        self._prefix: bytes = _HEADER.unpack(header)[2]
-        named = f"{identity.blob_id}\0{identity.kind}\0".encode()
-        self._context = header + named
-        self._cipher = AESGCM(key)
-
-    def length(self, index: int) -> int:
-        return min(CHUNK_BYTES, self._size - index * CHUNK_BYTES)
-
-    def encrypt(self, index: int, content: bytes) -> bytes:
-        return self._cipher.encrypt(self._nonce(index), content, self._associated(index))
-
-    def decrypt(self, index: int, stored: bytes) -> bytes:
-        return self._cipher.decrypt(self._nonce(index), stored, self._associated(index))
 
     def _nonce(self, index: int) -> bytes:
         is_last = index == self.count - 1

@@ -32,13 +32,13 @@ class BlobRange:
         self._position, self._stop = part.start, part.stop
         self.size = len(part)
         header = _header(objects, self._blob_id, expected_size=encryption.stored_size(size))
-        self._decryption = encryption.Decryption(header, keys.get(self._blob_id), identity, size)
+        self._chunks = encryption.Chunks(header, keys.get(self._blob_id), identity, size)
         first, last = (
             part.start // encryption.CHUNK_BYTES,
             max(part.start, part.stop - 1) // encryption.CHUNK_BYTES,
         )
         self._index = first
-        start, stop = self._decryption.place(first)[0], self._decryption.place(last)[1]
+        start, stop = self._chunks.place(first)[0], self._chunks.place(last)[1]
         self._reader: ObjectReader | None = None
         if part or size == 0:
             self._reader = objects.open_range(self._blob_id, start, stop)
@@ -57,8 +57,8 @@ class BlobRange:
         return wanted
 
     def _next_chunk(self, reader: ObjectReader) -> bytes:
-        start, stop = self._decryption.place(self._index)
-        content = self._decryption.decrypt(self._index, reader.read(stop - start))
+        start, stop = self._chunks.place(self._index)
+        content = self._chunks.decrypt(self._index, reader.read(stop - start))
         if not self._keys.holds(self._blob_id):
             raise GoneError("the stored object was shredded")
         self._index += 1
@@ -67,7 +67,7 @@ class BlobRange:
     def read_all(self) -> bytes:
         """Return the whole part; for empty content, verify its one empty chunk."""
         try:
-            if self._decryption.size == 0 and self._reader is not None:
+            if self._chunks.size == 0 and self._reader is not None:
                 return self._next_chunk(self._reader)
             return b"".join(self)
         finally:

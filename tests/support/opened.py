@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from app.database import Database
-from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, TAG_BYTES, Decryption, Identity
+from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, TAG_BYTES, Chunks, Identity
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
 
@@ -23,6 +23,6 @@ def opened_objects(directory: Path, keys: FileKeyStore, database: Database) -> d
         size = len(stored) - HEADER_BYTES - TAG_BYTES
         assert size <= CHUNK_BYTES, "longer objects have more tags"
         identity = Identity(blob_id, kinds[blob_id])
-        opened = Decryption(stored[:HEADER_BYTES], keys.get(blob_id), identity, size)
+        opened = Chunks(stored[:HEADER_BYTES], keys.get(blob_id), identity, size)
         contents[blob_id] = opened.decrypt(0, stored[HEADER_BYTES:])
     return contents

@@ -13,7 +13,7 @@ from app.storage.encryption import (
     CHUNK_BYTES,
     HEADER_BYTES,
     TAG_BYTES,
-    Decryption,
+    Chunks,
     Identity,
     encrypt,
     stored_size,
@@ -28,7 +28,7 @@ SIZES = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, l
 
 def opened(stored: bytes, size: int, *, key: bytes = KEY, identity: Identity = IDENTITY) -> bytes:
     """Decrypt a whole object as if its content had ``size`` bytes."""
-    decryption = Decryption(stored[:HEADER_BYTES], key, identity, size)
+    decryption = Chunks(stored[:HEADER_BYTES], key, identity, size)
     parts = []
     for index in range(max(1, -(-size // CHUNK_BYTES))):
         start, stop = decryption.place(index)
