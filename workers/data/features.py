@@ -5,6 +5,7 @@ so that a model does not depend on which features were stored.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,35 +23,25 @@ from workers.tasks.task import INPUTS
 from workers.training.device import choose_device
 
 
+@dataclass(frozen=True)
 class FeatureReader:
-    """Reads the features of shards, and stores those that are computed here."""
+    """Reads the features of shards, and stores those that are computed here.
 
-    def __init__(
-        self,
-        services: Services,
-        backbone: FrozenBackbone,
-        form: FeatureForm,
-        decode: Decode,
-        *,
-        reading_sha256: str,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Remember what the features are made of.
+    Attributes:
+        services: database and blobs.
+        backbone: what computes them.
+        form: of what it reads.
+        decode: makes a shard's tensors of its content.
+        reading_sha256: of how ``decode`` reads records.
+        check: called between batches; its exceptions stop the work.
+    """
 
-        Args:
-            services: database and blobs.
-            backbone: what computes them.
-            form: of what it reads.
-            decode: makes a shard's tensors of its content.
-            reading_sha256: of how ``decode`` reads records.
-            check: called between batches; its exceptions stop the work.
-        """
-        self._services = services
-        self._backbone = backbone
-        self._form = form
-        self._decode = decode
-        self._reading_sha256 = reading_sha256
-        self._check = check
+    services: Services
+    backbone: FrozenBackbone
+    form: FeatureForm
+    decode: Decode
+    reading_sha256: str
+    check: Callable[[], None] = lambda: None
 
     def read(self, shard_id: str) -> Part:
         """Return a shard's current features.
@@ -71,38 +62,38 @@ class FeatureReader:
     def _current(
         self, shard_id: str, compute: Callable[[FeatureSource], Part | None]
     ) -> Part | None:
-        with self._services.database.transaction() as session:
+        with self.services.database.transaction() as session:
             source = features.source_of(
                 session,
                 shard_id,
-                backbone_id=self._backbone.id,
-                weights_sha256=self._backbone.sha256,
-                reading_sha256=self._reading_sha256,
+                backbone_id=self.backbone.id,
+                weights_sha256=self.backbone.sha256,
+                reading_sha256=self.reading_sha256,
             )
         if source.features_blob_id is None:
             return compute(source)
         with store_reachable():
-            return Part.of_bytes(self._services.blobs.read(source.features_blob_id))
+            return Part.of_bytes(self.services.blobs.read(source.features_blob_id))
 
     def _computed(self, source: FeatureSource) -> Part | None:
         """Compute and store features; None if the shard has changed meanwhile."""
-        raw = self._decode(self._services.blobs.read(source.shard_blob_id))
+        raw = self.decode(self.services.blobs.read(source.shard_blob_id))
         computed = Part(raw.seqs, {**raw.tensors, INPUTS: self._compute(raw)})
-        with self._services.database.transaction() as session:
-            blobs = self._services.blobs
+        with self.services.database.transaction() as session:
+            blobs = self.services.blobs
             current = features.add(session, blobs, source, computed.to_bytes())
         return computed if current else None
 
     def _compute(self, raw: Part) -> NDArray[np.float16]:
         # Copies: torch needs writable memory.
         copied = {name: np.array(values) for name, values in raw.tensors.items()}
-        examples = Examples.of(self._form, copied)
-        computed = np.empty((len(raw.seqs), self._backbone.size), dtype=np.float16)
+        examples = Examples.of(self.form, copied)
+        computed = np.empty((len(raw.seqs), self.backbone.size), dtype=np.float16)
         if not len(raw.seqs):
             return computed
         done = 0
-        for batch in self._backbone.stored(examples, device=choose_device()):
+        for batch in self.backbone.stored(examples, device=choose_device()):
             computed[done : done + len(batch)] = batch
             done += len(batch)
-            self._check()
+            self.check()
         return computed

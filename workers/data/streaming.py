@@ -14,7 +14,6 @@ may have rewritten it, but it takes no record away that this run learns from.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Final
@@ -37,17 +36,8 @@ from workers.tasks.task import Batch, joined
 BLOCKS_IN_WINDOW: Final = 8
 
 
-@dataclass(frozen=True, eq=False)
-class Holding:
-    """What a shard holds of some records.
-
-    Attributes:
-        shard_id: the shard.
-        places: int64 [n], of its records among all of them in the order of sequence numbers.
-    """
-
-    shard_id: str
-    places: NDArray[np.int64]
+Holdings = dict[str, NDArray[np.int64]]
+"""By shard, the places of what it holds of some records, in the order of sequence numbers."""
 
 
 class Survey:
@@ -60,7 +50,7 @@ class Survey:
     def __init__(self, groups: Sequence[NDArray[np.int64]]) -> None:
         self._groups = groups
         self._times = [np.zeros(len(group), dtype=np.int64) for group in groups]
-        self._found: list[list[Holding]] = [[] for _ in groups]
+        self._found: list[Holdings] = [{} for _ in groups]
 
     def take(self, shard_id: str, part: Part) -> None:
         """Note what a shard holds."""
@@ -68,9 +58,9 @@ class Survey:
             _, places = places_of(part.seqs, group)
             np.add.at(times, places, 1)
             if len(places):
-                found.append(Holding(shard_id, places))
+                found[shard_id] = places
 
-    def holdings(self) -> list[list[Holding]]:
+    def holdings(self) -> list[Holdings]:
         """Return which shards hold the records of each group.
 
         Raises:
@@ -101,7 +91,7 @@ class Streamed(Records):
         self,
         seqs: NDArray[np.int64],
         form: FeatureForm,
-        holdings: Sequence[Holding],
+        holdings: Holdings,
         read: Callable[[str], Part],
         *,
         window: int,
@@ -197,9 +187,9 @@ class Streamed(Records):
         row_of = np.full(len(self), -1, dtype=np.int64)
         row_of[order] = np.arange(len(order))
         window = Selected(self._seqs[order], self.form)
-        for holding in self._holdings:
-            if (row_of[holding.places] >= 0).any():
-                window.take(outlast_outages(check, partial(self._read, holding.shard_id)))
+        for shard_id, places in self._holdings.items():
+            if (row_of[places] >= 0).any():
+                window.take(outlast_outages(check, partial(self._read, shard_id)))
                 check()
         if self._all_there and not window.is_complete:
             raise GoneError("a record that the run learns from is not in its shard any more")
