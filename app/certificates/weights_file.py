@@ -66,7 +66,7 @@ class WeightsFile:
 
     def tensors(self) -> dict[str, StoredTensor]:
         """Return the tensors by name, or raise ``VerificationError``."""
-        header, data_start, size = self._header_or_refuse()
+        header, data_start, size = self._header()
         try:
             tensors = {
                 name: _tensor(entry, data_start)
@@ -80,7 +80,7 @@ class WeightsFile:
 
     def description(self) -> ModelDescription | None:
         """Return what the file says of its model; None if it says nothing."""
-        header, _, _ = self._header_or_refuse()
+        header, _, _ = self._header()
         metadata = header.get(_METADATA, {})
         if not isinstance(metadata, dict):
             raise VerificationError("weights", "its metadata is malformed")
@@ -117,7 +117,11 @@ class WeightsFile:
     def _parts(self, tensor: StoredTensor) -> Iterator[bytes]:
         for start in range(tensor.start, tensor.end, _BYTES_AT_ONCE):
             self._file.seek(start)
-            yield self._file.read(min(_BYTES_AT_ONCE, tensor.end - start))
+            wanted = min(_BYTES_AT_ONCE, tensor.end - start)
+            content = self._file.read(wanted)
+            if len(content) < wanted:
+                raise VerificationError("weights", "the file changed while it was read")
+            yield content
 
     def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
         """Return whether every number of an F64 tensor is a finite multiple of a power of two."""
@@ -131,18 +135,10 @@ class WeightsFile:
 
     def _numbers(self, tensor: StoredTensor) -> Iterator["array[float]"]:
         for content in self._parts(tensor):
-            if not content or len(content) % 8:
-                raise VerificationError("weights", "the file changed while it was read")
             numbers = array("d", content)
             if sys.byteorder == "big":
                 numbers.byteswap()
             yield numbers
-
-    def _header_or_refuse(self) -> tuple[dict[str, Any], int, int]:
-        try:
-            return self._header()
-        except (ValueError, TypeError, RecursionError) as error:
-            raise VerificationError("weights", "not a safetensors file") from error
 
     def _header(self) -> tuple[dict[str, Any], int, int]:
         self._file.seek(0, 2)
@@ -150,11 +146,14 @@ class WeightsFile:
         self._file.seek(0)
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
         data_start = _LENGTH_BYTES + length
-        if not 2 <= length <= MAX_HEADER_BYTES or data_start > size:
-            raise ValueError
-        header = strict_json.loads(self._file.read(length))
+        header: Any = None
+        try:
+            if 2 <= length <= MAX_HEADER_BYTES and data_start <= size:
+                header = strict_json.loads(self._file.read(length))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise VerificationError("weights", "not a safetensors file") from error
         if not isinstance(header, dict) or not 1 <= len(header) <= MAX_TENSORS:
-            raise TypeError
+            raise VerificationError("weights", "not a safetensors file")
         return header, data_start, size
 
 

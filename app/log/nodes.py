@@ -19,6 +19,11 @@ LOG: Final = "log"
 Place = tuple[str, int, int]
 """(tree, level, position) of a complete subtree."""
 
+_PLACES: Final = (
+    bindparam("trees", type_=ARRAY(String)),
+    bindparam("levels", type_=ARRAY(SmallInteger)),
+    bindparam("positions", type_=ARRAY(BigInteger)),
+)
 # Leaf hashes are computed here, like merkle.leaf_hash, so that one query reads the entries once.
 _SUBTREES = text(
     """
@@ -32,23 +37,13 @@ _SUBTREES = text(
         WHERE tree = wanted.tree AND level = wanted.level AND position = wanted.position
     ) AS node
     """
-).bindparams(
-    bindparam("leaves", type_=ARRAY(BigInteger)),
-    bindparam("trees", type_=ARRAY(String)),
-    bindparam("levels", type_=ARRAY(SmallInteger)),
-    bindparam("positions", type_=ARRAY(BigInteger)),
-)
+).bindparams(bindparam("leaves", type_=ARRAY(BigInteger)), *_PLACES)
 _ADD = text(
     """
     INSERT INTO tree_nodes (tree, level, position, hash)
     SELECT * FROM unnest(:trees, :levels, :positions, :hashes)
     """
-).bindparams(
-    bindparam("trees", type_=ARRAY(String)),
-    bindparam("levels", type_=ARRAY(SmallInteger)),
-    bindparam("positions", type_=ARRAY(BigInteger)),
-    bindparam("hashes", type_=ARRAY(LargeBinary)),
-)
+).bindparams(*_PLACES, bindparam("hashes", type_=ARRAY(LargeBinary)))
 
 
 def add(session: Session, grown: Iterable[tuple[str, NodeRun]]) -> None:

@@ -142,11 +142,8 @@ def verify_inclusion(
         raise ProofError("the index lies outside the tree")
     ranges = inclusion_ranges(index, size)
     _check_shape(proof, len(ranges))
-    hashed = leaf
-    for (start, _), sibling in zip(ranges, proof, strict=True):
-        is_right = start > index
-        hashed = node_hash(hashed, sibling) if is_right else node_hash(sibling, hashed)
-    if hashed != root:
+    known = dict(zip(ranges, proof, strict=True)) | {(index, index + 1): leaf}
+    if _root_of(known, 0, size) != root:
         raise ProofError("the entry is not in the tree with this root")
 
 
@@ -161,30 +158,21 @@ def verify_consistency(
         if old_root != EMPTY_ROOT:
             raise ProofError("this is not the root of an empty tree")
         return
-    _check_shape(proof, len(consistency_ranges(old_size, new_size)))
-    old, new = _roots_of_consistency(old_size, new_size, old_root, proof)
-    if (old, new) != (old_root, new_root):
+    ranges = consistency_ranges(old_size, new_size)
+    _check_shape(proof, len(ranges))
+    known = dict(zip(ranges, proof, strict=True))
+    if old_size == new_size or old_size.bit_count() == 1:
+        known[0, old_size] = old_root  # the old tree is a subtree of the new one
+    if (_root_of(known, 0, old_size), _root_of(known, 0, new_size)) != (old_root, new_root):
         raise ProofError("the newer tree does not begin with the older one")
 
 
-def _roots_of_consistency(
-    old_size: int, new_size: int, old_root: bytes, proof: Sequence[bytes]
-) -> tuple[bytes, bytes]:
-    """Return the roots that follow; the first known subtree is the end of the old tree."""
-    if old_size == new_size:
-        return old_root, old_root
-    ranges = consistency_ranges(old_size, new_size)
-    if old_size.bit_count() == 1:  # the old tree is a subtree of the new one
-        old = new = old_root
-    else:
-        old = new = proof[0]
-        ranges, proof = ranges[1:], proof[1:]
-    for (start, _), sibling in zip(ranges, proof, strict=True):
-        if start < old_size:
-            old, new = node_hash(sibling, old), node_hash(sibling, new)
-        else:
-            new = node_hash(new, sibling)
-    return old, new
+def _root_of(known: Mapping[tuple[int, int], bytes], start: int, end: int) -> bytes:
+    """Return the root of the leaves [start, end), given those of the ranges that it consists of."""
+    if (start, end) in known:
+        return known[start, end]
+    split = start + _largest_power_below(end - start)
+    return node_hash(_root_of(known, start, split), _root_of(known, split, end))
 
 
 def _check_shape(proof: Sequence[bytes], length: int) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,16 @@ def test_the_norm_of_a_tensor_is_of_all_its_numbers() -> None:
         with opened(safetensors.numpy.save({"weight": stored})) as file:
             found = file.norm(file.tensors()["weight"])
         assert found == pytest.approx(norm, nan_ok=True)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(safetensors.numpy.save({"weight": np.zeros(100_000)}))
+    with opened(path) as file:
+        tensor = file.tensors()["weight"]
+        os.truncate(path, tensor.end - 80)
+        with pytest.raises(VerificationError, match="changed while it was read"):
+            file.is_on_grid(tensor, 1.0)
 
 
 def test_a_tensor_knows_its_size() -> None:
