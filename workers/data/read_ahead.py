@@ -1,12 +1,12 @@
 """Items that a thread makes while the one before is used: one ahead, never two.
 
 A failure of the thread is raised where its item would have come, without the thread's frames, which
-hold records. The thread ends with ``close``, and never waits for its consumer then.
+hold records. The thread ends with ``close``.
 """
 
-import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from app.domain.errors import ExpungeError
@@ -20,25 +20,19 @@ class _StoppedError(ExpungeError):
     """The thread's items are not wanted any more."""
 
 
-class _End:
-    """Comes after the last item."""
-
-
 class ReadAhead(Generic[Item]):
-    """An iterator over what ``make`` yields in a thread of its own.
+    """An iterator over what ``make`` yields in a thread of its own; nothing of it is None.
 
     Args:
-        make: called in the thread, with a function that raises when the thread is to end: it calls
-            that function between the parts of its work.
+        make: is given a function that raises when the thread is to end, and calls it between the
+            parts of its work.
     """
 
     def __init__(self, make: Callable[[Check], Iterator[Item]]) -> None:
-        self._make = make
-        self._made: queue.SimpleQueue[Item | BaseException | _End] = queue.SimpleQueue()
-        self._wanted = threading.Semaphore(1)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="read-ahead", daemon=True)
-        self._thread.start()
+        self._items = make(self._check)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._coming: Future[Item | None] = self._thread.submit(self._made)
 
     def __iter__(self) -> Iterator[Item]:
         return self
@@ -52,45 +46,23 @@ class ReadAhead(Generic[Item]):
         """
         if self._stopped.is_set():
             raise StopIteration
-        item = self._made.get()
-        if isinstance(item, _End):
+        failure = self._coming.exception()
+        item = self._coming.result() if failure is None else None
+        if item is None:
             self.close()
-            raise StopIteration
-        if isinstance(item, BaseException):
-            self.close()
-            raise item
-        self._wanted.release()
+            raise StopIteration if failure is None else failure.with_traceback(None)
+        self._coming = self._thread.submit(self._made)
         return item
 
     def close(self) -> None:
         """End the thread and drop what it has made; safe to repeat."""
         self._stopped.set()
-        self._wanted.release()
-        self._thread.join()
-        while not self._made.empty():
-            self._made.get()
+        self._thread.shutdown(cancel_futures=True)
+        self._coming = Future()
 
-    def _work(self) -> None:
-        try:
-            scrubbed("reading records", self._make_all, on_failure=lambda: None)
-        except _StoppedError:
-            pass
-        except BaseException as error:  # noqa: BLE001 - raised where the item is waited for
-            self._made.put(error.with_traceback(None))
-        else:
-            self._made.put(_End())
-
-    def _make_all(self) -> None:
-        items = self._make(self._check)
-        while True:
-            self._wanted.acquire()
-            self._check()
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            self._made.put(item)
-            del item  # the thread must not keep what the caller has given up
+    def _made(self) -> Item | None:
+        self._check()
+        return scrubbed("reading records", lambda: next(self._items, None), on_failure=lambda: None)
 
     def _check(self) -> None:
         if self._stopped.is_set():

@@ -52,7 +52,7 @@ def loaded(monkeypatch):
         run_module, "load_records", lambda *a, **k: found.append(load(*a, **k)) or found[-1]
     )
     yield found
-    assert not [each for each in threading.enumerate() if each.name == "read-ahead"]
+    assert not [each for each in threading.enumerate() if each.name.startswith("read-ahead")]
 
 
 def define(workshop, name="model", *, architecture="logistic", recipe=RECIPE, **policy):

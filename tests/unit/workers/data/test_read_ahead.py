@@ -11,7 +11,7 @@ from workers.data.read_ahead import ReadAhead
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
 
 
 def test_items_come_in_order_and_the_thread_ends_after_the_last():

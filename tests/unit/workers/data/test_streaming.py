@@ -62,7 +62,7 @@ def _part(seqs):
 @pytest.fixture
 def dataset():
     yield Dataset()
-    assert [each for each in threading.enumerate() if each.name == "read-ahead"] == []
+    assert [each for each in threading.enumerate() if each.name.startswith("read-ahead")] == []
 
 
 def seqs_in(batch):
@@ -223,7 +223,7 @@ def test_a_run_that_ends_early_ends_its_threads(dataset):
     kept = [streamed.forever(16, device=CPU), streamed.in_order(16, device=CPU)]
     for each in kept:
         next(each)
-    assert len([each for each in threading.enumerate() if each.name == "read-ahead"]) == 2
+    assert len([each for each in threading.enumerate() if each.name.startswith("read-ahead")]) == 2
     streamed.close()
 
 
