@@ -87,32 +87,27 @@ class Dispatcher:
         scheduling.schedule_due(self._services.database, self._services.blobs)
 
     def _requeue_silent_runs(self) -> None:
-        with self._services.database.transaction() as session:
-            lease_s = self._services.settings.lease_s
-            leases.shorten(session, RunRow, MemberTrainingRow, ImportRow, lease_s=lease_s)
-        while self._requeue_silent_run():
-            pass
-
-    def _requeue_silent_run(self) -> bool:
-        """Give up one attempt whose worker is silent; False if there is none.
+        """Give up the attempts whose workers are silent.
 
         Each has its own transaction: models are locked after one run, and before any request.
         """
-        settings = self._services.settings
-        with self._services.database.transaction() as session:
-            row = repository.expired_run(session, lease_s=settings.lease_s)
-            if row is None:
-                return False
-            at_commit(session, partial(traces.spans_of_silent, session, row))
-            runs.give_up_attempt(
-                session,
-                row,
-                reason=f"the worker died {row.attempt} times, the last time in phase "
-                f"{row.phase}: it may lack memory for this model",
-                permanent=False,
-                max_attempts=settings.max_attempts,
-            )
-        return True
+        database, settings = self._services.database, self._services.settings
+        with database.transaction() as session:
+            leases.shorten(session, RunRow, MemberTrainingRow, ImportRow, lease_s=settings.lease_s)
+        while True:
+            with database.transaction() as session:
+                row = repository.expired_run(session, lease_s=settings.lease_s)
+                if row is None:
+                    return
+                at_commit(session, partial(traces.spans_of_silent, session, row))
+                runs.give_up_attempt(
+                    session,
+                    row,
+                    reason=f"the worker died {row.attempt} times, the last time in phase "
+                    f"{row.phase}: it may lack memory for this model",
+                    permanent=False,
+                    max_attempts=settings.max_attempts,
+                )
 
     def _enqueue_runs(self) -> None:
         """Enqueue new runs; if Redis is down the transaction rolls back and they wait."""

@@ -33,8 +33,8 @@ class Repeated:
         """Begin, a pause from now."""
         self._thread.start()
 
-    def stop(self, wait_s: float) -> None:
-        """Begin no further round, and wait for the present one."""
+    def stop(self, wait_s: float | None = None) -> None:
+        """Begin no further round, and wait for the present one, perhaps not for longer."""
         self.stopping.set()
         if self._thread.is_alive():
             self._thread.join(wait_s)

@@ -78,32 +78,25 @@ class _LocalFile:
             os.close(descriptor)
             raise ImportFailedError(f"{name}: it is not a file")
         self._name = name
-        self._descriptor: int | None = descriptor
+        self._file = os.fdopen(descriptor, "rb", buffering=0)
         self.size = facts.st_size
         self.version = _version(facts)
 
     def read_at(self, offset: int, size: int) -> bytes:
         content = bytearray()
         while len(content) < size:
-            more = os.pread(self._file(), size - len(content), offset + len(content))
+            more = os.pread(self._file.fileno(), size - len(content), offset + len(content))
             if not more:
                 raise _changed(self._name)
             content += more
         return bytes(content)
 
     def require_same(self) -> None:
-        if _version(os.fstat(self._file())) != self.version:
+        if _version(os.fstat(self._file.fileno())) != self.version:
             raise _changed(self._name)
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _file(self) -> int:
-        if self._descriptor is None:
-            raise ValueError("the file is closed")
-        return self._descriptor
+        self._file.close()
 
 
 def _opened(root: int, path: Sequence[str]) -> int:

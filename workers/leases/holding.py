@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.database import Database
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.logs import describe
+from app.processes.repeated import Repeated
 from app.processes.stopping import StopSignal
 from app.tracing.handing import hand_over
 from app.tracing.spans import Span
@@ -24,31 +25,45 @@ _log = logging.getLogger("expunge.lease")
 _REPORT_INTERVAL_S = 0.25
 
 
+class Term(TypedDict):
+    """How long a lease lasts after each heartbeat, and what says that this worker is to stop."""
+
+    lease_s: float
+    stop: StopSignal
+
+
 class Holding:
-    """One attempt at one piece of work, whose lease lasts ``lease_s`` after each heartbeat.
+    """One attempt at one piece of work.
 
     Attributes:
         what: the work, for messages.
     """
 
-    def __init__(self, database: Database, what: str, *, lease_s: float, stop: StopSignal) -> None:
+    def __init__(self, database: Database, what: str, **term: Unpack[Term]) -> None:
         self._database = database
         self.what = what
-        self._lease_s = lease_s
-        self._stop_signal = stop
+        self._lease_s = term["lease_s"]
+        self._stop_signal = term["stop"]
         self._changed = False
         self._lost = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
+        self._prolonged = time.monotonic()
+        self._rounds = Repeated(
+            "lease",
+            self._keep_alive,
+            pause_s=_REPORT_INTERVAL_S,
+            longest_s=_REPORT_INTERVAL_S,
+            on_failure=lambda error: _log.warning(
+                "%s: heartbeat failed: %s", self.what, describe(error)
+            ),
+        )
 
     def __enter__(self) -> Self:
         self._begun_ns = time.time_ns()
-        self._thread.start()
+        self._rounds.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._rounds.stop()
         # How it ended is said by the process that has the lease now.
         if kind is None or not issubclass(kind, LeaseLostError):
             hand_over(lambda: self._spans(None if kind is None else kind.__name__))
@@ -78,25 +93,19 @@ class Holding:
         raise NotImplementedError
 
     def _keep_alive(self) -> None:
-        beat_s = self._lease_s / 3
-        last = time.monotonic()
-        failing = False
-        while not self._stop.wait(_REPORT_INTERVAL_S):
-            if not self._changed and time.monotonic() - last < beat_s:
-                continue
-            self._changed = False
-            try:
-                # In one statement: a process that freezes here must not block others.
-                with self._database.at_once() as connection:
-                    self._beat(connection)
-            except LeaseLostError:
-                self._lost.set()
-                return
-            except SQLAlchemyError as error:
-                self._changed = True
-                if not failing:
-                    _log.warning("%s: heartbeat failed: %s", self.what, describe(error))
-                failing = True
-            else:
-                failing = False
-                last = time.monotonic()
+        """Send a sign of life if it is due, or there is something to report."""
+        if not self._changed and time.monotonic() - self._prolonged < self._lease_s / 3:
+            return
+        self._changed = False
+        try:
+            # In one statement: a process that freezes here must not block others.
+            with self._database.at_once() as connection:
+                self._beat(connection)
+        except LeaseLostError:
+            self._lost.set()
+            self._rounds.stopping.set()
+        except SQLAlchemyError:
+            self._changed = True
+            raise
+        else:
+            self._prolonged = time.monotonic()

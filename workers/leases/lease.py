@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from sqlalchemy import Connection
 
@@ -12,10 +12,9 @@ from app.domain.states import Phase, RunKind
 from app.ledger import repository, runs
 from app.ledger.reports import with_report
 from app.ledger.tables import RunRow
-from app.processes.stopping import StopSignal
 from app.tracing.spans import Span
 from workers.leases import traces
-from workers.leases.holding import Holding
+from workers.leases.holding import Holding, Term
 
 
 class Lease(Holding):
@@ -25,15 +24,9 @@ class Lease(Holding):
     """
 
     def __init__(
-        self,
-        database: Database,
-        row: RunRow,
-        *,
-        lease_s: float,
-        stop: StopSignal,
-        shared: bool = False,
+        self, database: Database, row: RunRow, *, shared: bool = False, **term: Unpack[Term]
     ) -> None:
-        super().__init__(database, f"run {row.id}", lease_s=lease_s, stop=stop)
+        super().__init__(database, f"run {row.id}", **term)
         self.run_id = row.id
         self.fencing_token = row.fencing_token
         self.kind = RunKind(row.kind)
@@ -46,23 +39,15 @@ class Lease(Holding):
         self._points: list[Mapping[str, Any]] = []
 
     @classmethod
-    def take(
-        cls, database: Database, run_id: str, *, lease_s: float, stop: StopSignal
-    ) -> "Lease | None":
+    def take(cls, database: Database, run_id: str, **term: Unpack[Term]) -> "Lease | None":
         """Lease the most urgent queued run; None if none is waiting."""
         with database.transaction() as session:
-            row = runs.lease(session, run_id, lease_s=lease_s)
-            return None if row is None else cls(database, row, lease_s=lease_s, stop=stop)
+            row = runs.lease(session, run_id, lease_s=term["lease_s"])
+            return None if row is None else cls(database, row, **term)
 
     @classmethod
     def shared(
-        cls,
-        database: Database,
-        run_id: str,
-        fencing_token: int,
-        *,
-        lease_s: float,
-        stop: StopSignal,
+        cls, database: Database, run_id: str, fencing_token: int, **term: Unpack[Term]
     ) -> "Lease":
         """Return a run's lease in another process of its worker.
 
@@ -71,7 +56,7 @@ class Lease(Holding):
         """
         with database.transaction() as session:
             row = runs.holder(session, run_id, fencing_token)
-            return cls(database, row, lease_s=lease_s, stop=stop, shared=True)
+            return cls(database, row, shared=True, **term)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
