@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.domain.errors import CallbackError
-from app.storage.keyfiles import create_key_file, read_key_file
+from app.storage.keyfiles import key_file
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -30,9 +30,7 @@ class CallbackKeys:
     @classmethod
     def from_file(cls, path: Path, *, create: bool = False) -> "CallbackKeys":
         """Read the key from a file of mode 0600; with ``create``, make it if it is missing."""
-        if create:
-            return cls(create_key_file(path, lambda: os.urandom(KEY_BYTES)))
-        return cls(read_key_file(path))
+        return cls(key_file(path, lambda: os.urandom(KEY_BYTES), create=create))
 
     def encrypt(self, url: str, *, endpoint_id: str) -> bytes:
         """Encrypt an address, bound to this key and endpoint."""

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from app.domain.errors import ConfigurationError
-from app.storage.keyfiles import create_key_file, read_key_file
+from app.storage.keyfiles import key_file
 
 Key = TypeVar("Key", bound=PrivateKeyTypes)
 
 
 def load_private_key(path: Path, generate: Callable[[], Key], *, create: bool) -> PrivateKeyTypes:
     """Read a key from a PEM file that only its owner may read; ``create`` makes a missing one."""
-    content = create_key_file(path, lambda: _pem(generate())) if create else read_key_file(path)
+    content = key_file(path, lambda: _pem(generate()), create=create)
     try:
         return load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -5,8 +5,8 @@ and a worker adds features. A worker reads a shard, computes for a while, and ad
 if the shard is unchanged. Without that check it could bring back records erased meanwhile.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -21,39 +21,24 @@ _KIND = "features"
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """Where a shard's features are: made from which of its content, by which weights, read how.
+    """Where a shard's features are: made from which of its content, and by what.
 
-    ``features_blob_id`` is None if they are not computed yet.
+    ``made_by`` are the columns of ``FeatureShardRow`` that say by which backbone and weights, and
+    how records were read; ``features_blob_id`` is None if they are not computed yet.
     """
 
     shard_id: str
     shard_blob_id: str
-    backbone_id: str
-    weights_sha256: str
-    reading_sha256: str
+    made_by: Mapping[str, str]
     features_blob_id: str | None
 
 
-def source_of(
-    session: Session,
-    shard_id: str,
-    *,
-    backbone_id: str,
-    weights_sha256: str,
-    reading_sha256: str,
-) -> FeatureSource:
+def source_of(session: Session, shard_id: str, **made_by: str) -> FeatureSource:
     """Return where one shard's features are now."""
     shard = session.get_one(ShardRow, shard_id)
-    source = FeatureSource(
-        shard_id=shard_id,
-        shard_blob_id=shard.blob_id,
-        backbone_id=backbone_id,
-        weights_sha256=weights_sha256,
-        reading_sha256=reading_sha256,
-        features_blob_id=None,
-    )
-    cached = _find(session, source)
-    return source if cached is None else replace(source, features_blob_id=cached.blob_id)
+    cached = _find(session, shard_id, made_by)
+    blob_id = None if cached is None else cached.blob_id
+    return FeatureSource(shard_id, shard.blob_id, made_by, blob_id)
 
 
 def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -> bool:
@@ -65,18 +50,13 @@ def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -
     shard = session.get_one(ShardRow, source.shard_id, with_for_update=True)
     if shard.blob_id != source.shard_blob_id or not shard.rows:  # without rows it was given up
         return False
-    if _find(session, source) is not None:
+    if _find(session, source.shard_id, source.made_by) is not None:
         return False
     blob = blobs.put(session, _KIND, content, dataset_id=shard.dataset_id)
     blobs.adopt(session, blob.id)
     session.add(
         FeatureShardRow(
-            id=new_id("feat"),
-            shard_id=source.shard_id,
-            backbone_id=source.backbone_id,
-            weights_sha256=source.weights_sha256,
-            reading_sha256=source.reading_sha256,
-            blob_id=blob.id,
+            id=new_id("feat"), shard_id=source.shard_id, blob_id=blob.id, **source.made_by
         )
     )
     session.flush()
@@ -106,12 +86,5 @@ def give_up(
     session.flush()
 
 
-def _find(session: Session, source: FeatureSource) -> FeatureShardRow | None:
-    return session.scalar(
-        select(FeatureShardRow).where(
-            FeatureShardRow.shard_id == source.shard_id,
-            FeatureShardRow.backbone_id == source.backbone_id,
-            FeatureShardRow.weights_sha256 == source.weights_sha256,
-            FeatureShardRow.reading_sha256 == source.reading_sha256,
-        )
-    )
+def _find(session: Session, shard_id: str, made_by: Mapping[str, str]) -> FeatureShardRow | None:
+    return session.scalar(select(FeatureShardRow).filter_by(shard_id=shard_id, **made_by))

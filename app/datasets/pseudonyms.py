@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from app.domain.commitments import normal_id
-from app.storage.keyfiles import create_key_file, read_key_file
+from app.storage.keyfiles import key_file
 
 KEY_BYTES = 32
 _BLOCK_BYTES: Final = 64
@@ -34,9 +34,7 @@ class Pseudonyms:
         Raises:
             ConfigurationError: the file is missing, or others may read it.
         """
-        if create:
-            return cls(create_key_file(path, lambda: os.urandom(KEY_BYTES)))
-        return cls(read_key_file(path))
+        return cls(key_file(path, lambda: os.urandom(KEY_BYTES), create=create))
 
     def record(self, dataset_id: str, record_id: str) -> bytes:
         """Return the 32-byte key of a record id within a dataset."""

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from app.domain.errors import ConfigurationError, GoneError, KeyStoreError
 from app.storage.encryption import KEY_BYTES
 from app.storage.files import erase, write_durably
-from app.storage.keyfiles import create_key_file, read_key_file
+from app.storage.keyfiles import key_file
 from app.storage.wrapping import InDirectory, Wrapping
 
 _NONCE_BYTES = 12
@@ -61,7 +61,8 @@ class FileKeyStore:
             for directory in (root, self._periods, self._wrapped):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._require_private()
-        self._name = self._read_name(create=create)
+        name = key_file(root / "store", lambda: os.urandom(16).hex().encode(), create=create)
+        self._name = name.decode()
         if create and not self._period_numbers():
             self._begin_period(1)
         if not self._period_numbers():
@@ -205,12 +206,6 @@ class FileKeyStore:
 
     def _context(self, period: int) -> dict[str, str]:
         return {"purpose": "expunge period key", "store": self._name, "period": str(period)}
-
-    def _read_name(self, *, create: bool) -> str:
-        path = self._root / "store"
-        if create:
-            return create_key_file(path, lambda: os.urandom(16).hex().encode()).decode()
-        return read_key_file(path).decode()
 
     def _period_numbers(self) -> list[int]:
         """Return the periods whose KEKs exist, in order."""

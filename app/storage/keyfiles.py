@@ -33,6 +33,11 @@ def create_key_file(path: Path, generate: Callable[[], bytes]) -> bytes:
     return content
 
 
+def key_file(path: Path, generate: Callable[[], bytes], *, create: bool) -> bytes:
+    """Return a key file's content; ``create`` makes a missing one."""
+    return create_key_file(path, generate) if create else read_key_file(path)
+
+
 def read_key_file(path: Path) -> bytes:
     """Return a key file's content, or raise ``ConfigurationError``."""
     try:

@@ -85,7 +85,8 @@ def test_features_are_kept_once_per_shard_and_backbone(
     assert _add(workshop, source, content)
     assert not _add(workshop, source, content)  # those that were first stay
     assert _add(workshop, _source(workshop, _backbone(workshop, "other")), content)
-    assert _add(workshop, replace(source, weights_sha256="5b" * 32), content)
+    others = {**source.made_by, "weights_sha256": "5b" * 32}
+    assert _add(workshop, replace(source, made_by=others), content)
 
     assert len(_kept(workshop)) == 3
     assert _feature_blobs(workshop) == ["live", "live", "live"]

@@ -87,9 +87,12 @@ def test_a_dataset_is_archived_after_its_models(workshop: Workshop) -> None:
         dataset = datasets.dataset_named(session, DATASET)
         assert datasets.counts(session, dataset.id) == (0, 0, RECORDS)
         (shard,) = datasets.shards(session, dataset.id)
-        late = features.FeatureSource(
-            shard.id, shard.blob_id, "backbone", "5a" * 32, "0b" * 32, None
-        )
+        made_by = {
+            "backbone_id": "backbone",
+            "weights_sha256": "5a" * 32,
+            "reading_sha256": "0b" * 32,
+        }
+        late = features.FeatureSource(shard.id, shard.blob_id, made_by, None)
         assert not features.add(session, workshop.services.blobs, late, b"records")
         schema = feature_schema_of(dataset)
     for call in (
