@@ -119,30 +119,21 @@ def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser
     total = Statistics.none(quantiser.schema.size, quantiser.targets.task.outputs)
     seqs, digests = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
     for chunk in _chunks(parts, wanted, quantiser):
-        targets = quantiser.targets.numbers(chunk.targets)
-        total.add(Statistics.over(chunk.features, targets))
+        features, targets = chunk.tensors[INPUTS], quantiser.targets.numbers(chunk.tensors[TARGET])
+        total.add(Statistics.over(features, targets))
         seqs.append(chunk.seqs)
-        digests.append(_digests(chunk.features, targets))
+        digests.append(_digests(features, targets))
     found, order = np.unique(np.concatenate(seqs), return_index=True)
     if total.records != len(found):
         raise RunFailedError("a record of the model is stored twice")
     return Summed(total, found, np.concatenate(digests)[order])
 
 
-@dataclass(frozen=True, eq=False)
-class _Chunk:
-    """Records that one matrix product takes: seqs [n], targets [n, …], features [n, size]."""
-
-    seqs: NDArray[np.int64]
-    targets: NDArray[np.generic]
-    features: NDArray[np.int16]
-
-
 def _chunks(
     parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser
-) -> Iterator[_Chunk]:
-    """Yield the wanted records that the parts hold, a few records of each part together."""
-    waiting: list[_Chunk] = []
+) -> Iterator[Part]:
+    """Yield the wanted records, as many as one matrix product takes, with whole numbers."""
+    waiting: list[Part] = []
     for part in parts:
         rows = np.flatnonzero(np.isin(part.seqs, wanted))
         inputs, targets = part.tensors[INPUTS], part.tensors[TARGET]
@@ -151,14 +142,15 @@ def _chunks(
                 yield _joined(waiting)
                 waiting = []
             numbers = quantised(inputs[some], quantiser.schema, quantiser.feature_range)
-            waiting.append(_Chunk(part.seqs[some], targets[some], numbers))
+            waiting.append(Part(part.seqs[some], {INPUTS: numbers, TARGET: targets[some]}))
     if waiting:
         yield _joined(waiting)
 
 
-def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
-    names = ("seqs", "targets", "features")
-    return _Chunk(*(np.concatenate([getattr(each, name) for each in chunks]) for name in names))
+def _joined(parts: Sequence[Part]) -> Part:
+    names = (INPUTS, TARGET)
+    tensors = {name: np.concatenate([each.tensors[name] for each in parts]) for name in names}
+    return Part(np.concatenate([each.seqs for each in parts]), tensors)
 
 
 def _digests(features: NDArray[np.int16], targets: NDArray[np.int16]) -> NDArray[np.uint64]:
