@@ -8,7 +8,6 @@ Positions are float64 whatever the network's own dtype: they carry the noise. Th
 position's, rounded once.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +20,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.mechanisms.vectors import pieces
+from workers.networks.base import digest_of
 from workers.networks.flat import FlatParameters
 
 # Public and never changed: the frame of an architecture is the same on every worker.
@@ -81,13 +81,13 @@ class ReferenceFrame:
         """
         # One network at a time: of those before only what is needed of them.
         squares: dict[str, float] = {}
-        contents: dict[str, set[bytes]] = {}
+        contents: dict[str, set[str]] = {}
         for seed in SEEDS:
             last: dict[str, torch.Tensor] = {}
-            last = _build_under(seed, factory)
+            last = built_under(seed, factory)
             for name, tensor in last.items():
                 squares[name] = squares.get(name, 0.0) + _squares(tensor)
-                contents.setdefault(name, set()).add(_content(tensor))
+                contents.setdefault(name, set()).add(digest_of(tensor))
         random = {name for name, found in contents.items() if len(found) > 1}
         measured = {
             name: _rounded((squares[name] / (len(SEEDS) * last[name].numel())) ** 0.5)
@@ -219,7 +219,8 @@ class RawWeights(FlatFrame):
         return gradient
 
 
-def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.Tensor]:
+def built_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.Tensor]:
+    """Return what a network trains as its factory makes it; torch's generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         module = factory()
@@ -233,10 +234,6 @@ def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch
 def _squares(tensor: torch.Tensor) -> float:
     flat = tensor.reshape(-1)
     return sum(float(piece.double().square().sum()) for (piece,) in pieces(flat))
-
-
-def _content(tensor: torch.Tensor) -> bytes:
-    return hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy().data).digest()
 
 
 def _rounded(scale: float) -> float:

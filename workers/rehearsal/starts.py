@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError
+from workers.mechanisms.frame import built_under
 from workers.networks.base import digest_of
 
 _SEEDS: Final = (3, 17)
@@ -27,7 +28,13 @@ def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
     Raises:
         PlanError: a tensor starts at the same weights in every network; the message names it.
     """
-    one, other = (_started(factory, seed) for seed in _SEEDS)
+    one, other = (
+        {
+            name: (digest_of(each), _values(each))
+            for name, each in built_under(seed, factory).items()
+        }
+        for seed in _SEEDS
+    )
     for name in one.keys() & other.keys():
         if one[name] == other[name] and one[name][1] > _MOST_VALUES:
             raise PlanError(
@@ -35,18 +42,6 @@ def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
                 "which may have learned from records: draw them from torch's own generator, freeze "
                 'them, or upload them as a backbone with "frozen": false, which certificates name'
             )
-
-
-def _started(factory: Callable[[], nn.Module], seed: int) -> dict[str, tuple[str, int]]:
-    """Return each trained tensor's digest, and how many different numbers it has."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        module = factory()
-    return {
-        name: (digest_of(tensor), _values(tensor.detach()))
-        for name, tensor in module.named_parameters()
-        if tensor.requires_grad
-    }
 
 
 def _values(tensor: torch.Tensor) -> int:
