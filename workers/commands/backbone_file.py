@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import safetensors.torch
@@ -29,25 +28,12 @@ _MOST_SHOWN = 5
 _OPTIONAL = "num_batches_tracked"
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Weights that fit, and what they make.
-
-    Attributes:
-        content: the weights as safetensors.
-        features: how many features there are of a record.
-        left_out: names in the file that the network does not have.
-        source: where the weights come from; None if the caller has to say it.
-    """
-
-    content: bytes
-    features: int
-    left_out: list[str]
-    source: str | None
-
-
-def prepared(order: Mapping[str, Any], content: bytes) -> Prepared:
+def prepared(order: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
     """Build the network, give it the weights, and try it on random records.
+
+    Returns:
+        How many features there are of a record, names in the file that the network does not have,
+        and where the weights come from, None if the caller has to say it; and the weights.
 
     Raises:
         RunFailedError: it fails; what its code raised is shown in full.
@@ -69,7 +55,13 @@ def prepared(order: Mapping[str, Any], content: bytes) -> Prepared:
     rehearsal.load(fitting)
     rehearsal.require_independence()
     own = {name: tensor.contiguous().clone() for name, tensor in whole.state_dict().items()}
-    return Prepared(safetensors.torch.save(own), rehearsal.size, left_out, source)
+    facts = {
+        "features": rehearsal.size,
+        "left_out": left_out[:_MOST_SHOWN],
+        "left_out_count": len(left_out),
+        "source": source,
+    }
+    return facts, safetensors.torch.save(own)
 
 
 def _installed(factory: str) -> tuple[str, Mapping[str, torch.Tensor]]:
@@ -108,17 +100,10 @@ def main() -> None:
     order, content = sys.stdin.buffer.read().split(b"\n", 1)
     output, sys.stdout = sys.stdout.buffer, sys.stderr  # libraries print
     try:
-        found = prepared(json.loads(order), content)
+        found, weights = prepared(json.loads(order), content)
     except ExpungeError as error:
-        output.write(json.dumps({"error": str(error)}).encode() + b"\n")
-    else:
-        facts = {
-            "features": found.features,
-            "left_out": found.left_out[:_MOST_SHOWN],
-            "left_out_count": len(found.left_out),
-            "source": found.source,
-        }
-        output.write(json.dumps(facts).encode() + b"\n" + found.content)
+        found, weights = {"error": str(error)}, b""
+    output.write(json.dumps(found).encode() + b"\n" + weights)
     output.flush()
 
 
