@@ -5,13 +5,14 @@ target, and SPENT after ``open`` or after any failure:
 
     Sealed(...) -> HELD --train, load--> HELD --unlearn----> MET --open--> SPENT, and a Certified
                    HELD --train--------> HELD --retrained--> MET
-                    train is also descend, with tracked drift, train_privately, and solve
+                    train is also train_by
                     any failure or destroy() -> SPENT, weights overwritten
 
 Invariants:
  1. The target is fixed before there are weights and never changes.
  2. Weights live only here: no attribute, repr, copy, pickle, ``state_dict`` or file reaches them,
-    and no caller holds the module, because it is built inside.
+    and no caller holds the module, because it is built inside: only the function that
+    ``train_by`` is given, while it trains.
  3. ``open`` is the only way out. It works once, and only if the guarantee meets the target; that
     guarantee comes from an odometer over the steps taken here, never from a caller.
  4. Before MET, nothing computed from weights or records is returned: progress is a step count and
@@ -92,9 +93,9 @@ class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
     The factory is called here, with a fresh seed. Weights and buffers are of ``dtype``, float32 or
-    float64; None leaves them as built. Of a ``team`` each process has
-    such an object, and does with it what the leading one does with its own. A method for which the
-    object is not in the right state raises ``SealedStateError``.
+    float64; None leaves them as built. Of a ``team`` each process has such an object, and does with
+    it what the leading one does with its own. A method for which the object is not in the right
+    state raises ``SealedStateError``.
 
     Raises:
         PlanError: the architecture has state that no mechanism covers.
