@@ -177,7 +177,7 @@ class Records:
         *,
         part_of: str | None = None,
         looks_new: bool = False,
-        also: Callable[[Session, PushResult], None] = lambda _session, _result: None,
+        also: Callable[[PushResult, Session], None] = lambda _result, _session: None,
     ) -> PushResult:
         """Add the new ones of these records as one shard, atomically.
 
@@ -193,7 +193,7 @@ class Records:
         """
         if looks_new:
             result = PushResult(added=len(pushed.record_keys), already_present=0)
-            if self._add(dataset_id, pushed, part_of, partial(_call, also, result)):
+            if self._add(dataset_id, pushed, part_of, partial(also, result)):
                 return result
         for _ in range(_ATTEMPTS):
             try:
@@ -209,10 +209,10 @@ class Records:
             )
             if not found.new:
                 with self.database.transaction() as session:
-                    also(session, result)
+                    also(result, session)
                 return result
             new = pushed.rows(found.new)
-            if self._add(dataset_id, new, part_of, partial(_call, also, result)):
+            if self._add(dataset_id, new, part_of, partial(also, result)):
                 return result
         raise ConflictError("concurrent pushes and trainings kept interfering: push again")
 
@@ -252,12 +252,7 @@ class Records:
         """Write the shard and its records; return the first one's sequence number."""
         count = len(records.record_keys)
         blob = self.blobs.reserve(session, "shard", dataset_id=dataset_id)
-        shard = ShardRow(
-            id=new_id("shard"),
-            dataset_id=dataset_id,
-            blob_id=blob,
-            rows=count,
-        )
+        shard = ShardRow(id=new_id("shard"), dataset_id=dataset_id, blob_id=blob, rows=count)
         session.add(shard)
         session.flush()
         seqs = repository.new_seqs(session, count)
@@ -294,12 +289,6 @@ class Records:
             features.erase(session, self.blobs, shard, erased)
             repository.mark_erased(session, erased)
         return sum(len(erased) for erased in by_shard.values())
-
-
-def _call(
-    also: Callable[[Session, PushResult], None], result: PushResult, session: Session
-) -> None:
-    also(session, result)
 
 
 class _OvertakenError(Exception):

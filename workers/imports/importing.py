@@ -150,7 +150,7 @@ def _add(
 ) -> bool:
     """Add a batch; return whether all of it was new."""
 
-    def move_on(session: Session, result: PushResult) -> None:
+    def move_on(result: PushResult, session: Session) -> None:
         row = service.holder(session, lease.import_id, lease.fencing_token)
         service.advance(row, result, since=batch.since, at=batch.at)
 
@@ -158,7 +158,7 @@ def _add(
         nothing = PushResult(added=0, already_present=0)
         if keyed is None:
             with services.database.transaction() as session:
-                move_on(session, nothing)
+                move_on(nothing, session)
             return nothing
         return services.records.store(
             lease.dataset_id, keyed, part_of=lease.import_id, looks_new=looks_new, also=move_on
