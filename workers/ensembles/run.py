@@ -41,8 +41,8 @@ from workers.ensembles.training import Numbers, train_member
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import step_reporter
+from workers.networks import merge
 from workers.networks.ensemble import Ensemble
-from workers.networks.merge import averaged
 from workers.networks.network import Network, Tensors
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import SealedProgress
@@ -167,11 +167,8 @@ class EnsembleRun:
 
         Nothing, if its score is not a number: such an average cannot be compared.
         """
-        members = sorted((by_member(tensors) or {}).items())
         network = self._member()
-        network.load(
-            averaged([{own: tensors[name] for own, name in each.items()} for _, each in members])
-        )
+        network.load(merge.of_members(tensors))
         metric = metric_compared(evaluation["headline"])
         measured = network.evaluate(self.data.held_out)
         score = measured.mean_loss if metric == LOSS else measured.metrics.get(metric)

@@ -6,7 +6,15 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from app.domain.architectures.ensemble import by_member
+
 Tensors = Mapping[str, NDArray[Any] | torch.Tensor]
+
+
+def of_members(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Return the average of an ensemble's members, whose tensors have their names in it."""
+    members = sorted((by_member(tensors) or {}).items())
+    return averaged([{own: tensors[name] for own, name in sorted(m.items())} for _, m in members])
 
 
 def averaged(members: Sequence[Tensors]) -> dict[str, torch.Tensor]:

@@ -10,14 +10,13 @@ from torch import nn
 
 from app.certificates.weights_file import BACKBONE
 from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import by_member
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError
 from app.published import PublishedFile, read_published, require_offered
+from workers.networks import merge
 from workers.networks.architectures import build, build_features, zeros
 from workers.networks.base import digests_of, public_tensors
 from workers.networks.ensemble import Ensemble
-from workers.networks.merge import averaged
 from workers.networks.whitening import whitened
 from workers.published.model import PublishedModel, require_named
 
@@ -68,21 +67,17 @@ def assembled(
 ) -> PublishedModel:
     """Build the networks of a file and give them its weights; see ``load``."""
     description = published.description
-    tensors: Mapping[str, torch.Tensor] = safetensors.torch.load(published.content)
+    own: Mapping[str, torch.Tensor] = safetensors.torch.load(published.content)
+    public = {name: tensor for name, tensor in own.items() if name.startswith(BACKBONE)}
+    own = {name: tensor for name, tensor in own.items() if name not in public}
     if merged:
         require_offered(published)
         description = replace(description, architecture=description.architecture.member)
-        tensors = _merged(tensors)
+        own = merge.of_members(own)
     _require_allowed(description, factories)
-    own = {name: t for name, t in tensors.items() if not name.startswith(BACKBONE)}
     features, shape, schema = None, description.schema.shape, description.schema
     with torch.random.fork_rng(devices=[]):
         if description.architecture.on_features:
-            public = {
-                name.removeprefix(BACKBONE): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(BACKBONE)
-            }
             features, shape = _backbone(description, public, factories)
         network = build(
             description.architecture,
@@ -103,17 +98,6 @@ def assembled(
         )
     _fill(network, own, base=public_tensors(network).keys())
     return PublishedModel(description, network, features, factories=factories).eval()
-
-
-def _merged(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the average of the members' tensors, and a frozen backbone's as they are."""
-    backbone = {name: t for name, t in tensors.items() if name.startswith(BACKBONE)}
-    members = by_member(tensors.keys() - backbone.keys()) or {}
-    each = [
-        {own: tensors[name] for own, name in sorted(names.items())}
-        for _, names in sorted(members.items())
-    ]
-    return backbone | averaged(each)
 
 
 def _require_allowed(description: ModelDescription, factories: Sequence[str]) -> None:
@@ -144,7 +128,7 @@ def _backbone(
         size = features.eval()(zeros(schema.shape, tokens=schema.tokens)).shape[1]
     if backbone.whitened:
         whole, features = whitened(whole, features, int(size))
-    _fill(whole, tensors)
+    _fill(whole, {name.removeprefix(BACKBONE): tensor for name, tensor in tensors.items()})
     return features, (size,)
 
 
