@@ -4,11 +4,11 @@ The dimension, the number of classes and the dtype come from the file. Constants
 them are compared with what the service enforces.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Final
 
+from app.accounting.histories.history import History
 from app.accounting.histories.history import Release as ReleaseEvent
 from app.accounting.noisy_gd_nonconvex import capped_smoothness
 from app.certificates.schema import Predicate, Release
@@ -32,6 +32,8 @@ _RIDGE_OPTIONS: Final = {
     "classifier": ridge_head.RIDGE,
     "target_range": None,
 }
+_PROJECTED: Final = 1 - 2.0**-21
+"""Of a radius: weights that were projected to the ball have at least this norm."""
 _FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -217,13 +219,13 @@ def _check_tracked(
 ) -> None:
     """Check the constants of a linear head whose history is tracked, and its noise's grid."""
     _check_recipe(mechanism, task)
-    noise, head = predicate.mechanism.noise, weights.tensors()[HEAD]
-    if noise is not None and noise.grid is not None and _ends_on_grid(mechanism):
+    noise, history = predicate.mechanism.noise, mechanism.history
+    head = weights.tensors()[HEAD]
+    norm = 0.0 if history.recipe.radius is None else weights.norm(head)
+    if noise is not None and noise.grid is not None and _ends_on_grid(history, norm):
         _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
-    furthest = mechanism.history.furthest
     _require(
-        furthest == math.inf or weights.norm(head) <= furthest,
-        "the weights are outside of the ball to which they were projected",
+        norm <= history.furthest, "the weights are outside of the ball to which they were projected"
     )
 
 
@@ -253,14 +255,17 @@ def _check_curvature(mechanism: NoisyGdNonconvex, description: ModelDescription)
     )
 
 
-def _ends_on_grid(mechanism: Tracked) -> bool:
-    """Return whether the weights are unchanged since they were last rounded to the grid."""
-    if mechanism.history.recipe.radius is not None:  # projection follows the noise
-        return False
-    run = mechanism.history.last_run
+def _ends_on_grid(history: History, norm: float) -> bool:
+    """Return whether weights of this norm are unchanged since they were last rounded to the grid.
+
+    Projection follows a step's noise, not a release's, and moves only weights that were outside.
+    """
+    run, radius = history.last_run, history.recipe.radius
     end = run[-1]
     if isinstance(end, ReleaseEvent) and end.noise_std == 0 and len(run) > 1:
         end = run[-2]
+    if radius is not None and not isinstance(end, ReleaseEvent) and norm >= radius * _PROJECTED:
+        return False
     return end.noise_std > 0
 
 

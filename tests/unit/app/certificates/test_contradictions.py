@@ -242,6 +242,24 @@ def test_a_ball_that_the_weights_have_left(name: str) -> None:
     assert "outside of the ball" in reason
 
 
+@pytest.mark.parametrize("name", ["projected_noisy_sgd", "tracked_release"])
+def test_a_ball_too_large_to_have_moved_weights_from_their_grid(name: str) -> None:
+    case = _in_a_ball(_with_weights(name, dtype="float64"), 1e6)
+    assert "grid" in refused(case.statement, case.weights)
+
+
+def test_only_a_step_projects_weights_from_their_grid() -> None:
+    beside = _with_weights("projected_noisy_sgd", dtype="float64")
+    norm = float(np.linalg.norm(safetensors.numpy.load(beside.weights)["weight"]))
+    radius = norm / (1 - 2.0**-22)  # the margin of a projection
+    after_release = _in_a_ball(_with_weights("tracked_release", dtype="float64"), radius)
+    assert "grid" in refused(after_release.statement, after_release.weights)
+    rounded = [_in_a_ball(synthetic()[n], 1e6) for n in ("projected_noisy_sgd", "tracked_release")]
+    for case in (_in_a_ball(beside, radius), *rounded):
+        bundle = json.dumps(signed_payload(case.payload, SIGNER)).encode()
+        assert verify(bundle=bundle, weights=case.weights, trusted=KEYS)
+
+
 class TestForgotten:
     def test_a_group_of_one_where_eight_records_are_forgotten(self) -> None:
         change = put("group_size", 1)
@@ -408,6 +426,16 @@ def test_an_honest_history_is_the_accountants_own() -> None:
 def _with_weights(name: str, *, dtype: str, more: dict[str, tuple[int, ...]] = {}) -> Case:  # noqa: B006
     weights = statements.weights_of(statements.HEAD | more, dtype)
     return _about(synthetic()[name].statement, weights)
+
+
+def _in_a_ball(case: Case, radius: float) -> Case:
+    mechanism = case.statement["predicate"]["mechanism"]
+    parameters = deepcopy(mechanism["parameters"])
+    parameters["history"]["recipe"]["radius"] = radius
+    statement = statements.restating_claims(
+        case.statement, mechanism=mechanism["name"], parameters=parameters
+    )
+    return Case(statement, case.weights)
 
 
 def _about(statement: dict[str, Any], weights: bytes) -> Case:
