@@ -156,9 +156,10 @@ def shape_of(
 ) -> ModelShape:
     """Return the size of a model's next run; ``dimension`` counts its network's weights.
 
-    ``anew`` is for a run that trains a new lineage, whatever there is.
+    ``anew`` is for a run that trains a new lineage, whatever there is. Records are counted where
+    ``training_set`` is given: what a run does may follow from those alone that it may learn from.
     """
-    recipe = TrainingRecipe.from_json(model.recipe)
+    recipe, is_given = TrainingRecipe.from_json(model.recipe), training_set is not None
     remembered, _, _ = datasets.counts(session, model.dataset_id)
     shape = ModelShape(
         retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
@@ -179,7 +180,7 @@ def shape_of(
         return _new(shape, training_set)
     if training_set is not None and shape.ensemble is not None:
         return _with_concerned(shape, session, model, training_set)
-    if training_set is None or (model.tracking is None and shape.convex is None):
+    if training_set is None or not (is_given or model.tracking or shape.convex):
         return shape
     if model.tracking is not None:
         shape = _tracked(shape, session, model, training_set)

@@ -67,6 +67,21 @@ def test_other_architectures_are_not_convex(workshop: Workshop) -> None:
     assert (found.convex, found.tracking) == (None, None)
 
 
+def test_records_that_a_lineage_never_learned_from_change_no_run(services: Services) -> None:
+    """They may be forgotten later, as records that had no influence at all."""
+    workshop = Workshop(services)
+    workshop.define(mechanism="gradient_clipping")
+    workshop.work()
+    train, _ = workshop.split()
+    workshop.forget(train[0])
+    workshop.dispatch()
+    workshop.push(800, first=RECORDS)
+    with workshop.transaction() as session:
+        model = workshop.model()
+        assert shape_of(session, model, TrainingSet(session, model)).retained == len(train) - 1
+    assert workshop.begin(workshop.lease()).plan.parameters["steps"] == 1
+
+
 def test_every_training_record_has_a_batch_and_held_out_ones_have_none(trained: Workshop) -> None:
     train, _ = trained.split()
     found = batches(trained)
