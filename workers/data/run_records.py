@@ -93,14 +93,16 @@ class _Loading:
         if model.architecture.of is not None:
             return self._by_member([shard_id for shard_id, rows in rows_of.items() if rows])
         footprint = self._footprint(Plan.from_json(lease.plan))
+        if not footprint.fits(allowed):  # perhaps for a record that was forgotten meanwhile
+            selection = selection or self._begin(rows_of)
+            footprint = self._footprint(selection.plan)
         needs = footprint.in_memory()
         _log.info("run %s needs %s, and may use %s", lease.run_id, needs, in_words(allowed))
-        if footprint.fits(allowed):
+        if selection is None or footprint.fits(allowed):
             if needs.total > allowed:
                 needs.refuse(allowed, why="the run", advice=_ADVICE)
             shards = read_shards(self.services, model.dataset_id, self.readers.first)
             return selected(model, selection or self._begin(rows_of), shards)
-        selection = selection or self._begin(rows_of)
         if _samples(lease, selection.plan):
             needs.refuse(
                 allowed,

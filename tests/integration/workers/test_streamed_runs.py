@@ -1,5 +1,6 @@
 """Runs whose records do not fit into memory: streamed to the same result, or refused in time."""
 
+import itertools
 import threading
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from app.datasets.tables import ShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError, LeaseLostError, RunFailedError, WriteRefusedError
+from app.ledger import selections
 from app.processes.stopping import StopSignal
 from app.storage.blobs import Blobs
 from tests.support.exact_heads import define_backbone, head_of, released
@@ -82,6 +84,31 @@ def streamed(workshop, name="model"):
     services = workshop.services
     with confined(services, too_little(footprint(services, name))) as smaller:
         return carry_out(smaller, workshop, name)
+
+
+def test_a_record_that_is_forgotten_as_a_run_begins_does_not_decide_how_it_reads_the_others(
+    services, workshop, loaded, monkeypatch
+):
+    define(workshop, mechanism="retraining")
+    carry_out(services, workshop)
+    train, _ = split(workshop)
+    workshop.forget(train[0], dataset="wide")
+    workshop.dispatch()
+    begin = selections.begin
+
+    def begin_late(*arguments, **named):
+        workshop.forget(train[1], dataset="wide")
+        return begin(*arguments, **named)
+
+    monkeypatch.setattr(selections, "begin", begin_late)
+    made = footprint(services)
+    without = replace(made, remembered=made.remembered - 1)
+    allowed = next(each for each in itertools.count(too_little(without), 100) if without.fits(each))
+    assert not made.fits(allowed)
+    with confined(services, allowed) as smaller:
+        assert carry_out(smaller, workshop).state == "published"
+    assert not isinstance(loaded[-1].retain, Streamed)
+    assert len(loaded[-1].retain) == len(train) - 2
 
 
 @pytest.mark.parametrize(
