@@ -74,7 +74,8 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
         with database.transaction() as session:
             model = session.get_one(ModelRow, model_id)
             if _waiting_obligations(session, model):
-                occasion = Occasion.of(session, model)
+                counted = None if membership_of(model) is None else TrainingSet(session, model)
+                occasion = Occasion.of(session, model, counted)
         if occasion is not None:
             forecast = occasion.forecast()
     except (PlanError, ParameterError, CalibrationError) as error:

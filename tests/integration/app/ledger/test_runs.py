@@ -373,7 +373,12 @@ def test_a_policy_that_no_plan_meets_any_more_fails_the_request_with_the_reason(
     request = workshop.request(request_id)
     assert request.state == "failed"
     assert "raise budget_epochs or lower steps" in request.failure_reason
-    workshop.push(RECORDS, first=1000)
+    workshop.push(RECORDS, first=1000)  # which this lineage never learns from
+    with workshop.transaction() as session:
+        workshop.services.forget_requests.retry(session, request_id)
+    workshop.dispatch()
+    assert workshop.request(request_id).state == "failed"
+    policies.change_policy(workshop.services.database, "model", {"budget_epochs": 2.0})
     with workshop.transaction() as session:
         workshop.services.forget_requests.retry(session, request_id)
     workshop.dispatch()
