@@ -1,21 +1,30 @@
 """One step of descent, and the runs that are made of it."""
 
+import json
+from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+import safetensors.numpy
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.accounting import gaussian
-from app.accounting.histories.history import History, Recipe
+from app.accounting.histories.history import History, Recipe, Release, Steps
 from app.accounting.histories.history_account import HistoryAccountant, drift
 from app.accounting.histories.strong_convexity import contraction
 from app.accounting.precision import grid_of
+from app.certificates.signing import StatementSigner
+from app.certificates.verification import verify
 from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.tracking import history_of_run
 from benchmarks.insecure_noise import InsecureNoise
+from tests.support.bundles import signed_payload
+from tests.support.statements import digest_of, restating_claims, synthetic
+from tests.support.trust import trust
 from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent, from_plan
 
@@ -261,3 +270,33 @@ def test_a_release_with_too_little_noise_is_refused_before_anything_changes(step
     with pytest.raises(TargetNotMetError):
         rule.begin(position, Conditions(noise=noise(), **TARGET))
     assert (position == 1.0).all()
+
+
+@pytest.mark.parametrize("radius", [None, 1e-3, 0.3, 3.0, 1e4])
+@pytest.mark.parametrize(
+    "name", ["projected_noisy_sgd", "tracked_release", "tracked_release_covering"]
+)
+def test_weights_that_were_projected_as_stated_are_verified(name, radius):
+    """Whatever the noise: it may throw weights far out of their ball, or leave them well inside."""
+    case = synthetic()[name]
+    mechanism = case.statement["predicate"]["mechanism"]
+    parameters = deepcopy(mechanism["parameters"])
+    recipe = parameters["history"]["recipe"]
+    recipe["radius"] = radius
+    source, position = noise(), torch.zeros(recipe["dimension"], dtype=torch.float64)
+    gradients = torch.Generator().manual_seed(2)
+    for event in History.from_json(parameters["history"]).events:
+        match event:
+            case Steps(count, noise_std):
+                settings = recipe | {"noise_std": noise_std}
+                for _ in range(count):
+                    gradient = torch.randn(len(position), generator=gradients).double()
+                    Descent.from_settings(settings).step_(position, gradient, source)
+            case Release(noise_std) if noise_std > 0:
+                source.add_(position, noise_std)
+    weights = safetensors.numpy.save({"weight": position.numpy().reshape(3, 4)})
+    statement = restating_claims(case.statement, mechanism=mechanism["name"], parameters=parameters)
+    statement["subject"][0]["digest"]["sha256"] = digest_of(weights)
+    signer = StatementSigner(Ed25519PrivateKey.generate())
+    bundle = json.dumps(signed_payload(json.dumps(statement).encode(), signer)).encode()
+    assert verify(bundle=bundle, weights=weights, trusted=trust(signer))
