@@ -16,21 +16,26 @@ import pytest
 from app.certificates import statement
 from app.certificates.checks import guarantee
 from app.certificates.claims import claims_of
+from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning import planner
+from app.planning.curve import epsilon_by_step
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
+from app.web import runs
 
 _choose = planner._chosen_quote
+_curves: dict[bytes, list[tuple[int, float]]] = {}
 _chosen: dict[bytes, Quote] = {}
 _claimed: dict[bytes, bytes] = {}
 
 
 @contextmanager
 def computed_once() -> Iterator[None]:
-    """Quote a run, and compute what a certificate claims, once for all that is equal."""
+    """Quote and draw a run, and compute what a certificate claims, once for all that is equal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "_chosen_quote", _quote)
+        patch.setattr(runs, "epsilon_by_step", _curve)
         for module in (statement, guarantee):
             patch.setattr(module, "claims_of", _claims)
         yield
@@ -44,6 +49,13 @@ def _quote(policy: Policy, shape: ModelShape) -> Quote:
         object.__setattr__(quote.guarantee, "epsilon", find)
         _chosen[key] = quote
     return replace(_chosen[key], parameters=copy.deepcopy(_chosen[key].parameters))
+
+
+def _curve(plan: Plan) -> list[tuple[int, float]]:
+    key = pickle.dumps(plan)
+    if key not in _curves:
+        _curves[key] = epsilon_by_step(plan)
+    return list(_curves[key])
 
 
 def _claims(*arguments: object, **named: object) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from app.database import engine
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.locations import (
+    key_store_dir,
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
@@ -119,12 +120,15 @@ def _built_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def processor_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """OpenDSR's key, for all tests, and beside it its certificate: making them takes a while."""
-    path = tmp_path_factory.mktemp("opendsr") / "opendsr.pem"
-    key = load_processor_key(path, create=True)
-    ensure_self_signed(path.with_suffix(".crt"), key, domain=opendsr_domain(Settings()))
-    return path
+def key_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The services' keys, for all tests, but those of objects: making them takes a while."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("keys"))
+    create_keys(settings)
+    shutil.rmtree(key_store_dir(settings))
+    key = load_processor_key(opendsr_key_file(settings), create=True)
+    certificate = opendsr_certificate_file(settings)
+    ensure_self_signed(certificate, key, domain=opendsr_domain(settings))
+    return settings.data_dir / "keys"
 
 
 @pytest.fixture(scope="session")
@@ -155,7 +159,7 @@ def settings(
     servers: EmbeddedServers,
     keeper: Keeper,
     database_url: str,
-    processor_key: Path,
+    key_files: Path,
     _compiled_once: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,10 +173,8 @@ def settings(
     for name, value in keeper.variables.items():
         monkeypatch.setenv(f"EXPUNGE_{name}", value)
     settings = Settings()
-    settings.data_dir.mkdir()
+    shutil.copytree(key_files, settings.data_dir / "keys")
     create_keys(settings)
-    shutil.copy(processor_key, opendsr_key_file(settings))
-    shutil.copy(processor_key.with_suffix(".crt"), opendsr_certificate_file(settings))
     return settings
 
 

@@ -25,6 +25,11 @@ BODY = b'{"request_status":"completed"}'
 
 
 @pytest.fixture
+def processor_key(key_files: Path) -> Path:
+    return key_files / "opendsr.pem"
+
+
+@pytest.fixture
 def certificate_file(processor_key: Path, tmp_path: Path) -> Path:
     path = tmp_path / "opendsr.crt"
     ensure_self_signed(path, load_processor_key(processor_key), domain="expunge.example")
