@@ -22,10 +22,12 @@ from app.database import engine
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.locations import (
+    callback_key_file,
     key_store_dir,
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
+    pseudonym_key_file,
     redis_connection,
 )
 from app.main import create_app
@@ -121,10 +123,13 @@ def _built_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def key_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The services' keys, for all tests, but those of objects: making them takes a while."""
+    """The keys that sign, for all tests: making them takes a while."""
     settings = Settings(data_dir=tmp_path_factory.mktemp("keys"))
     create_keys(settings)
+    # Under other keys, callers and objects are others for what is stored once for all tests.
     shutil.rmtree(key_store_dir(settings))
+    pseudonym_key_file(settings).unlink()
+    callback_key_file(settings).unlink()
     key = load_processor_key(opendsr_key_file(settings), create=True)
     certificate = opendsr_certificate_file(settings)
     ensure_self_signed(certificate, key, domain=opendsr_domain(settings))

@@ -45,11 +45,13 @@ def dump(asked: dict[str, str], servers: EmbeddedServers, database_url: str, tmp
     return target.read_text()
 
 
+@pytest.mark.slow
 def test_every_id_is_guessed_and_none_is_found(dump: str) -> None:
     assert "forget_request_records" in dump
     assert guessed(dump, [*PEOPLE, *record_ids()]) == set()
 
 
+@pytest.mark.slow
 def test_who_has_the_receipt_finds_just_whom_it_names(asked: dict[str, str], dump: str) -> None:
     salt = base64.b64decode(asked["receipt_salt"])
     assert guessed(dump, [*PEOPLE, *record_ids()], known=[salt]) == set(PEOPLE[:2])

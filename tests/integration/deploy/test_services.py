@@ -49,6 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_every_file_of_the_packages_is_installed(installed: Path) -> None:
     for package in ("app", "workers", "migrations"):
         for path in (ROOT / package).rglob("*"):

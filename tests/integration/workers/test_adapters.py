@@ -102,6 +102,7 @@ def load(path: Path, **more: Path) -> PublishedModel:
     return expunge.load(path, trusted=trusted, factories=[FACTORY], **more)
 
 
+@pytest.mark.slow
 def test_adapters_forget_and_share_their_base(
     released: tuple[Path, Path], weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

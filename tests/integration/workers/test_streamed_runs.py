@@ -118,7 +118,7 @@ def test_a_record_that_is_forgotten_as_a_run_begins_does_not_decide_how_it_reads
         pytest.param("logistic", "model_clipping", marks=pytest.mark.slow),
         pytest.param("logistic", "output_perturbation", marks=pytest.mark.slow),
         pytest.param("logistic", "retraining", marks=pytest.mark.slow),
-        ("linear_head", "tracked_release"),
+        pytest.param("linear_head", "tracked_release", marks=pytest.mark.slow),
         pytest.param("linear_head", "exact_training", marks=pytest.mark.slow),
         ("ridge_head", "sufficient_statistics"),
     ],

@@ -36,6 +36,7 @@ print("went on")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_goes_on_meanwhile_ends_before_the_process(number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "started")]
