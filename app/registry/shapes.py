@@ -46,7 +46,7 @@ class TrainingRecord(NamedTuple):
 
     def was_there(self, epoch: int) -> bool:
         """Return whether a training that began at ``epoch`` read it."""
-        return self.forgotten_epoch is None or self.forgotten_epoch > epoch
+        return self.forgotten_epoch is None or self.forgotten_after(epoch)
 
 
 class TrainingSet:
@@ -159,7 +159,7 @@ def shape_of(
     ``anew`` is for a run that trains a new lineage, whatever there is. Records are counted where
     ``training_set`` is given: what a run does may follow from those alone that it may learn from.
     """
-    recipe, is_given = TrainingRecipe.from_json(model.recipe), training_set is not None
+    recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
     shape = ModelShape(
         retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
@@ -174,13 +174,14 @@ def shape_of(
         ensemble=_ensemble(model),
         rough=task_of(model).rough,
     )
+    counts = training_set is not None or model.tracking is not None or shape.convex is not None
     if training_set is None and not anew and membership_of(model) is not None:
         training_set = TrainingSet(session, model)
     if shape.is_new:
         return _new(shape, training_set)
     if training_set is not None and shape.ensemble is not None:
         return _with_concerned(shape, session, model, training_set)
-    if training_set is None or not (is_given or model.tracking or shape.convex):
+    if training_set is None or not counts:
         return shape
     if model.tracking is not None:
         shape = _tracked(shape, session, model, training_set)

@@ -10,6 +10,7 @@ from app.embedded import EmbeddedServers
 from app.schema import all_tables
 from tests.support.computed_once import computed_once
 from tests.support.emptying import empty
+from tests.support.fixtures import as_admin, url_of
 
 _NAME = "test_integration"
 # What a test has left running would keep its tables locked; what is idle is in a pool.
@@ -29,12 +30,8 @@ def _computed_once() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def app_database(servers: EmbeddedServers, template: str) -> Engine:
     """The owner's access to the database that all integration tests of a process share."""
-    admin = create_engine(
-        servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
-    )
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {_NAME} TEMPLATE {template}"))
-    admin.dispose()
+    with as_admin(servers) as execute:
+        execute(f"CREATE DATABASE {_NAME} TEMPLATE {template}")
     url = servers.migration_url.replace("/expunge?", f"/{_NAME}?")
     return create_engine(url, pool_pre_ping=True)  # some tests cut all connections
 
@@ -63,8 +60,4 @@ def database_url(servers: EmbeddedServers, app_database: Engine, _connected_once
     with app_database.begin() as connection:
         connection.execute(_BUSY_OFF)
         empty(connection, all_tables().tables)
-    return _url(servers, _NAME)
-
-
-def _url(servers: EmbeddedServers, database: str) -> str:
-    return servers.database_url.replace("/expunge?", f"/{database}?")
+    return url_of(servers, _NAME)

@@ -14,6 +14,7 @@ from app.domain.encoding import TableEncoding
 from app.domain.schema import FeatureSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec
+from tests.support.own_tasks import OWN
 from workers.networks.architectures import build, build_features
 
 PLAIN = TableEncoding.from_json(
@@ -175,3 +176,9 @@ def raw_features(description: ModelDescription, rows: int = 9) -> np.ndarray:
     numbers = np.random.default_rng(3).uniform(0, most, (rows, *schema.shape))
     numbers[0] = 0
     return numbers.astype(schema.dtype)
+
+
+def of_own_task(name: str) -> ModelDescription:
+    """Return a description whose task is an operator's."""
+    task = catalogue.from_json(OWN)
+    return replace(DESCRIPTIONS[name], task=task, schema=task.schema())

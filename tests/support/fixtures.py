@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, NullPool, create_engine, text
 
 from app import schema
 from app.access import api_keys
@@ -61,7 +62,7 @@ def servers() -> Iterator[EmbeddedServers]:
     with tempfile.TemporaryDirectory(prefix="expunge-tests-") as directory:
         servers = EmbeddedServers(Path(directory))
         servers.start()
-        with _admin(servers) as execute:
+        with as_admin(servers) as execute:
             execute("ALTER SYSTEM SET fsync = off")
             execute("ALTER SYSTEM SET synchronous_commit = off")
             execute("SELECT pg_reload_conf()")
@@ -72,11 +73,11 @@ def servers() -> Iterator[EmbeddedServers]:
 @pytest.fixture(scope="session")
 def template(servers: EmbeddedServers) -> str:
     """The name of a migrated, empty database."""
-    with _admin(servers) as execute:
+    with as_admin(servers) as execute:
         execute(f"CREATE DATABASE {_TEMPLATE}")
     schema.upgrade(
         servers.migration_url.replace("/expunge?", f"/{_TEMPLATE}?"),
-        service_url=_url_of(servers, _TEMPLATE),
+        service_url=url_of(servers, _TEMPLATE),
     )
     return _TEMPLATE
 
@@ -85,10 +86,10 @@ def template(servers: EmbeddedServers) -> str:
 def database_url(servers: EmbeddedServers, template: str) -> Iterator[str]:
     """A migrated, empty database of this test's own."""
     name = f"test_{uuid4().hex}"
-    with _admin(servers) as execute:
+    with as_admin(servers) as execute:
         execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield _url_of(servers, name)
-    with _admin(servers) as execute:
+    yield url_of(servers, name)
+    with as_admin(servers) as execute:
         execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -99,7 +100,7 @@ def _compiled_once(servers: EmbeddedServers, template: str) -> Iterator[None]:
     Else each test would compile every statement that it uses.
     """
     made = engine._engine
-    first = made(_url_of(servers, template), 1000, connections=1)
+    first = made(url_of(servers, template), 1000, connections=1)
     with first.connect():
         pass
     first.dispose()
@@ -231,22 +232,15 @@ def work(services: Services) -> Iterator[Callable[[], None]]:
     assert faults(services) == []
 
 
-class _admin:  # noqa: N801 - used like a function
+@contextmanager
+def as_admin(servers: EmbeddedServers) -> Iterator[Callable[[str], object]]:
     """Run statements outside of transactions on the servers' maintenance database."""
-
-    def __init__(self, servers: EmbeddedServers) -> None:
-        self._engine = create_engine(
-            servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
-        )
-
-    def __enter__(self) -> Callable[[str], None]:
-        self._connection = self._engine.connect()
-        return lambda statement: self._connection.execute(text(statement)) and None
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-        self._engine.dispose()
+    url = servers.migration_url.replace("/expunge?", "/postgres?")
+    admin = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with admin.connect() as connection:
+        yield lambda statement: connection.execute(text(statement))
 
 
-def _url_of(servers: EmbeddedServers, database: str) -> str:
+def url_of(servers: EmbeddedServers, database: str) -> str:
+    """Return where the service finds a database of these servers."""
     return servers.database_url.replace("/expunge?", f"/{database}?")

@@ -111,8 +111,8 @@ def per_record_gradients(
         task: whose loss.
         flat: its parameters.
         probes: makes random records up.
-        expected: about how many records a sample has: a public number, whoever is there. It decides
-            with the network's size how many rows a pass has.
+        expected: about how many records a sample has. It decides with the network's size how many
+            rows a pass has, so it must not follow from how many records there are.
 
     Raises:
         PlanError: the architecture has no gradient per record, or a record's would depend on

@@ -35,5 +35,6 @@ class Deterministic(Mechanism):
 
     def offer(self, gradients: float) -> Quote:
         """Return the quote of a run that takes so many gradients."""
-        more = {"surviving_information_bits": 0.0, "training": TrainingKind.EXACT}
-        return self.quoted(self.account(), gradients, **more)
+        return self.quoted(
+            self.account(), gradients, surviving_information_bits=0.0, training=TrainingKind.EXACT
+        )

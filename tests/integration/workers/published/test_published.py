@@ -21,14 +21,20 @@ from app.domain.errors import (
     MissingExtraError,
     RunFailedError,
 )
-from app.domain.tasks import catalogue
 from app.domain.tasks.regression import RegressionSpec
 from app.published import head_outputs, read_published
 from app.tables.encoding import features_of
 from app.tables.outputs import predictions_of
-from tests.support.described import DESCRIPTIONS, FACTORIES, HEADS, raw_features, written
+from tests.support.described import (
+    DESCRIPTIONS,
+    FACTORIES,
+    HEADS,
+    of_own_task,
+    raw_features,
+    written,
+)
 from tests.support.operators import operators_package
-from tests.support.own_tasks import OWN, Rents
+from tests.support.own_tasks import Rents
 from tests.support.shops import rows
 from workers.published.onnx_export import export, output_name
 
@@ -107,8 +113,7 @@ def test_an_operators_task_predicts_if_it_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operators_package(monkeypatch, Rents)
-    task = catalogue.from_json(OWN)
-    described = replace(DESCRIPTIONS["logistic"], task=task, schema=task.schema())
+    described = of_own_task("logistic")
     path = written(described, tmp_path / "m.safetensors")
     rows = pa.table({"area": pa.array([10, 20], pa.float32())})
     allowed = expunge.load(path, check=False, factories=["operators_networks:*"])

@@ -18,10 +18,9 @@ from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import by_member
 from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.errors import InvalidInputError
-from app.domain.tasks import catalogue
-from tests.support.described import DESCRIPTIONS, FACTORIES, raw_features, written
+from tests.support.described import DESCRIPTIONS, FACTORIES, of_own_task, raw_features, written
 from tests.support.operators import operators_package
-from tests.support.own_tasks import OWN, Rents
+from tests.support.own_tasks import Rents
 from workers.networks.base import digests_of
 from workers.published.model import PublishedModel
 from workers.published.onnx_export import export
@@ -109,8 +108,7 @@ def test_an_operators_own_task_averages_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operators_package(monkeypatch, Rents)
-    task = catalogue.from_json(OWN)
-    described = replace(DESCRIPTIONS["ensemble"], task=task, schema=task.schema())
+    described = of_own_task("ensemble")
     path = written(described, tmp_path / "m.safetensors")
     rows = pa.table({"area": pa.array([10, 20], pa.float32()), "rent": [0.0, 0.0]})
 
