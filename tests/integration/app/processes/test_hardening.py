@@ -31,8 +31,10 @@ CONFESSING = """
 import atexit, ctypes, os, threading, time
 path = os.path.join(os.environ["CONFESSIONS"], str(os.getpid()))
 def note():
-    with open(path, "w") as file:
+    whole = f"{path}.{threading.get_ident()}"
+    with open(whole, "w") as file:
         file.write(str(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)))
+    os.replace(whole, path)
 def go_on():
     while True:
         note()
@@ -40,7 +42,10 @@ def go_on():
 atexit.register(note)
 threading.Thread(target=go_on, daemon=True).start()
 """
-"""As ``sitecustomize``: each Python writes whether it is dumpable to a file named by its id."""
+"""As ``sitecustomize``: each Python writes whether it is dumpable to a file named by its id.
+
+The file appears whole: the thread may end at any instruction when its process does.
+"""
 UVICORN = ("uvicorn", "--factory", "app.main:app_from_environment", "--workers", "2", "--port")
 LASTING = {
     "api": ("app.cli", "serve"),
