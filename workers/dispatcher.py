@@ -44,6 +44,7 @@ from workers.queue import (
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
 _OUTAGE_DELAY_S = 1.0
+_UPKEEP_INTERVAL_S = 1.0
 _DEADLINES_INTERVAL_S = 5.0
 _RETRAINING_INTERVAL_S = 5.0
 
@@ -51,8 +52,11 @@ _RETRAINING_INTERVAL_S = 5.0
 class Dispatcher:
     """Turns obligations into runs, enqueues runs, and requeues the runs of silent workers.
 
+    All steps are independent of each other and safe to repeat.
+
     Attributes:
-        steps: all tasks, independent of each other and safe to repeat.
+        upkeep: what can wait a second.
+        steps: what a caller waits for, taken at each poll.
     """
 
     def __init__(self, services: Services, queue: Queue) -> None:
@@ -60,15 +64,10 @@ class Dispatcher:
         self._queue = queue
         self._name = new_id("dispatcher")
         retraining = AutomaticRetraining(services.database, utc_now)
-        self.steps: tuple[Callable[[], None], ...] = (
-            self._schedule_models,
+        self.upkeep: tuple[Callable[[], None], ...] = (
             self._requeue_silent_runs,
-            self._enqueue_runs,
-            self._enqueue_members,
             self._reenqueue_lost_jobs,
-            self._whiten_backbones,
             self._requeue_silent_imports,
-            self._enqueue_imports,
             _every(_DEADLINES_INTERVAL_S, services.note_deadlines),
             _every(_RETRAINING_INTERVAL_S, retraining.retrain_due),
             services.clean_up,
@@ -77,10 +76,17 @@ class Dispatcher:
             services.checkpoint_log,
             _every(DISPATCHER_INTERVAL_S, self._give_sign_of_life),
         )
+        self.steps: tuple[Callable[[], None], ...] = (
+            self._schedule_models,
+            self._enqueue_runs,
+            self._enqueue_members,
+            self._whiten_backbones,
+            self._enqueue_imports,
+        )
 
     def tick(self) -> None:
-        """Run every due step now."""
-        for step in self.steps:
+        """Take every due step now."""
+        for step in (*self.upkeep, *self.steps):
             step()
 
     def _schedule_models(self) -> None:
@@ -197,9 +203,10 @@ def main() -> None:
     publisher.start()
     for collector in collectors:
         collector.start()
+    upkeep = [_every(_UPKEEP_INTERVAL_S, step) for step in dispatcher.upkeep]
     failing: set[str] = set()
     while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
-        for step in dispatcher.steps:
+        for step in (*upkeep, *dispatcher.steps):
             name = step.__name__.strip("_")
             try:
                 step()
