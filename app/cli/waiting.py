@@ -54,6 +54,8 @@ def show_request(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
         typer.echo(f"its certificates: expunge certificates {shown['id']}", err=True)
     if wait and shown["state"] == "failed":
         raise InvalidInputError(f"the request failed: {shown['failure_reason']}")
+    if wait and shown["state"] == "cancelled":
+        raise InvalidInputError("the request was cancelled: no model forgot anything for it")
 
 
 def show_backbone(client: ExpungeClient, shown: Json, *, wait: bool) -> None:

@@ -81,7 +81,7 @@ class Acceptance:
     def submit(
         self, session: Session, request: NewForgetRequest, *, api_key_id: str
     ) -> tuple[ForgetRequestRow, bool]:
-        """Accept a request: from the commit on, no run reads its records.
+        """Accept a request: no run that begins after the commit reads its records.
 
         Return the request, and whether it is new (False: an earlier answer is replayed).
 

@@ -153,6 +153,8 @@ def _content(request: NewForgetRequest) -> bytes:
         sorted(set(map(normal_id, request.subject_ids))),
         request.external_id,
     ]
+    if request.subject_request_id is not None:  # another one's part is not its own
+        body.append(request.subject_request_id)
     if request.status_callback_urls:
         body.append(sorted(set(request.status_callback_urls)))
     return json.dumps(body).encode()

@@ -78,7 +78,7 @@ class ForgetRequests:
     def cancel(self, session: Session, request_id: str, *, restore: bool) -> ForgetRequestRow:
         """Cancel a request that no run has started on.
 
-        Its records stay out of all training unless ``restore`` brings back those that no other
+        Its records stay out of later trainings unless ``restore`` brings back those that no other
         request names. For every existing model they then count as new records: models that were
         trained on them before unlearn them with their next run.
         """

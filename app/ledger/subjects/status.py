@@ -20,14 +20,15 @@ _PENDING = "expunge.subject_requests.pending"
 def status_of(states: Collection[str]) -> SubjectRequestStatus:
     """Return the status of a subject request whose forget requests have these states.
 
-    OpenDSR has no failure: what failed here counts as in progress until it is tried again.
+    OpenDSR has no failure: what failed here counts as in progress until it is tried again. Nor has
+    it a part: where one was cancelled, a dataset may hold the person's records, and it is never
+    completed.
     """
-    remaining = {RequestState(state) for state in states} - {RequestState.CANCELLED}
-    if states and not remaining:
-        return SubjectRequestStatus.CANCELLED
-    if remaining <= {RequestState.COMPLETED}:
-        return SubjectRequestStatus.COMPLETED
-    if remaining == {RequestState.ACCEPTED}:
+    ended = {RequestState.COMPLETED, RequestState.CANCELLED}
+    if ended.issuperset(states):
+        cancelled = RequestState.CANCELLED in states
+        return SubjectRequestStatus.CANCELLED if cancelled else SubjectRequestStatus.COMPLETED
+    if {RequestState.ACCEPTED, RequestState.CANCELLED}.issuperset(states):
         return SubjectRequestStatus.PENDING
     return SubjectRequestStatus.IN_PROGRESS
 

@@ -68,6 +68,18 @@ def test_a_receipt_that_cannot_be_written_is_on_the_screen(trained: list[str]) -
     assert "No space left on device: /dev/full" in answer.stderr
 
 
+def test_waiting_for_a_request_that_is_cancelled_fails(trained: list[str]) -> None:
+    command = ["forget", DATASET, "--record", trained[0], "--external-id", "ticket-1"]
+    request = json.loads(runner.invoke(app, [*command, "--json"]).stdout)
+    assert runner.invoke(app, ["cancel", request["id"]]).exit_code == 0
+
+    for waits in ([*command, "--wait", "--json"], ["status", request["id"], "--wait", "--json"]):
+        answer = runner.invoke(app, waits)
+        assert json.loads(answer.stdout)["state"] == "cancelled"
+        assert answer.exit_code == 1
+        assert "the request was cancelled" in answer.stderr
+
+
 def test_an_interrupted_wait_shows_the_request_and_how_to_go_on(
     trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

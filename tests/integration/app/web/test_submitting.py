@@ -215,6 +215,40 @@ def test_certificates_and_the_answer_to_the_person(
     assert record not in answer
 
 
+def test_the_answer_does_not_deny_a_training_that_goes_on(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    held = workshop.lease()
+    read = workshop.begin(held).retain
+    record = workshop.split()[0][0]
+    assert workshop.seqs(record) <= read
+    assert "no run reads" not in _preview(operator, kind="record_ids", ids=record)
+
+    request = workshop.forget(record)
+
+    answer = operator.get(f"/requests/{request}/answer").text
+    assert "have not been used" not in answer
+    assert "No training that began since we received it uses your records" in answer
+    workshop.publish(held)  # which has learned from it
+
+
+def test_a_model_that_is_gone_may_have_learned_from_the_records(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    record = workshop.split()[0][0]
+    workshop.archive()
+
+    preview = _preview(operator, kind="record_ids", ids=record)
+    page = operator.get(f"/requests/{workshop.forget(record)}").text
+
+    for shown in (preview, page):
+        assert "No model was trained" not in shown
+        assert "No model that exists now has learned from these records" in shown
+
+
 def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: Workshop) -> None:
     def reasons() -> str:
         page = re.sub(r"\s+", " ", operator.get("/queue").text)

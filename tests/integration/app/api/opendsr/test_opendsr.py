@@ -333,6 +333,22 @@ def test_a_pending_request_is_cancelled_and_its_records_are_used_again(
     verify(certificate, dict(again.headers), again.content)
 
 
+def test_a_forget_request_of_the_same_name_is_not_taken_for_its_own(
+    api: TestClient, trained: Workshop
+) -> None:
+    asked = body("subject-1")
+    name = f"{asked['subject_request_id']}/{DATASET}"
+    forget = {"dataset": DATASET, "subject_ids": ["subject-1"], "external_id": name}
+    assert api.post("/v1/forget-requests", json=forget).json()["state"] == "accepted"
+
+    answer = api.post(f"{BASE}/requests", json=asked)
+
+    assert answer.status_code == 400
+    assert "used before" in answer.json()["error"]["message"]
+    path = f"{BASE}/requests/{asked['subject_request_id']}"
+    assert api.get(path).status_code == 404
+
+
 def test_what_has_begun_is_not_cancelled(api: TestClient, trained: Workshop) -> None:
     second_dataset(trained)
     receipt = submit(api, "subject-1")

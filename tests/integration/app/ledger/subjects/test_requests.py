@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 
 from app.callbacks.tables import CallbackEventRow
 from app.datasets.service import define_dataset
-from app.domain.errors import ConflictError
+from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
 from app.ledger.subjects.requests import NewSubjectRequest
@@ -32,7 +32,8 @@ URL = "https://privacy.example/callbacks"
         (["failed", "completed"], "in_progress"),
         (["completed", "completed"], "completed"),
         (["cancelled"], "cancelled"),
-        (["cancelled", "completed"], "completed"),
+        (["cancelled", "completed"], "cancelled"),
+        (["cancelled", "certified"], "in_progress"),
         (["cancelled", "accepted"], "pending"),
         (["cancelled", "failed"], "in_progress"),
     ],
@@ -51,7 +52,7 @@ def twice(workshop: Workshop) -> tuple[Workshop, str]:
     return workshop, submit(workshop)
 
 
-def submit(workshop: Workshop, subject: str = "subject-1") -> str:
+def submit(workshop: Workshop, subject: str = "subject-1", ticket: str | None = None) -> str:
     asked = NewSubjectRequest(
         subject_request_id=str(uuid4()),
         subject_ids=[subject],
@@ -59,6 +60,7 @@ def submit(workshop: Workshop, subject: str = "subject-1") -> str:
         regulation="gdpr",
         submitted_at=datetime.now(UTC),
         status_callback_urls=[URL],
+        external_id=ticket,
     )
     with workshop.transaction() as session:
         service = workshop.services.subject_requests
@@ -74,6 +76,44 @@ def told(workshop: Workshop) -> list[str]:
     with workshop.transaction() as session:
         query = select(CallbackEventRow.type).order_by(CallbackEventRow.sequence)
         return [what.removeprefix("subject_request.") for what in session.scalars(query)]
+
+
+def test_one_that_was_cancelled_in_a_dataset_is_never_completed(
+    twice: tuple[Workshop, str],
+) -> None:
+    workshop, _ = twice
+    workshop.define()
+    workshop.work()
+    subject_id = submit(workshop, "subject-0")
+    with workshop.transaction() as session:
+        mine = ForgetRequestRow.subject_request_id == subject_id
+        (owed,) = session.scalars(
+            select(ForgetRequestRow.id).where(mine, ForgetRequestRow.state == "accepted")
+        ).all()
+        workshop.services.forget_requests.cancel(session, owed, restore=True)
+
+    workshop.services.clean_up()
+
+    with workshop.transaction() as session:
+        record = workshop.record(session, "record-0")
+        assert (record.forgotten_epoch, record.erased_at) == (None, None)
+    assert status(workshop, subject_id) == SubjectRequestStatus.CANCELLED
+
+
+def test_an_earlier_request_with_its_ticket_is_not_its_own(workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    subject_id = submit(workshop, ticket="ticket-1")
+    with workshop.transaction() as session:
+        uuid = session.get_one(SubjectRequestRow, subject_id).subject_request_id
+        workshop.services.subject_requests.cancel(session, uuid, api_key_id=workshop.key_id)
+
+    with pytest.raises(InvalidInputError, match="used before"):
+        submit(workshop, ticket="ticket-1")
+
+    with workshop.transaction() as session:
+        assert session.scalars(select(SubjectRequestRow.id)).all() == [subject_id]
+    assert status(workshop, submit(workshop, ticket="ticket-2")) == SubjectRequestStatus.PENDING
 
 
 def test_two_that_end_at_the_same_moment_complete_it_once(twice: tuple[Workshop, str]) -> None:
