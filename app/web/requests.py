@@ -12,6 +12,7 @@ from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.certificates import issued
 from app.ledger.views import request_views
+from app.publishing import repository as publishing
 from app.services import Services
 from app.web import pages, queries
 from app.web.access import RequestsReader, RequestsSeeker, RequestsSender, Visitor
@@ -89,7 +90,11 @@ def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Re
             for owed in line.obligations
             if owed.certificate is not None
         ]
-    return render("answer.html", visitor, line=line, certificates=certificates)
+        models = {owed.model for owed in line.obligations}
+        withdrawing = any(each[0] in models for each in publishing.not_withdrawn(session))
+    return render(
+        "answer.html", visitor, line=line, certificates=certificates, withdrawing=withdrawing
+    )
 
 
 @router.get("/requests/{request_id}/certificates")

@@ -306,6 +306,19 @@ def test_overdue_requests_come_first(operator: TestClient, workshop: Workshop) -
     assert "10 days overdue" in page
 
 
+def test_what_was_cancelled_was_not_met(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    request = workshop.forget(workshop.split()[0][0])
+    with workshop.transaction() as session:
+        workshop.services.forget_requests.cancel(session, request, restore=True)
+
+    page = operator.get("/").text
+
+    assert "Nothing is owed" in page
+    assert "has been met" not in page
+
+
 def test_requests_are_filtered_and_paged(operator: TestClient, workshop: Workshop) -> None:
     workshop.define()
     workshop.work()

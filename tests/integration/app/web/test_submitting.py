@@ -10,6 +10,8 @@ from fastapi.testclient import TestClient
 from app.certificates.receipts import Receipt
 from app.datasets import repository
 from app.domain.scopes import Scope
+from app.publishing import repository as publishing
+from app.registry import repository as registry
 from app.services import Services
 from tests.integration.app.web.conftest import VisitorOf, token_in
 from tests.support.workshop import DATASET, Workshop
@@ -231,6 +233,35 @@ def test_the_answer_does_not_deny_a_training_that_goes_on(
     assert "have not been used" not in answer
     assert "No training that began since we received it uses your records" in answer
     workshop.publish(held)  # which has learned from it
+
+
+def test_the_answer_waits_for_copies_of_earlier_versions(
+    operator: TestClient, workshop: Workshop, services: Services
+) -> None:
+    workshop.define()
+    workshop.work()
+    with workshop.transaction() as session:
+        model = registry.model_named(session, "model", lock=True)
+        place = publishing.want(session, model, "shelf").id
+    services.publisher().settle(place)  # it cannot be reached, but was sent a copy
+    request = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    workshop.work()
+    services.publisher().settle(place)
+    said = "Copies of earlier versions are still being withdrawn"
+    assert said in operator.get(f"/requests/{request}/answer").text
+    services.clean_up()
+
+    answer = operator.get(f"/requests/{request}/answer").text
+    assert said in answer
+    assert "has been met" not in answer
+
+    with workshop.transaction() as session:
+        row = publishing.locked(session, place)
+        publishing.note_done(session, row, generation=row.generation)
+    answer = operator.get(f"/requests/{request}/answer").text
+    assert said not in answer
+    assert "Your request has been met" in answer
 
 
 def test_a_model_that_is_gone_may_have_learned_from_the_records(
