@@ -20,6 +20,7 @@ from app.datasets.tables import DatasetRow
 from app.domain.commitments import normal_id
 from app.domain.errors import ConflictError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
+from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.accepting import Acceptance, utc_now
 from app.ledger.new_requests import NewForgetRequest
@@ -141,11 +142,12 @@ class SubjectRequests:
     def cancel(
         self, session: Session, subject_request_id: str, *, api_key_id: str
     ) -> SubjectRequestRow:
-        """Cancel a pending request: later trainings use its records again."""
+        """Cancel what is left of a pending request: later trainings use its records again."""
         row = find(session, subject_request_id, api_key_id=api_key_id)
-        requests = repository.requests_of_subject(session, row.id)
+        every = repository.requests_of_subject(session, row.id)
+        requests = [request for request in every if request.state != RequestState.CANCELLED]
         if not requests:
-            raise ConflictError("the request is completed; it can no longer be cancelled")
+            raise ConflictError(f"the request is {row.status}; it can no longer be cancelled")
         for request in requests:  # all lanes before anything else: locks have one order
             datasets.lock_dataset(session, request.dataset_id)
         for request in requests:

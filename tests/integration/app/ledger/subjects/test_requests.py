@@ -15,7 +15,7 @@ from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.subjects.status import status_of
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.log.tables import LogEntryRow
-from tests.support.workshop import Workshop, records_parquet
+from tests.support.workshop import DATASET, Workshop, records_parquet
 
 URL = "https://privacy.example/callbacks"
 
@@ -98,6 +98,29 @@ def test_one_that_was_cancelled_in_a_dataset_is_never_completed(
         record = workshop.record(session, "record-0")
         assert (record.forgotten_epoch, record.erased_at) == (None, None)
     assert status(workshop, subject_id) == SubjectRequestStatus.CANCELLED
+
+
+def test_what_is_pending_can_be_cancelled_although_a_part_was(
+    twice: tuple[Workshop, str],
+) -> None:
+    workshop, _ = twice
+    for name, dataset in (("model", DATASET), ("other", "more")):
+        workshop.define(name, dataset=dataset)
+        workshop.work(name)
+    subject_id = submit(workshop, "subject-0")
+    with workshop.transaction() as session:
+        uuid = session.get_one(SubjectRequestRow, subject_id).subject_request_id
+        mine = ForgetRequestRow.subject_request_id == subject_id
+        part = session.scalars(select(ForgetRequestRow.id).where(mine)).first()
+        workshop.services.forget_requests.cancel(session, part, restore=False)
+    assert status(workshop, subject_id) == SubjectRequestStatus.PENDING
+
+    with workshop.transaction() as session:
+        workshop.services.subject_requests.cancel(session, uuid, api_key_id=workshop.key_id)
+
+    assert status(workshop, subject_id) == SubjectRequestStatus.CANCELLED
+    with pytest.raises(ConflictError), workshop.transaction() as session:
+        workshop.services.subject_requests.cancel(session, uuid, api_key_id=workshop.key_id)
 
 
 def test_an_earlier_request_with_its_ticket_is_not_its_own(workshop: Workshop) -> None:
