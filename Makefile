@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 TESTS_AT_ONCE ?= 4
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --numprocesses
 
-.PHONY: api-reference definitions demo docs problems settings test test-unit test-gpu test-guides test-slow storm lint serve clean install lock
+.PHONY: api-reference definitions demo docs problems settings test test-unit test-gpu test-slow test-nightly storm lint serve clean install lock
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -25,17 +25,17 @@ test: $(STAMP)
 test-unit: $(STAMP)
 	$(PYTEST) 2 tests/unit
 
-# What `make test` leaves out.
+# Whole services, a fault of each kind, every page: what takes longer.
 test-slow: $(STAMP)
-	$(PYTEST) $(TESTS_AT_ONCE) -m slow
+	$(PYTEST) $(TESTS_AT_ONCE) -m "slow and not nightly"
+
+# Every command of the documentation; faults, tasks and histories by each mechanism.
+test-nightly: $(STAMP)
+	$(PYTEST) $(TESTS_AT_ONCE) -m nightly
 
 # What must hold on a CUDA device, where there is one.
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu -rs
-
-# The commands of docs/how-to, from the pages themselves; each guide starts a service of its own.
-test-guides: $(STAMP)
-	$(BIN)/python -m pytest -m guides
 
 # Minutes of faults over a whole service; SEEDS="1 2 3" has them again.
 storm: $(STAMP)

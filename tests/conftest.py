@@ -18,7 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Count whole systems as slow, and begin with what takes longest."""
     for item in items:
-        if _tier(item) == "system" and item.get_closest_marker("guides") is None:
+        if _tier(item) == "system" and item.get_closest_marker("nightly") is None:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: _TIERS.index(_tier(item)))
 

@@ -13,6 +13,8 @@ from tests.support.documents import ROOT, Reader, reader
 from tests.support.environments import programs_of
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.nightly
+
 BRIDGES = ROOT / "examples" / "bridges"
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 MOST_LINES = 20

@@ -26,7 +26,7 @@ def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
     assert {"digits-mlp-v2.safetensors", "digits-mlp-v2.certificate.json"} <= names
 
 
-@pytest.mark.guides  # each starts the service, some of them twice
+@pytest.mark.nightly  # each starts the service, some of them twice
 @pytest.mark.parametrize(
     ("guide", "printed"),
     [
@@ -51,7 +51,7 @@ def test_a_guide_does_what_it_says(someone: Reader, guide: str, printed: str) ->
     assert printed in someone.follow(f"how-to/{guide}.md")
 
 
-@pytest.mark.guides
+@pytest.mark.nightly
 def test_the_page_of_tasks_trains_forgets_and_predicts_each(someone: Reader) -> None:
     printed = someone.follow("tasks.md")
     assert printed.count("5 predictions") == 3

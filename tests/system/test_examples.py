@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.documents import Reader, reader
 
+pytestmark = pytest.mark.nightly
+
 LEAST = {
     "customers": ("auc", 0.85),
     "topics": ("auc", 0.8),

@@ -25,6 +25,8 @@ from tests.support.digits import DATASET, digits_parquet, head
 from tests.support.independent_accountant import independent_mu
 from tests.system.test_mechanisms import NON_CONVEX
 
+pytestmark = pytest.mark.nightly
+
 # The policy that names a mechanism, with what it needs; {} takes the default policy.
 POLICIES: dict[str, dict[str, Any]] = {
     "auto": {},

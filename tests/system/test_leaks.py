@@ -29,7 +29,13 @@ def collector():
         yield collector
 
 
-@pytest.fixture(scope="module", params=["1", "3"], ids=["one process", "three processes"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("1", id="one process"),
+        pytest.param("3", id="three processes", marks=pytest.mark.nightly),
+    ],
+)
 def service(request, tmp_path_factory, collector):
     directory = tmp_path_factory.mktemp("leaks")
     with running(

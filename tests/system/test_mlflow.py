@@ -21,6 +21,8 @@ from tests.support.targets import (
     release,
 )
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:

@@ -21,6 +21,8 @@ from app.services import open_services
 from app.settings import Settings
 from tests.support.documents import Reader, reader
 
+pytestmark = pytest.mark.nightly
+
 ROWS = 26_000
 FORGOTTEN = 4
 COLUMNS = ("--subject", "customer", "--drop", "signup", "--missing", "age=45", "--accept-values")

@@ -16,6 +16,8 @@ from tests.support.mlflow_server import MlflowServer
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import Service, running
 
+pytestmark = pytest.mark.nightly
+
 NAME = "digits-mlp"
 # Every step at which a version is placed, and at which the one before is removed.
 KILLED = {

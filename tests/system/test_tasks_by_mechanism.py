@@ -28,6 +28,8 @@ from tests.support.workshop import Workshop
 from workers.commands.recompute import recompute
 from workers.networks.architectures import build
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:

@@ -28,6 +28,8 @@ from workers import jobs
 from workers.data.memory import VARIABLE
 from workers.ensembles import run as ensembles
 
+pytestmark = pytest.mark.nightly
+
 STEPS = 12
 MEMBERS = 4
 RECIPE = {"epochs": 2, "batch_size": 64, "held_out_fraction": 0.2}

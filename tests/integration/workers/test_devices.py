@@ -58,7 +58,7 @@ def blobs_of(workshop):
     ("devices", "policy"),
     [
         (2, {"mechanism": "gradient_clipping", "budget_epochs": 8}),
-        (3, {"mechanism": "retraining"}),
+        pytest.param(3, {"mechanism": "retraining"}, marks=pytest.mark.nightly),
     ],
     indirect=["devices"],
 )
@@ -96,7 +96,7 @@ def test_what_one_process_computes_says_nothing_of_devices(workshop):
     assert {"devices", "parallelism"}.isdisjoint(mechanism)
 
 
-@pytest.mark.slow  # it starts processes for each attempt
+@pytest.mark.nightly  # it starts processes for each attempt
 @pytest.mark.parametrize("devices", [2, 3], indirect=True)
 def test_a_process_killed_at_any_phase_leaves_nothing_and_the_next_attempt_goes_on(
     workshop, devices, caplog, monkeypatch

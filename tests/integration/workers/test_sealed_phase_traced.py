@@ -151,7 +151,7 @@ def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id,
 
 
 @pytest.mark.slow  # a run under strace
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_no_process_of_a_divided_run_writes_a_file_while_it_is_sealed(
     services, run_id, tmp_path, devices
 ):

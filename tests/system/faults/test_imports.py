@@ -9,6 +9,8 @@ import pytest
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import kill, running
 
+pytestmark = pytest.mark.nightly
+
 ROWS = 600
 CELL_BYTES = 1 << 18
 """So that 64 MiB, a batch, are less than half of the rows."""

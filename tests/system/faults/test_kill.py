@@ -84,6 +84,7 @@ def test_the_worker_and_its_child_killed(service, client, frozen):
     assert await_completed(client, frozen)["attempt"] == 2
 
 
+@pytest.mark.nightly
 def test_the_worker_killed_and_its_child_orphaned(service, client, forgetting):
     worker = service.part("worker")
     (child,) = worker.children()
@@ -93,6 +94,7 @@ def test_the_worker_killed_and_its_child_orphaned(service, client, forgetting):
     assert await_completed(client, forgetting)["attempt"] == 1
 
 
+@pytest.mark.nightly
 def test_the_child_killed(service, client, frozen):
     worker = service.part("worker")
     kill(worker.children())
@@ -109,6 +111,7 @@ def test_the_child_killed_when_its_weights_are_written(service, client, point):
     assert only_what_is_current_is_stored(service)
 
 
+@pytest.mark.nightly
 def test_the_child_frozen_when_its_weights_are_written(service, client):
     service.points.arm("after_blob_write", "SIGSTOP")
     request = client.forget("digits", subject_ids=[next(subjects)])
@@ -122,6 +125,7 @@ def test_the_child_frozen_when_its_weights_are_written(service, client):
         until(lambda: only_what_is_current_is_stored(service))
 
 
+@pytest.mark.nightly
 def test_the_api_killed(service, client, forgetting):
     kill([service.part("api")])
     assert await_completed(client, forgetting)["attempt"] == 1
@@ -159,11 +163,13 @@ def forget(service, call):
     )
 
 
+@pytest.mark.nightly
 def test_the_dispatcher_killed(service, client, forgetting):
     kill([service.part("dispatcher")])
     assert await_completed(client, forgetting)["attempt"] == 1
 
 
+@pytest.mark.nightly
 def test_redis_killed_and_away_until_the_run_has_ended(service, client, forgetting):
     parts = service.parts()
     with service.unsupervised():
@@ -203,6 +209,7 @@ def test_postgres_killed_and_away_for_longer_than_a_lease(service, client, forge
     assert service.parts() == parts
 
 
+@pytest.mark.nightly
 def test_the_supervisor_killed_and_started_again(service, client, forgetting):
     old = service.processes()
     assert len(old) == 5

@@ -30,6 +30,8 @@ from tests.support.emptying import unguarded
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import kill, running
 
+pytestmark = pytest.mark.nightly
+
 CALM, DISTURBED = "calm", "disturbed"
 REQUESTS = 6
 # How often runs are killed in the course of the series: two of them once, and one twice.

@@ -15,6 +15,8 @@ from tests.support.service import kill, running
 from tests.support.slow import FACTORY
 from tests.support.streamed import FEATURES, RECORDS, wide_parquet
 
+pytestmark = pytest.mark.nightly
+
 MODEL = "streamed"
 STREAMS = 7_400_000
 """Bytes that are too few for these records and enough to stream them."""

@@ -148,7 +148,7 @@ def unlearned(team, rule, seed=None):
     return whole(network), run.steps, dict(noise.drawn), team.counted(noise)
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_on_several_devices_is_that_on_one(devices, name):
     values, losses, steps = trained(ALONE, RECIPES[name])
@@ -159,7 +159,7 @@ def test_training_on_several_devices_is_that_on_one(devices, name):
         np.testing.assert_allclose(other_losses, losses, rtol=1e-3)
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", sorted(rules()))
 def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(devices, name):
     rule = rules()[name]
@@ -172,7 +172,7 @@ def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(devices
         assert sum(own.values()) < sum(drawn.values())
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_each_process_adds_noise_of_its_own_to_its_own_stretch(devices):
     rule = rules()["output_perturbation"]
     still, _, _, _ = unlearned(ALONE, rule)

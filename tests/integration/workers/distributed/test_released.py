@@ -92,7 +92,7 @@ def of_one(noise_std):
     return released(ALONE, noise_std)
 
 
-@pytest.mark.slow  # a thousand releases
+@pytest.mark.nightly  # a thousand releases
 @pytest.mark.parametrize("devices", [2, 3])
 def test_releases_of_several_processes_pass_the_audits_of_one(devices, noise_std, of_one):
     of_several, *_ = together(released, noise_std, devices=devices)

@@ -172,7 +172,7 @@ def of_one():
     return learned(ALONE)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_every_layer_divided_by_itself_learns_the_same(devices, of_one):
     results = together(learned, devices=devices)
     for name, (tensors, whole, size, steps) in of_one.items():

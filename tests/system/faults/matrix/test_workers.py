@@ -9,6 +9,8 @@ from tests.support.service import kill
 from tests.system.faults.matrix.cases import MODEL, lost_its_lease
 from workers.queue import enqueue_run, open_queue
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize("point", ["after_load", "at_target", "before_publish"])
 def test_a_worker_that_slept_through_its_lease_publishes_nothing(

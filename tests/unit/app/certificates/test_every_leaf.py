@@ -2,8 +2,8 @@
 
 Each statement is changed in one place, signed with the test's key and put into the test's log, so
 that nothing but what it says can be wrong with it. Verification must fail, unless all that was
-changed is on the short list of what a verifier trusts. Samples of the changes are tried, with at
-least one of every leaf: ``make test-slow`` tries more than ``make test``, ``FUZZ_FACTOR=10`` all.
+changed is on the short list of what a verifier trusts. Samples of the changes are tried, with one
+of every leaf at least: ``make test-nightly`` tries more than ``make test``, ``FUZZ_FACTOR=10`` all.
 """
 
 import fnmatch
@@ -41,7 +41,7 @@ KEYS = trust(SIGNER)
 FEWEST_VARIANTS = 100_000
 # One change of so many is tried.
 SAMPLED = 100
-SAMPLED_SLOWLY = max(1, 10 // int(os.environ.get("FUZZ_FACTOR", "1")))
+SAMPLED_NIGHTLY = max(1, 10 // int(os.environ.get("FUZZ_FACTOR", "1")))
 MECHANISMS = 14
 NAMES = sorted(cases())
 
@@ -79,7 +79,7 @@ def passing(name: str, *, every: int) -> tuple[int, tuple[frozenset[str], ...]]:
     for path, changed in variants(name):
         count += 1
         sampled = zlib.crc32(f"{name} {count}".encode()) % every == 0
-        wanted = sampled or (every == SAMPLED_SLOWLY and _is_part_of_what_is_trusted(path))
+        wanted = sampled or (every == SAMPLED_NIGHTLY and _is_part_of_what_is_trusted(path))
         if path in tried and not wanted:
             continue
         tried.add(path)
@@ -107,11 +107,11 @@ def test_a_changed_statement_is_refused_or_changed_in_what_is_trusted(name: str)
     assert not_trusted(name, every=SAMPLED) == set()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_every_changed_statement_is_refused_or_changed_in_what_is_trusted(name: str) -> None:
     assert _holds(cases()[name].statement, cases()[name].weights)
-    assert not_trusted(name, every=SAMPLED_SLOWLY) == set()
+    assert not_trusted(name, every=SAMPLED_NIGHTLY) == set()
 
 
 def test_every_mechanism_has_statements() -> None:
@@ -121,18 +121,18 @@ def test_every_mechanism_has_statements() -> None:
     assert len(found) == MECHANISMS
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_there_are_many_variants(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = {name: passing(name, every=SAMPLED_SLOWLY)[0] for name in NAMES}
+    counts = {name: passing(name, every=SAMPLED_NIGHTLY)[0] for name in NAMES}
     with capsys.disabled():
         print(f"\n{sum(counts.values())} variants of {len(counts)} statements")
     assert sum(counts.values()) > FEWEST_VARIANTS
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_list_of_what_is_trusted_holds_nothing_that_is_checked() -> None:
     """Each path of it stands for some change that passes."""
-    passed = [passing(name, every=SAMPLED_SLOWLY)[1] for name in NAMES]
+    passed = [passing(name, every=SAMPLED_NIGHTLY)[1] for name in NAMES]
     accepted = {path for changes in passed for paths in changes for path in paths}
     listed = [pattern for entry in TRUSTED for pattern in entry.paths]
     assert [each for each in listed if not fnmatch.filter(accepted, each)] == []
