@@ -55,8 +55,8 @@ class Dispatcher:
     All steps are independent of each other and safe to repeat.
 
     Attributes:
-        upkeep: what can wait a second.
         steps: what a caller waits for, taken at each poll.
+        upkeep: what can wait a second.
     """
 
     def __init__(self, services: Services, queue: Queue) -> None:
@@ -64,6 +64,13 @@ class Dispatcher:
         self._queue = queue
         self._name = new_id("dispatcher")
         retraining = AutomaticRetraining(services.database, utc_now)
+        self.steps: tuple[Callable[[], None], ...] = (
+            self._schedule_models,
+            self._enqueue_runs,
+            self._enqueue_members,
+            self._whiten_backbones,
+            self._enqueue_imports,
+        )
         self.upkeep: tuple[Callable[[], None], ...] = (
             self._requeue_silent_runs,
             self._reenqueue_lost_jobs,
@@ -76,17 +83,10 @@ class Dispatcher:
             services.checkpoint_log,
             _every(DISPATCHER_INTERVAL_S, self._give_sign_of_life),
         )
-        self.steps: tuple[Callable[[], None], ...] = (
-            self._schedule_models,
-            self._enqueue_runs,
-            self._enqueue_members,
-            self._whiten_backbones,
-            self._enqueue_imports,
-        )
 
     def tick(self) -> None:
         """Take every due step now."""
-        for step in (*self.upkeep, *self.steps):
+        for step in (*self.steps, *self.upkeep):
             step()
 
     def _schedule_models(self) -> None:
@@ -206,7 +206,7 @@ def main() -> None:
     upkeep = [_every(_UPKEEP_INTERVAL_S, step) for step in dispatcher.upkeep]
     failing: set[str] = set()
     while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
-        for step in (*upkeep, *dispatcher.steps):
+        for step in (*dispatcher.steps, *upkeep):
             name = step.__name__.strip("_")
             try:
                 step()

@@ -20,6 +20,7 @@ def test_seeds_are_read_to_the_end(target: str) -> None:
         TARGETS[target].read(seed)
 
 
+@pytest.mark.nightly
 def test_nothing_but_a_refusal_comes_of_any_bytes_and_a_planted_defect_is_found(
     tmp_path: Path,
 ) -> None:
