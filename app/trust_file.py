@@ -39,10 +39,10 @@ def ensure_trusted_keys(settings: Settings, database: Database) -> TrustedKeys:
 
 
 def require_same(known: TrustedKeys, stored: TrustedKeys) -> None:
-    """Check that the ledger says of the keys what the file says.
+    """Check that the ledger and the file agree about every key.
 
     Raises:
-        ConfigurationError: it does not; the message names the key and the field.
+        ConfigurationError: they do not; the message names the key and the field.
     """
     difference = known.difference(stored)
     if difference is not None:

@@ -52,7 +52,7 @@ class InDirectory:
         return key
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:  # noqa: ARG002 - likewise
-        """Return the key, or raise ``KeyStoreError`` if a service wrapped it."""
+        """Return the key; ``KeyStoreError`` if what is stored was wrapped by a service."""
         if len(wrapped) != KEY_BYTES:
             raise KeyStoreError("its period's key was wrapped by a service that no setting names")
         return wrapped
