@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from app.certificates.checkpoint import origin_of
 from app.certificates.signing import payload_from
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
@@ -12,7 +14,7 @@ from app.certificates.weights_file import WeightsFile
 from app.domain.content import Content
 from app.domain.errors import DraftOutdatedError
 from app.failpoints import reach
-from app.ledger import publication, runs
+from app.ledger import publication
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.leases.lease import Lease
@@ -21,18 +23,22 @@ from workers.published.content import WeightsContent
 
 
 def stored(
-    services: Services, check: Callable[[], None], run: tuple[str, int], content: Content, kind: str
+    services: Services,
+    check: Callable[[], None],
+    reserve: Callable[[Session], str],
+    content: Content,
 ) -> StoredBlob:
     """Write a result to an object; the run is recorded as its writer before it exists.
 
-    ``run`` is its id and its fencing token; ``check`` says whether this worker may go on.
+    ``reserve`` returns the object's id, if the worker still holds what it makes; ``check`` says
+    whether this worker may go on.
     """
 
-    def reserve() -> str:
+    def reserved() -> str:
         with services.database.transaction() as session:
-            return runs.reserve_blob(session, services.blobs, *run, kind=kind)
+            return reserve(session)
 
-    blob_id = outlast_outages(check, reserve)
+    blob_id = outlast_outages(check, reserved)
     return outlast_outages(check, lambda: services.blobs.fill(blob_id, content))
 
 

@@ -28,6 +28,7 @@ from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
+from sqlalchemy.orm import Session
 from torch import nn
 
 from app.certificates.parameters import draws_of, grid_of
@@ -35,14 +36,17 @@ from app.certificates.schema import NoiseSection
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import WeightsFile, tensors_sha256
 from app.domain.architectures.base import BaseDigest
+from app.domain.content import Content
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
 from app.failpoints import halfway, reach
+from app.ledger import runs
 from app.ledger.certificates import certifying
 from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
 from app.services import Services
+from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
@@ -157,7 +161,7 @@ def _carry_out(run: _Run) -> None:
             publishable(model.backbone, tensors),
             replace(model.description, base=run.base).to_metadata(),
         )
-        keep = partial(stored, services, lease.check, (lease.run_id, lease.fencing_token))
+        keep = partial(_stored, services, lease)
         sums = None if data.summed is None else data.summed.to_file().to_bytes()
         result = RunResult(
             weights=keep(content, "weights"),
@@ -171,6 +175,15 @@ def _carry_out(run: _Run) -> None:
             members=() if made is None else made.members_in(WeightsFile(content.opened())),
         )
         publish_result(services, lease, result, content)
+
+
+def _stored(services: Services, lease: Lease, content: Content, kind: str) -> StoredBlob:
+    run = lease.run_id, lease.fencing_token
+
+    def reserve(session: Session) -> str:
+        return runs.reserve_blob(session, services.blobs, *run, kind=kind)
+
+    return stored(services, lease.check, reserve, content)
 
 
 def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:

@@ -13,7 +13,7 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
 from app.ledger import repository
-from app.ledger.ensembles import choice
+from app.ledger.ensembles import choice, trainings
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_run, holder
 from app.ledger.tables import RunRow
@@ -116,6 +116,7 @@ def _fix(
     model = session.get_one(ModelRow, row.model_id)
     dataset = datasets.lock_dataset(session, model.dataset_id)
     session.refresh(model, with_for_update=True)
+    trainings.end_choice(session, row.id)
     row.state = RunState.RUNNING
     row.forget_epoch = dataset.forget_epoch
     if row.kind == RunKind.TRAIN:

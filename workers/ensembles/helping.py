@@ -5,6 +5,7 @@ it yet: it is shredded when the attempt ends, whether it is published or not.
 """
 
 import logging
+from functools import partial
 
 import safetensors.numpy
 from sqlalchemy.orm import Session
@@ -29,7 +30,6 @@ from workers.publishing import stored
 from workers.rehearsal.rehearse import rehearse_model
 from workers.seal.ram_only import ram_only
 
-KIND = "member"
 _log = logging.getLogger("expunge.worker")
 
 
@@ -87,7 +87,8 @@ def _train(services: Services, lease: MemberLease) -> None:
         dict(trained), metadata={} if base is None else {"base": base.sha256}
     )
     held = lease.held
-    blob = stored(services, lease.check, (held.run_id, held.run_token), content, KIND)
+    reserve = partial(trainings.reserve_blob, blobs=services.blobs, held=held)
+    blob = stored(services, lease.check, reserve, content)
     reach("member_written")
 
     def finish() -> None:

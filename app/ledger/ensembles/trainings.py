@@ -2,12 +2,13 @@
 
 The run's own worker takes one member after the other; other workers take some, too, if any are
 free. The rows live as long as the attempt: its end deletes them, and with them goes what they
-handed over. Times are from the database's clock.
+handed over. So does what was begun on records that the attempt has chosen anew since. Times are
+from the database's clock.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -15,9 +16,12 @@ from sqlalchemy.orm import Session
 from app.database.leases import in_future, prolong
 from app.domain.errors import LeaseLostError
 from app.domain.states import MemberState, RunState
-from app.ledger import outbox
+from app.ledger import outbox, runs
 from app.ledger.runs import holder
 from app.ledger.tables import MemberTrainingRow, RunRow
+from app.storage.blobs import Blobs, doom_attempt
+
+KIND: Final = "member"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,33 @@ def begin(session: Session, run_id: str, fencing_token: int, members: Collection
     )
     if len(members) > 1:
         outbox.post(session, outbox.Topic.ENQUEUE_MEMBERS, run_id)
+
+
+def end_choice(session: Session, run_id: str) -> None:
+    """Take all members from their workers, with what these handed over: the run chooses anew.
+
+    The run's row is locked. A request for what was chosen before may be certified by its commit.
+    """
+    session.execute(
+        update(MemberTrainingRow)
+        .where(MemberTrainingRow.run_id == run_id)
+        .values(
+            state=MemberState.DONE,
+            blob_id=None,
+            lease_expires_at=None,
+            fencing_token=MemberTrainingRow.fencing_token + 1,
+        )
+    )
+    doom_attempt(session, run_id)
+
+
+def reserve_blob(session: Session, blobs: Blobs, held: HeldMember) -> str:
+    """Return the id of the blob for what is handed over; ``LeaseLostError`` if it is not held."""
+    blob_id = runs.reserve_blob(session, blobs, held.run_id, held.run_token, kind=KIND)
+    going = MemberTrainingRow.state == MemberState.LEASED
+    if session.scalar(select(MemberTrainingRow.member).where(*_is(held), going)) is None:
+        raise LeaseLostError("the member is trained by another worker")
+    return blob_id
 
 
 def take(session: Session, run_id: str, *, lease_s: float | None) -> MemberTrainingRow | None:

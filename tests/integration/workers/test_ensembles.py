@@ -19,6 +19,7 @@ from app.domain.architectures.ensemble import Member, by_member
 from app.domain.errors import InvalidInputError, LeaseLostError, PlanError
 from app.domain.states import BlobState, MemberState
 from app.ledger.ensembles import trainings
+from app.ledger.ensembles.trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
@@ -31,7 +32,6 @@ from workers.data import examples as data_module
 from workers.data.examples import Examples
 from workers.data.loading import load_model
 from workers.ensembles import run as ensembles
-from workers.ensembles.helping import KIND
 from workers.networks import network as network_module
 from workers.networks.network import Network
 

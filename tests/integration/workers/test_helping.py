@@ -1,17 +1,19 @@
 """Help with an ensemble's run: what another worker hands over is what its own would have made."""
 
 import pytest
+from sqlalchemy import select
 from torch import nn
 
 from app.datasets import repository as datasets
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
-from app.domain.errors import RunFailedError
+from app.domain.errors import LeaseLostError, RunFailedError
 from app.ledger.ensembles import trainings
 from app.processes.stopping import StopSignal
 from app.registry import repository as registry
+from app.storage.tables import BlobRow
 from tests.support.exact_heads import carry_out, define_backbone
-from tests.support.workshop import Workshop
+from tests.support.workshop import Workshop, record_ids
 from workers.data.loading import load_model, readers_for
 from workers.ensembles import helping
 from workers.ensembles.lease import MemberLease
@@ -35,6 +37,37 @@ def test_a_member_is_trained_on_the_base_that_it_is_handed_over_with(services, m
     lease = MemberLease.take(services.database, held.run_id, lease_s=30.0, stop=StopSignal())
     with lease, pytest.raises(RunFailedError, match="have changed since the run began"):
         helping._train(services, lease)
+
+
+@pytest.mark.parametrize("when", ["member_trained", "member_written"])
+def test_nothing_is_left_of_a_member_of_an_earlier_choice(services, monkeypatch, when):
+    """The run chooses its records again, as after an outage, while another worker helps."""
+    workshop = Workshop(services)
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    held = workshop.lease()
+    members = workshop.begin(held).members
+    with workshop.transaction() as session:
+        trainings.begin(session, held.run_id, held.token, list(members))
+    lease = MemberLease.take(services.database, held.run_id, lease_s=30.0, stop=StopSignal())
+    record = next(i for i in record_ids() if workshop.seqs(i) <= members[lease.held.member])
+    requests = []
+
+    def begin_again(point):
+        if point == when:
+            requests.append(workshop.forget(record))
+            workshop.begin(held)
+
+    monkeypatch.setattr(helping, "reach", begin_again)
+    with lease, pytest.raises(LeaseLostError):
+        helping._train(services, lease)
+    services.clean_up()
+
+    assert workshop.request(*requests).state == "completed"
+    with workshop.transaction() as session:
+        handed_over = session.scalars(
+            select(BlobRow.id).where(BlobRow.kind == trainings.KIND)
+        ).all()
+    assert [each for each in handed_over if services.blobs.is_readable(each)] == []
 
 
 def test_help_is_asked_for_once_there_are_features_that_others_can_read(services, monkeypatch):

@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.states import BlobState
+from app.ledger.ensembles.trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry import repository as registry
 from app.registry.membership import membership_of
@@ -17,7 +18,6 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
 from tests.support.service import kill
 from tests.support.slow import FACTORY
-from workers.ensembles.helping import KIND
 from workers.queue import enqueue_members, open_queue
 
 pytestmark = pytest.mark.nightly
