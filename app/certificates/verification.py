@@ -86,7 +86,8 @@ def verify(
     """
     keys = read_trusted_keys(trusted)
     parts, signer = _signed(bundle, keys, report)
-    predicate, stated = check_statement(parts.envelope.payload, weights=weights, report=report)
+    statement, stated = check_statement(parts.envelope.payload, weights=weights, report=report)
+    predicate = statement.predicate
     checkpoint = _check_place(parts, predicate, keys, signer, now=now)
     report(VerifiedStep("log", f"entry {parts.log.index} of {checkpoint.size}"))
     if witnesses:
@@ -99,8 +100,9 @@ def verify(
         report(VerifiedStep("history", finding))
     older: Predicate | None = None
     if previous is not None:
-        payload, older = _older(previous, keys)
-        finding = check_growth(predicate, older, parts.growth, old_payload=payload)
+        payload, before = _older(previous, keys)
+        older = before.predicate
+        finding = check_growth(statement, before, parts.growth, old_payload=payload)
         report(VerifiedStep("previous", finding))
     if receipt is not None:
         finding = _check_receipt(receipt, parts, predicate, older)
@@ -108,11 +110,11 @@ def verify(
     return stated
 
 
-def _older(bundle: bytes, keys: TrustedKeys) -> tuple[bytes, Predicate]:
-    """Return an older certificate's payload, and its predicate."""
+def _older(bundle: bytes, keys: TrustedKeys) -> tuple[bytes, Statement]:
+    """Return an older certificate's payload, and its statement."""
     try:
         payload = _signed(bundle, keys)[0].envelope.payload
-        return payload, _read(payload)[0].predicate
+        return payload, _read(payload)[0]
     except VerificationError as error:
         raise VerificationError("previous", f"the older certificate: {error}") from error
 
@@ -148,12 +150,12 @@ def check_statement(
     *,
     weights: Path | bytes | WeightsFile | None,
     report: Report = lambda _: None,
-) -> tuple[Predicate, dict[str, Any]]:
+) -> tuple[Statement, dict[str, Any]]:
     """Check a certificate's content, independent of its signature: steps 3 to 6.
 
     Without ``weights``, steps 4 and 5 are left out: they passed for the same claims before.
 
-    Return the predicate, and the same as plain JSON values.
+    Return the statement, and its predicate as plain JSON values.
     """
     statement, stated, mechanism = _read(payload)
     predicate = statement.predicate
@@ -164,7 +166,7 @@ def check_statement(
             report(VerifiedStep("digest", "the weights are the certificate's subject"))
             report(VerifiedStep("weights", check_tensors(predicate, mechanism, file)))
     report(VerifiedStep("guarantee", check_guarantee(predicate, stated, mechanism)))
-    return predicate, stated
+    return statement, stated
 
 
 def _read(payload: bytes) -> tuple[Statement, dict[str, Any], Mechanism | None]:

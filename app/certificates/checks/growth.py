@@ -4,28 +4,32 @@ import hashlib
 
 from app.certificates.bundle import Growth, TreeGrowth
 from app.certificates.parameters import read_parameters
-from app.certificates.schema import AsTrained, Forgotten, Predicate, Release, Tree
+from app.certificates.schema import AsTrained, Forgotten, Release, Statement, Tree
 from app.domain.errors import ProofError, VerificationError
 from app.domain.trees import merkle
-from app.planning.mechanisms.tracked import Tracked
+from app.planning.mechanisms.mechanism import Mechanism
 
 
 def check_growth(
-    new: Predicate, old: Predicate, growth: Growth | None, *, old_payload: bytes
+    statement: Statement, older: Statement, growth: Growth | None, *, old_payload: bytes
 ) -> str:
     """Check that a certificate takes nothing back of an older one; return this in words.
 
     The commitments of the older one have to stand where they stood, and no count may fall or rise
-    without them. Both start anew with a new training of the model, or an upload.
+    without them. Both start anew with a new training of the model, or an upload. One version has
+    one weight file, and was released in one way.
     """
+    new, old = statement.predicate, older.predicate
     if old.model.name != new.model.name:
         raise _refusal("the older certificate is of another model")
     if old.model.version > new.model.version:
         raise _refusal("the older certificate is of a later version")
     last = hashlib.sha256(old_payload).hexdigest() == new.previous_certificate
     which = "the certificate before it" if last else "an older certificate"
-    if old.base != new.base:
-        raise _refusal("its network stands on another base than before")
+    if (old.base, old.backbone) != (new.base, new.backbone):
+        raise _refusal("its network stands on another base or backbone than before")
+    if old.model.version == new.model.version:
+        _check_version(older, statement)
     if isinstance(old, AsTrained) or isinstance(new, AsTrained):
         return f"{which} states other facts: one of the two accounts for no record"
     before, after = old.forgotten, new.forgotten
@@ -46,6 +50,14 @@ def check_growth(
 
 def _refusal(reason: str) -> VerificationError:
     return VerificationError("previous", reason)
+
+
+def _check_version(older: Statement, statement: Statement) -> None:
+    """Check that two certificates of one version are of the same weights, released in one way."""
+    if older.subject != statement.subject:
+        raise _refusal("the older certificate is of other weights under the same number")
+    if {type(older.predicate), type(statement.predicate)} == {AsTrained, Release}:
+        raise _refusal("its version was released both as it was trained and otherwise")
 
 
 def _check_tree(old: Tree, new: Tree, growth: TreeGrowth | None) -> None:
@@ -102,12 +114,19 @@ def _check_training(old: Release, new: Release) -> None:
     A training that is the answer to a request leaves out a record that was there before. So where
     none was added that left before the training, the weights go on from the same one.
     """
-    before, after = (each.forgotten.before_training for each in (old, new))
-    if old.model.version == new.model.version and before != after:
-        raise _refusal("it was trained again without a new version")
-    kinds = [read_parameters(each.mechanism.name, each.mechanism.parameters) for each in (old, new)]
-    histories = [kind.history for kind in kinds if isinstance(kind, Tracked)]
-    if before != after or old.forgotten.records == before or len(histories) < len(kinds):
-        return
-    if not histories[1].begins_with(histories[0]):
+    before, after = (
+        read_parameters(each.mechanism.name, each.mechanism.parameters) for each in (old, new)
+    )
+    trained_again = old.forgotten.before_training != new.forgotten.before_training
+    if old.model.version == new.model.version:
+        if trained_again:
+            raise _refusal("it was trained again without a new version")
+        if before != after and not _covers_later(before, after):
+            raise _refusal("its version was made in another way before")
+    if not trained_again and not after.goes_on_from(before):
         raise _refusal("its history does not begin with the older certificate's")
+
+
+def _covers_later(before: Mechanism, after: Mechanism) -> bool:
+    """Return whether the release that one mechanism made may cover later requests as the other."""
+    return after.covers_later and (before.name == after.name or before.trains_anew)

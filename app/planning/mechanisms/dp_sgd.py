@@ -135,6 +135,10 @@ class DpSgd(Mechanism):
             group_size=self.group_size,
         )
 
+    def goes_on_from(self, older: Mechanism) -> bool:
+        """Return whether the training is the older one's: only its group may be another."""
+        return not isinstance(older, DpSgd) or replace(older, group_size=self.group_size) == self
+
     def contradiction(self, claim: Claim) -> str | None:
         """Return that the group does not hold all forgotten records, if it does not."""
         whole = self.group_size >= claim.forgotten

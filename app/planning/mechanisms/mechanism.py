@@ -168,6 +168,10 @@ class Mechanism(ABC):
     def refuse_slow(self) -> None:  # noqa: B027 - most are quick
         """Raise ``PlanError`` where accounting would take minutes."""
 
+    def goes_on_from(self, older: "Mechanism") -> bool:  # noqa: ARG002
+        """Return whether all that ``older`` says of the same training happened here as well."""
+        return True
+
     def contradiction(self, claim: Claim) -> str | None:  # noqa: ARG002
         """Return in which way a certificate's claim contradicts the parameters, or None."""
         return None

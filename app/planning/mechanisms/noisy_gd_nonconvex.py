@@ -12,7 +12,7 @@ from app.accounting.guarantees import Guarantee
 from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
-from app.planning.mechanisms.mechanism import AccountOf, Claim, Descending, Draws
+from app.planning.mechanisms.mechanism import AccountOf, Claim, Descending, Draws, Mechanism
 from app.planning.mechanisms.ranges import Dimension, NoiseStd, Positive, Whole
 from app.planning.policy_parameters import only, refuse_above_budget
 from app.planning.quote import Quote
@@ -24,6 +24,8 @@ _ASSERTED = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise
 _SHARES = (1.0, 0.98, 0.9, 0.75, 0.5)
 # What a training was done with, and what later runs must keep to.
 _CONSTANTS = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "dimension")
+# What each request may change.
+_OF_REQUESTS = ("request_size", "unlearning_steps", "earlier_steps")
 
 _Steps = Annotated[int, Field(ge=1, le=noisy_gd_nonconvex.MOST_STEPS)]
 
@@ -141,6 +143,13 @@ class NoisyGdNonconvex(Descending):
             return [unlearning]
         training = Draws(self.noise_std, self.dimension * self.training_steps)
         return [Draws(self.start_std, self.dimension), training, unlearning]
+
+    def goes_on_from(self, older: Mechanism) -> bool:
+        """Return whether the training is the older one's, and no step of a request is gone."""
+        if not isinstance(older, NoisyGdNonconvex):
+            return True
+        later = {name: getattr(self, name) for name in _OF_REQUESTS}
+        return replace(older, **later) == self and older.earlier_steps <= self.earlier_steps
 
     def contradiction(self, claim: Claim) -> str | None:
         """Return that more records left than requests may hold, or that steps of these lack."""

@@ -127,6 +127,10 @@ class Tracked(mechanism.Descending):
         ]
         return [draws for draws in drawn if draws.noise_std > 0]
 
+    def goes_on_from(self, older: mechanism.Mechanism) -> bool:
+        """Return whether the history begins with the older one's, if that is tracked."""
+        return not isinstance(older, Tracked) or self.history.begins_with(older.history)
+
     def contradiction(self, claim: mechanism.Claim) -> str | None:
         """Return why the history is not that of the certificate's version, or None."""
         releases = self.history.releases

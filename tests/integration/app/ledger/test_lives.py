@@ -4,6 +4,7 @@ import base64
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 from unittest.mock import Mock
 
@@ -23,6 +24,7 @@ from hypothesis.stateful import (
 from sqlalchemy import Engine, select
 
 from app.certificates.bundle import read_bundle
+from app.certificates.checks.growth import check_growth
 from app.certificates.receipts import Receipt, check_receipt
 from app.certificates.schema import read_statement
 from app.certificates.signing import payload_of, statement_of
@@ -526,6 +528,19 @@ class Lives(RuleBasedStateMachine):
             predicate = statement_of(certificate.envelope)["predicate"]
             assert predicate["previous_certificate"] == before.get(certificate.model_id)
             before[certificate.model_id] = certificate.sha256
+        for old, new in combinations(certificates, 2):
+            if old.model_id == new.model_id:
+                self._require_growth(old, new)
+
+    def _require_growth(self, old: CertificateRow, new: CertificateRow) -> None:
+        """Check that a certificate takes nothing back of an older one, as verifiers do."""
+        with self.workshop.transaction() as session:
+            bundle = bundles.bundle_of(
+                session, new, signer=self.workshop.services.signer, previous=old
+            )
+        payload, older = (payload_of(each.envelope) for each in (new, old))
+        statements = (read_statement(each)[0] for each in (payload, older))
+        check_growth(*statements, read_bundle(bundle_bytes(bundle)).growth, old_payload=older)
 
 
 @pytest.mark.parametrize("histories", [2, pytest.param(20, marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ import pytest
 
 from app.certificates.bundle import Growth
 from app.certificates.checks.growth import check_growth
-from app.certificates.schema import Predicate, read_statement
+from app.certificates.schema import Statement, read_statement
 from app.certificates.verification import check_statement
 from app.domain.errors import VerificationError
 from tests.support.statements import synthetic
@@ -29,12 +29,12 @@ def checked(statement: dict[str, Any], weights: bytes = CASE.weights) -> None:
     check_statement(json.dumps(statement).encode(), weights=weights)
 
 
-def predicate_of(statement: dict[str, Any]) -> Predicate:
-    return read_statement(json.dumps(statement).encode())[0].predicate
+def read(statement: dict[str, Any]) -> Statement:
+    return read_statement(json.dumps(statement).encode())[0]
 
 
 def beside(old: dict[str, Any], new: dict[str, Any]) -> str:
-    return check_growth(predicate_of(new), predicate_of(old), Growth(None, None), old_payload=b"")
+    return check_growth(read(new), read(old), Growth(None, None), old_payload=b"")
 
 
 def older(**members: Any) -> dict[str, Any]:

@@ -90,8 +90,8 @@ def test_weights_may_be_on_disk_or_in_memory(name: str, tmp_path: Path) -> None:
 
 
 def test_a_statement_is_checked_before_it_is_signed() -> None:
-    predicate, stated = check_statement(CASE.payload, weights=WEIGHTS)
-    assert predicate.model.version == stated["model"]["version"] == 2
+    statement, stated = check_statement(CASE.payload, weights=WEIGHTS)
+    assert statement.predicate.model.version == stated["model"]["version"] == 2
     with pytest.raises(VerificationError, match="digest"):
         check_statement(CASE.payload, weights=WEIGHTS + b"x")
 

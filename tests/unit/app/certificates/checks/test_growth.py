@@ -8,16 +8,25 @@ import pytest
 
 from app.certificates.bundle import Growth, TreeGrowth
 from app.certificates.checks.growth import check_growth
-from app.certificates.schema import Predicate, Release, Tree, read_statement
+from app.certificates.schema import (
+    Digest,
+    Exclusion,
+    Release,
+    Statement,
+    Subject,
+    Tree,
+    read_statement,
+)
 from app.domain.errors import VerificationError
 from app.domain.trees import merkle
-from tests.support import trees
-from tests.support.statements import as_trained, exclusion, synthetic, weights_of
+from tests.support import parameters, trees
+from tests.support.statements import as_trained, exclusion, synthetic
 
 COVERED = [bytes([number]) * 32 for number in range(9)]
 EXCLUDED = [bytes([100 + number]) * 32 for number in range(5)]
-BASE = read_statement(json.dumps(synthetic()["retraining"].statement).encode())[0].predicate
+BASE = read_statement(json.dumps(synthetic()["retraining"].statement).encode())[0]
 OLD = b"the older statement"
+WEIGHTS = synthetic()["gradient_clipping"].weights
 
 
 def tree(leaves: list[bytes]) -> Tree:
@@ -31,20 +40,26 @@ def release(
     version: int = 3,
     name: str = "model",
     **counts: int,
-) -> Predicate:
+) -> Statement:
     """Return a certificate of these commitments, one request and one record each."""
-    assert isinstance(BASE, Release)
+    predicate = BASE.predicate
+    assert isinstance(predicate, Release)
     stated = {
         "since_version": 1,
         "requests": len(covered),
         "records": len(covered),
         "excluded_records": len(excluded),
     } | counts
-    forgotten = BASE.forgotten.model_copy(
+    forgotten = predicate.forgotten.model_copy(
         update=stated | {"covered": tree(covered), "excluded": tree(excluded)}
     )
-    model = BASE.model.model_copy(update={"version": version, "name": name})
-    return BASE.model_copy(update={"forgotten": forgotten, "model": model})
+    model = predicate.model.model_copy(update={"version": version, "name": name})
+    return with_predicate(BASE, forgotten=forgotten, model=model)
+
+
+def with_predicate(statement: Statement, **changes: Any) -> Statement:
+    predicate = statement.predicate.model_copy(update=changes)
+    return statement.model_copy(update={"predicate": predicate})
 
 
 def grown(old: list[bytes], new: list[bytes]) -> TreeGrowth:
@@ -53,8 +68,8 @@ def grown(old: list[bytes], new: list[bytes]) -> TreeGrowth:
 
 
 def check(
-    new: Predicate | None = None,
-    old: Predicate | None = None,
+    new: Statement | None = None,
+    old: Statement | None = None,
     *,
     covered: tuple[list[bytes], list[bytes]] = (COVERED[:4], COVERED),
     excluded: tuple[list[bytes], list[bytes]] = (EXCLUDED[:2], EXCLUDED),
@@ -134,27 +149,39 @@ def test_another_model_and_a_later_version_are_refused() -> None:
 
 
 def test_of_other_kinds_only_the_trees_that_both_state_are_compared() -> None:
-    def read(statement: Any) -> Predicate:
-        return read_statement(json.dumps(statement).encode())[0].predicate
-
     some = read(exclusion())
-    stated = some.forgotten.model_copy(update={"excluded": tree(EXCLUDED[:2])})
-    some = some.model_copy(update={"forgotten": stated})
+    assert isinstance(some.predicate, Exclusion)
+    stated = some.predicate.forgotten.model_copy(update={"excluded": tree(EXCLUDED[:2])})
+    some = with_predicate(some, forgotten=stated, backbone=None)
     assert "accounts for all" in check(old=some)
     with pytest.raises(VerificationError, match="does not begin"):
         check(old=some, excluded=(EXCLUDED[:2], EXCLUDED[::-1]))
-    first = read(as_trained(weights_of({"a": (2,)}, "float32")))
+    first = with_predicate(read(as_trained(WEIGHTS)), backbone=None)
     assert "accounts for no record" in check(old=first)
 
 
-def tracked(events: list[dict[str, Any]], *, version: int, before_training: int = 0) -> Predicate:
+def read(statement: Any) -> Statement:
+    return read_statement(json.dumps(statement).encode())[0]
+
+
+def made_by(
+    mechanism: str, *, version: int = 1, before_training: int = 0, covered: int = 2, **changes: Any
+) -> Statement:
+    """Return a certificate of some records with other parameters of a mechanism."""
+    statement = deepcopy(synthetic()[mechanism].statement)
+    statement["predicate"]["mechanism"]["parameters"] |= changes
+    forgotten = release(COVERED[:covered], EXCLUDED, before_training=before_training).predicate
+    assert isinstance(forgotten, Release)
+    made = read(statement)
+    model = made.predicate.model.model_copy(update={"version": version})
+    return with_predicate(made, forgotten=forgotten.forgotten, model=model)
+
+
+def tracked(events: list[dict[str, Any]], *, version: int, **counts: int) -> Statement:
     """Return a certificate of two records whose history these events are."""
-    statement = deepcopy(synthetic()["tracked_release"].statement)
-    statement["predicate"]["mechanism"]["parameters"]["history"]["events"] = events
-    predicate = read_statement(json.dumps(statement).encode())[0].predicate
-    forgotten = release(COVERED[:2], EXCLUDED, before_training=before_training).forgotten
-    model = predicate.model.model_copy(update={"version": version})
-    return predicate.model_copy(update={"forgotten": forgotten, "model": model})
+    recipe = parameters.RELEASED["history"]["recipe"]
+    history = {"recipe": recipe, "events": events}
+    return made_by("tracked_release", version=version, history=history, **counts)
 
 
 TRAINED = [{"steps": 40, "noise_std": 0.0}, {"release": 0.05}]
@@ -194,3 +221,82 @@ def test_only_a_new_version_was_trained_again() -> None:
     assert "accounts for all" in check_growth(new, old, None, old_payload=OLD)
     with pytest.raises(VerificationError, match="without a new version"):
         check_growth(tracked(anew, version=2, before_training=1), old, None, old_payload=OLD)
+
+
+def test_the_first_release_s_training_is_that_of_what_comes_after() -> None:
+    first = tracked(TRAINED, version=1, covered=0)
+    proof = Growth(grown([], COVERED[:2]), None)
+    for events, holds in (
+        ([*TRAINED, *asked((1, 2)), *RUN], True),
+        ([*WEAKER, *asked((1, 2)), *RUN], False),
+    ):
+        new = tracked(events, version=2)
+        if holds:
+            assert "accounts for all" in check_growth(new, first, proof, old_payload=OLD)
+            continue
+        with pytest.raises(VerificationError, match="does not begin with the older"):
+            check_growth(new, first, proof, old_payload=OLD)
+
+
+NONCONVEX = "noisy_gd_nonconvex"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "changes", "holds"),
+    [
+        ("dp_sgd", {}, True),
+        ("dp_sgd", {"group_size": 9}, True),
+        ("dp_sgd", {"noise_multiplier": 12.4}, False),
+        ("dp_sgd", {"sampling_rate": 0.1}, False),
+        ("dp_sgd", {"steps": 4}, False),
+        ("dp_sgd", {"records": 230}, False),
+        (NONCONVEX, {"unlearning_steps": 10**6, "request_size": 9, "earlier_steps": 10**8}, True),
+        (NONCONVEX, {"noise_std": 1.0}, False),
+        (NONCONVEX, {"training_steps": 3 * 10**7}, False),
+        (NONCONVEX, {"earlier_steps": 10**7 - 1}, False),
+    ],
+)
+def test_a_training_is_told_as_it_was_before(
+    mechanism: str, changes: dict[str, Any], holds: bool
+) -> None:
+    old, new = made_by(mechanism), made_by(mechanism, version=2, **changes)
+    if holds:
+        assert "accounts for all" in check_growth(new, old, None, old_payload=OLD)
+        return
+    with pytest.raises(VerificationError, match="does not begin with the older"):
+        check_growth(new, old, None, old_payload=OLD)
+
+
+def test_a_version_has_one_file() -> None:
+    old, later = (made_by("gradient_clipping", version=version) for version in (1, 2))
+    other = [Subject(name="model.safetensors", digest=Digest(sha256="ab" * 32))]
+    with pytest.raises(VerificationError, match="other weights under the same number"):
+        check_growth(old.model_copy(update={"subject": other}), old, None, old_payload=OLD)
+    new = later.model_copy(update={"subject": other})
+    assert "accounts for all" in check_growth(new, old, None, old_payload=OLD)
+
+
+def test_a_model_has_one_backbone() -> None:
+    old = made_by("gradient_clipping_public")
+    for new in (with_predicate(old, backbone=None), made_by("gradient_clipping", version=2)):
+        with pytest.raises(VerificationError, match="another base or backbone"):
+            check_growth(new, old, None, old_payload=OLD)
+
+
+def test_a_version_was_made_in_one_way() -> None:
+    clipped = made_by("gradient_clipping", version=2)
+    first = with_predicate(read(as_trained(WEIGHTS, version=2)), backbone=None)
+    for new, old in ((clipped, first), (first, clipped)):
+        with pytest.raises(VerificationError, match="both as it was trained and otherwise"):
+            check_growth(new, old, None, old_payload=OLD)
+    for new, old in (
+        (made_by("gradient_clipping", version=2, noise_std=0.7), clipped),
+        (made_by("model_clipping", version=2), clipped),
+        (made_by("dp_sgd", version=2), clipped),
+    ):
+        with pytest.raises(VerificationError, match="in another way before"):
+            check_growth(new, old, None, old_payload=OLD)
+    trained = made_by("retraining", version=2, before_training=2)  # with noise, which covers later
+    covering = made_by("dp_sgd", version=2, before_training=2)
+    for new, old in ((clipped, clipped), (covering, trained), (covering, covering)):
+        assert "accounts for all" in check_growth(new, old, None, old_payload=OLD)
