@@ -39,14 +39,16 @@ from app.registry.tables import ModelRow
 
 
 def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:
-    """Return a forget request, or raise ``NotFoundError``; with ``lock``, locked and read again."""
-    return known(
-        session.get(
-            ForgetRequestRow, request_id, with_for_update=lock or None, populate_existing=lock
-        ),
-        "forget request",
-        request_id,
+    """Return a forget request, or raise ``NotFoundError``; with ``lock``, locked and read again.
+
+    Others may insert rows that refer to a locked request: certificates of several models account
+    for it at the same time, and would wait for each other.
+    """
+    locked = {"key_share": True} if lock else None
+    found = session.get(
+        ForgetRequestRow, request_id, with_for_update=locked, populate_existing=lock
     )
+    return known(found, "forget request", request_id)
 
 
 def earlier_requests(
@@ -139,11 +141,11 @@ def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int
 
 
 def lock_requests(session: Session, request_ids: Collection[str]) -> Sequence[ForgetRequestRow]:
-    """Lock requests and read them again, in the order in which several are always locked."""
+    """Lock requests as ``request`` does, in the order in which several are always locked."""
     if not request_ids:
         return []
     query = select(ForgetRequestRow).where(is_one_of(ForgetRequestRow.id, request_ids))
-    locked = query.order_by(ForgetRequestRow.id.collate("C")).with_for_update()
+    locked = query.order_by(ForgetRequestRow.id.collate("C")).with_for_update(key_share=True)
     return session.scalars(locked.execution_options(populate_existing=True)).all()
 
 
@@ -182,7 +184,7 @@ def certified_request(session: Session, request_id: str, *, wait: bool) -> Forge
     query = select(ForgetRequestRow).where(
         ForgetRequestRow.id == request_id, ForgetRequestRow.state == RequestState.CERTIFIED
     )
-    return session.scalar(query.with_for_update(skip_locked=not wait))
+    return session.scalar(query.with_for_update(key_share=True, skip_locked=not wait))
 
 
 def records_of(session: Session, request_id: str) -> Sequence[RecordRow]:

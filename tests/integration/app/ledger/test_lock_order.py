@@ -3,10 +3,11 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from app.ledger import accepting, runs, scheduling
+from app.ledger import accepting, publication, runs, scheduling
 from app.ledger.certificates import at_once
 from tests.support.patience import PATIENCE_S
 from tests.support.workshop import Workshop
@@ -85,3 +86,31 @@ def test_what_a_request_meets_of_several_models_beside_a_run_that_fails(
         assert states[workshop.model(name).id] == "certified"
         assert states[slow] == "failed"
         assert workshop.request(request).state == "failed"
+
+
+def test_runs_of_two_models_that_answer_the_same_requests(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both account for the requests before either of them ends what it owes."""
+    names = ("one", "another")
+    for name in names:
+        workshop.define(name)
+        workshop.work(name)
+    both = set(workshop.split("one")[0]) & set(workshop.split("another")[0])
+    requests = [workshop.forget(record) for record in sorted(both)[:3]]
+    workshop.dispatch()
+    held = [workshop.lease(name) for name in names]
+    for run in held:
+        workshop.begin(run)
+    results = [workshop.result(run) for run in held]
+
+    accounted, meet = threading.Barrier(2), publication.meet
+
+    def meet_after_the_other(*what: Any) -> None:
+        accounted.wait(PATIENCE_S)
+        meet(*what)
+
+    monkeypatch.setattr(publication, "meet", meet_after_the_other)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(workshop.publish, held, results))
+    assert {workshop.request(request).state for request in requests} == {"certified"}
