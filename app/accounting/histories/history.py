@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 from app.accounting.chains.minorant import geometric_sum, power
@@ -195,6 +196,16 @@ class History:
         """Whether the last release is the lineage's head: at most one request came after it."""
         end = self.events[-2:-1] if self.asked_since else self.events[-1:]
         return bool(end) and isinstance(end[0], Release)
+
+    @property
+    def asked_between_runs(self) -> bool:
+        """Whether it begins with a training, and each request came after a run, before the next."""
+        trained = all(isinstance(first, Steps) for first in self.events[:1])
+        return trained and all(
+            isinstance(before, Release) and len(event.records) > 0
+            for before, event in pairwise(self.events)
+            if isinstance(event, Forget)
+        )
 
     @property
     def starts_noisy(self) -> bool:

@@ -133,18 +133,17 @@ class Tracked(mechanism.Descending):
 
     def contradiction(self, claim: mechanism.Claim) -> str | None:
         """Return why the history is not that of the certificate's version, or None."""
-        releases = self.history.releases
-        if not self.history.is_released:
-            return "its history has no final release"
-        if releases > claim.releases:
-            return "a history of more releases than versions"
-        if releases == claim.releases and claim.trained_again:
-            return "a new training in an old history"
-        if releases < claim.releases and not claim.trained_again:
-            return "a history of fewer releases than versions"
-        if self.history.forgotten() != claim.forgotten:
-            return "its history forgets other records"
-        return None
+        history, releases = self.history, self.history.releases
+        anew = claim.trained_again
+        found = {
+            "its history has no final release": not history.is_released,
+            "a history of more releases than versions": releases > claim.releases,
+            "a new training in an old history": releases == claim.releases and anew,
+            "a history of fewer releases than versions": releases < claim.releases and not anew,
+            "its history forgets other records": history.forgotten() != claim.forgotten,
+            "a request before the training, or within a run": not history.asked_between_runs,
+        }
+        return next((reason for reason, is_so in found.items() if is_so), None)
 
     @classmethod
     def own_learning_rate(cls, *, weight_decay: float, smoothness: float) -> float | None:  # noqa: ARG003

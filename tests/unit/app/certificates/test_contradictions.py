@@ -127,6 +127,9 @@ def test_a_member_with_another_tensor_than_the_others(change: Callable[..., obje
     assert "its members are not of one kind" in refused(statement, weights)
 
 
+HISTORY = "mechanism.parameters.history"
+
+
 class TestHistories:
     def test_replacement_over_a_history_with_records_zeroed_out(self) -> None:
         change = put("history.recipe.neighbours", "replacement")
@@ -207,6 +210,29 @@ class TestHistories:
             events += [{"forget": [*others, [batch, count - 1]]}, {"forget": [[batch, 1]]}]
 
         assert "no final release" in consistent_lie(name, split)
+
+    @pytest.mark.parametrize(
+        "events",
+        [[2, 0, 1, 3, 4], [0, 2, 1, 3, 4], [1, 2, 0, 3, 4]],
+        ids=["before the training", "within the training", "after a release of nothing"],
+    )
+    def test_a_request_that_no_run_could_have_answered_so(self, events: list[int]) -> None:
+        """Where records left early, nothing has to hide what was made of them."""
+
+        def change(parameters: dict[str, Any]) -> None:
+            told = parameters["history"]["events"]
+            parameters["history"]["events"] = [told[place] for place in events]
+
+        assert "a request before the training" in consistent_lie("projected_noisy_sgd", change)
+
+    def test_a_history_of_nothing(self) -> None:
+        assert "no final release" in lie("tracked_release", put(f"{HISTORY}.events", []))
+
+    def test_a_request_of_nothing(self) -> None:
+        def change(parameters: dict[str, Any]) -> None:
+            parameters["history"]["events"].append({"forget": []})
+
+        assert "a request before the training" in consistent_lie("tracked_release", change)
 
     def test_two_histories_have_no_room(self) -> None:
         history = synthetic()["tracked_release"].statement["predicate"]["mechanism"]["parameters"]
