@@ -140,7 +140,9 @@ class DpSgd(Mechanism):
         return not isinstance(older, DpSgd) or replace(older, group_size=self.group_size) == self
 
     def contradiction(self, claim: Claim) -> str | None:
-        """Return that the group does not hold all forgotten records, if it does not."""
+        """Return that the group, or the training, does not hold all forgotten records, or None."""
+        if self.records is not None and self.records < claim.forgotten:
+            return "more records left its training than were in it"
         whole = self.group_size >= claim.forgotten
         return None if whole else "its group is not all forgotten records"
 

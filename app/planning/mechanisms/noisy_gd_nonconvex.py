@@ -152,8 +152,10 @@ class NoisyGdNonconvex(Descending):
         return replace(older, **later) == self and older.earlier_steps <= self.earlier_steps
 
     def contradiction(self, claim: Claim) -> str | None:
-        """Return that more records left than requests may hold, or that steps of these lack."""
+        """Return that more records left than there were or requests hold, or that steps lack."""
         requests = claim.releases - 1
+        if claim.forgotten > self.records:
+            return "more records left its training than were in it"
         if claim.forgotten > requests * self.request_size:
             return "its requests are larger than stated"
         if self.earlier_steps < requests * self.unlearning_steps:

@@ -291,6 +291,13 @@ class TestForgotten:
         change = put("group_size", 1)
         assert "its group is not all" in consistent_lie("dp_sgd", change)
 
+    @pytest.mark.parametrize("name", ["dp_sgd", "noisy_gd_nonconvex"])
+    def test_more_records_left_than_were_in_the_training(self, name: str) -> None:
+        most = parameters.FORGOTTEN
+        assert "more records left" in consistent_lie(name, put("records", most - 1))
+        with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+            consistent_lie(name, put("records", most))
+
     def test_a_request_larger_than_its_size_after_versions_of_another_training(self) -> None:
         def change(predicate: dict[str, Any]) -> None:
             forgotten, most = predicate["forgotten"], predicate["mechanism"]["parameters"]
