@@ -3,7 +3,7 @@
  1. The records leave their shards, and the features made of these; one transaction a request.
  2. Every object of the dataset that was given up is shredded: what held the records before,
     versions that were replaced, and the leftovers of attempts that were killed or refused.
- 3. The request is completed, unless a writer from before it was made is still at work.
+ 3. The request is completed, unless a writer from before that erasure is still at work.
 
 Requests wait only for objects of their own dataset. Where one cannot be erased or shredded, others
 continue.

@@ -112,6 +112,13 @@ def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[F
     return session.scalars(query.order_by(DatasetRow.name.collate("C"))).all()
 
 
+def erased_at(session: Session, request_id: str) -> datetime | None:
+    """Return when the last of the records that a request names was erased, None if none was."""
+    named = ForgottenRecordRow
+    erased = select(func.max(RecordRow.erased_at)).join(named, named.record_seq == RecordRow.seq)
+    return session.scalar(erased.where(named.request_id == request_id))
+
+
 def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int) -> int:
     """Restore, at ``epoch``, the records that only this cancelled request names; return how many.
 

@@ -62,13 +62,16 @@ class ForgetRequests:
     def complete(self, session: Session, request_id: str) -> bool:
         """Complete a certified request; its dataset was swept after its records were erased.
 
-        False if it is not certified, or if it has to wait: a writer that began before the request
-        may still hold its records, though no transaction could publish them any more.
+        False if it is not certified, or if it has to wait: a writer that began before they were
+        erased may still hold its records, though no transaction could publish them any more.
         """
         request = repository.certified_request(session, request_id, wait=True)
-        if request is None or is_being_written(
-            session, request.dataset_id, since=request.received_at
-        ):
+        if request is None:
+            return False
+        # It may have waited for its lane, or come by a clock that is behind the database's.
+        erased_at = repository.erased_at(session, request_id)
+        since = max(moment for moment in (request.received_at, erased_at) if moment is not None)
+        if is_being_written(session, request.dataset_id, since=since):
             return False
         request.completed_at = self.clock()
         completed_at = request.completed_at.astimezone(UTC).isoformat()
