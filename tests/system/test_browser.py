@@ -172,7 +172,9 @@ def test_a_failed_run_is_tried_again_by_keyboard(
     expect(page.locator("h1 .pill")).to_have_text("queued")
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1120), pytest.param("dark", 360, marks=pytest.mark.nightly)]
+)
 def test_the_pages_are_accessible_and_fit(
     browser: Browser,
     address: str,

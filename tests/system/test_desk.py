@@ -214,7 +214,9 @@ _ILLEGIBLE = """
 """The texts of charts that are too small, outside of the page, or over another."""
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [pytest.param("light", 1120, marks=pytest.mark.nightly), ("dark", 360)]
+)
 def test_the_desks_pages_are_accessible_and_fit(
     browser: Browser,
     address: str,

@@ -118,6 +118,7 @@ def test_mechanisms_forget_two_batches_and_each_certificate_covers_the_union(
     forget_twice(CASES, digits, services, work, tmp_path)
 
 
+@pytest.mark.nightly
 def test_thousands_of_noisy_steps_forget_two_batches(
     digits: TestClient, services: Services, work: Callable[[], None], tmp_path: Path
 ) -> None:

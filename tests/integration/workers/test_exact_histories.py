@@ -214,7 +214,7 @@ EVENTS = st.lists(
 _counter = itertools.count()
 
 
-@pytest.mark.parametrize("histories", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("histories", [1, pytest.param(4, marks=pytest.mark.nightly)])
 def test_after_any_history_a_release_is_that_of_the_retained_records_alone(
     workshop, few, histories
 ):

@@ -150,8 +150,8 @@ def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id,
     assert {Path(target).name for target in phase.written} == {".s.PGSQL.5432"}
 
 
-@pytest.mark.slow  # a run under strace
-@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # a run under strace
+@pytest.mark.parametrize("devices", [2, 3])
 def test_no_process_of_a_divided_run_writes_a_file_while_it_is_sealed(
     services, run_id, tmp_path, devices
 ):

@@ -77,6 +77,7 @@ def test_tables_and_picture(rows, tmp_path):
     assert draw(document, tmp_path / "plot.png").stat().st_size > 0
 
 
+@pytest.mark.nightly
 def test_the_service_answers_with_certificates_that_hold():
     heads = service.definitions(FEATURES, weight_decay=1e-3, tolerance=1e-4, regularisation=0.01)
     rows = service.measure(FEATURES, heads, records=300, batches=(1, 5))

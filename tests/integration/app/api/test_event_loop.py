@@ -95,7 +95,7 @@ def _calls(client: httpx.Client) -> Iterator[tuple[str, Callable[[], Any]]]:
                 yield f"{name}, body {number} of {len(content)} bytes", call
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_operation_holds_the_loop_with_its_largest_body(
     loop: LoopTimes, client: httpx.Client
 ) -> None:

@@ -155,7 +155,7 @@ def test_a_version_that_is_published_during_an_answer_is_in_all_of_it_or_in_none
     assert (model["certified"], model["latest_run"]["state"]) == (None, "queued")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pollers_never_see_published_without_a_version(api: TestClient, workshop: Workshop) -> None:
     stop = threading.Event()
     contradictions: list[dict[str, Any]] = []

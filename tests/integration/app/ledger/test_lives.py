@@ -543,7 +543,7 @@ class Lives(RuleBasedStateMachine):
         check_growth(*statements, read_bundle(bundle_bytes(bundle)).growth, old_payload=older)
 
 
-@pytest.mark.parametrize("histories", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("histories", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_no_event_changes_which_records_a_lineage_was_trained_on(
     services: Services, app_database: Engine, histories: int
 ) -> None:

@@ -63,7 +63,7 @@ def test_a_version_is_there_and_the_one_before_is_gone_for_good(server: S3Server
     assert _seen(server) == {}
 
 
-@pytest.mark.slow  # hundreds of calls; ``test_folder`` does the same in a folder
+@pytest.mark.nightly  # hundreds of calls; ``test_folder`` does the same in a folder
 def test_interrupted_anywhere_it_ends_the_same(server: S3Server) -> None:
     def fresh() -> tuple[Target, Callable[[], Seen]]:
         prefix = f"{uuid4().hex}/"

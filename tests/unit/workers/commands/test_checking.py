@@ -169,7 +169,7 @@ def test_a_wrong_command_line_is_one_line(arguments, words):
     assert answer.stderr.count("\n") == 1
 
 
-@pytest.mark.slow  # it starts programs that import PyTorch
+@pytest.mark.nightly  # it starts programs that import PyTorch
 def test_a_definition_of_columns_is_tried_with_its_task_and_the_operators_own_rows(
     tmp_path, monkeypatch
 ):
