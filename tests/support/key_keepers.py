@@ -14,7 +14,11 @@ from tests.support.s3 import ACCESS
 from tests.support.vault import ROLE, TransitKey, VaultServer
 
 # To what is above them, both services are alike.
-EVERY = ("directory", pytest.param("kms", marks=pytest.mark.slow), "vault")
+EVERY = (
+    "directory",
+    pytest.param("vault", marks=pytest.mark.slow),
+    pytest.param("kms", marks=pytest.mark.nightly),
+)
 
 
 class Keeper(Protocol):

@@ -115,11 +115,11 @@ def test_a_record_that_is_forgotten_as_a_run_begins_does_not_decide_how_it_reads
     ("architecture", "mechanism"),
     [
         ("logistic", "gradient_clipping"),
-        pytest.param("logistic", "model_clipping", marks=pytest.mark.slow),
-        pytest.param("logistic", "output_perturbation", marks=pytest.mark.slow),
-        pytest.param("logistic", "retraining", marks=pytest.mark.slow),
-        pytest.param("linear_head", "tracked_release", marks=pytest.mark.slow),
-        pytest.param("linear_head", "exact_training", marks=pytest.mark.slow),
+        pytest.param("logistic", "model_clipping", marks=pytest.mark.nightly),
+        pytest.param("logistic", "output_perturbation", marks=pytest.mark.nightly),
+        pytest.param("logistic", "retraining", marks=pytest.mark.nightly),
+        pytest.param("linear_head", "tracked_release", marks=pytest.mark.nightly),
+        pytest.param("linear_head", "exact_training", marks=pytest.mark.nightly),
         ("ridge_head", "sufficient_statistics"),
     ],
 )
