@@ -33,7 +33,10 @@ from tests.support.trust import trust
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
-pytestmark = pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSING)
+pytestmark = [
+    pytest.mark.slow,  # they start a browser
+    pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSING),
+]
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "v1"
 CASES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.certificate.json"))
@@ -189,7 +192,6 @@ TAMPERED: dict[str, tuple[str, Callable[[Document], None]]] = {
 }
 
 
-@pytest.mark.slow
 def test_another_certificates_place_in_the_log_fails(page: Page) -> None:
     bundle, weights = _golden("gradient_clipping")
     other, _ = _golden("model_clipping")
@@ -202,7 +204,6 @@ def test_another_certificates_place_in_the_log_fails(page: Page) -> None:
     assert "the entry is about something else" in verdict
 
 
-@pytest.mark.slow
 def test_tampered_bundles_fail_at_the_step_that_the_command_names(page: Page, tmp_path) -> None:
     bundle, weights = _golden("gradient_clipping")
     file = tmp_path / "weights"
@@ -224,7 +225,6 @@ def test_tampered_bundles_fail_at_the_step_that_the_command_names(page: Page, tm
         assert "hold." not in verdict
 
 
-@pytest.mark.slow
 def test_what_is_no_bundle_fails(page: Page) -> None:
     for bundle in (b"", b"{}", b"[]", b"null", b"\xff", b'{"log":' * 5000):
         steps, _ = _check(page, bundle=bundle, weights=WEIGHTS, keys=KEYS)
@@ -247,7 +247,6 @@ NO_KEYS = [
 ]
 
 
-@pytest.mark.slow
 def test_what_is_no_key_fails(page: Page) -> None:
     bundle, weights = _golden(CASES[0])
     for keys in NO_KEYS:
@@ -256,7 +255,6 @@ def test_what_is_no_key_fails(page: Page) -> None:
         assert (keys, steps) == (keys, {"keys": "failed"})
 
 
-@pytest.mark.slow
 def test_a_checkpoint_by_a_key_that_has_ended_fails(page: Page) -> None:
     bundle, weights = _golden(CASES[0])
     for bound in ("valid_until", "compromised_since"):
@@ -270,7 +268,6 @@ def test_a_checkpoint_by_a_key_that_has_ended_fails(page: Page) -> None:
         assert "a retired key: download the bundle again" in verdict
 
 
-@pytest.mark.slow
 def test_a_retired_key_counts_for_what_was_recorded_in_its_time(page: Page) -> None:
     """As the command decides, for a bundle whose checkpoint is by the key in use."""
     now = datetime.now(UTC)
@@ -303,7 +300,6 @@ def test_a_retired_key_counts_for_what_was_recorded_in_its_time(page: Page) -> N
         assert steps["log"] == ("ok" if holds else "failed")
 
 
-@pytest.mark.slow
 def test_a_field_that_is_named_twice_is_refused(page: Page) -> None:
     bundle, weights = _golden(CASES[0])
     for honest, twice in (
@@ -317,7 +313,6 @@ def test_a_field_that_is_named_twice_is_refused(page: Page) -> None:
         assert steps == {"keys": "ok", "bundle": "failed"}
 
 
-@pytest.mark.slow
 def test_other_weights_fail(page: Page) -> None:
     bundle, weights = _golden("gradient_clipping")
     for wrong in (b"", weights[:-1], weights + b"\0", bytes([weights[0] ^ 1]) + weights[1:]):
@@ -327,7 +322,6 @@ def test_other_weights_fail(page: Page) -> None:
         assert "these are not the weights that were certified" in verdict
 
 
-@pytest.mark.slow
 def test_a_version_is_verified_with_the_services_own_keys(
     page: Page, workshop: Workshop, services: Services
 ) -> None:
@@ -345,7 +339,6 @@ def test_a_version_is_verified_with_the_services_own_keys(
     assert _check(page, weights=WEIGHTS, keys=stranger)[0]["signature"] == "failed"
 
 
-@pytest.mark.slow
 def test_no_file_leaves_the_browser(page: Page) -> None:
     bundle, weights = _golden(CASES[0])
     sent: list[str] = []
@@ -357,7 +350,6 @@ def test_no_file_leaves_the_browser(page: Page) -> None:
     assert [one for one in sent if not one.endswith("/static/icon.svg")] == []
 
 
-@pytest.mark.slow
 def test_the_streamed_digest_is_sha256(page: Page) -> None:
     lengths = [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000, 4 * 1024**2 - 1, 4 * 1024**2 + 65]
     contents = [os.urandom(length) for length in lengths]
@@ -374,7 +366,6 @@ def test_the_streamed_digest_is_sha256(page: Page) -> None:
         assert digest == hashlib.sha256(content).hexdigest(), len(content)
 
 
-@pytest.mark.slow
 def test_pieces_of_any_size_give_the_same_digest(page: Page) -> None:
     content = bytes(range(256)) * 2
     digests = page.evaluate(
@@ -395,7 +386,6 @@ def test_pieces_of_any_size_give_the_same_digest(page: Page) -> None:
     assert set(digests) == {hashlib.sha256(content).hexdigest()}
 
 
-@pytest.mark.slow
 def test_inclusion_proofs_of_every_small_tree_hold_and_no_other(page: Page) -> None:
     cases = []
     for size in range(1, 18):
