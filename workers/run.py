@@ -28,7 +28,6 @@ from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
-from sqlalchemy.orm import Session
 from torch import nn
 
 from app.certificates.parameters import draws_of, grid_of
@@ -178,11 +177,13 @@ def _carry_out(run: _Run) -> None:
 
 
 def _stored(services: Services, lease: Lease, content: Content, kind: str) -> StoredBlob:
-    run = lease.run_id, lease.fencing_token
-
-    def reserve(session: Session) -> str:
-        return runs.reserve_blob(session, services.blobs, *run, kind=kind)
-
+    reserve = partial(
+        runs.reserve_blob,
+        blobs=services.blobs,
+        run_id=lease.run_id,
+        fencing_token=lease.fencing_token,
+        kind=kind,
+    )
     return stored(services, lease.check, reserve, content)
 
 

@@ -91,7 +91,7 @@ def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Re
             if owed.certificate is not None
         ]
         models = {owed.model for owed in line.obligations}
-        withdrawing = any(each[0] in models for each in publishing.not_withdrawn(session))
+        withdrawing = any(model in models for model, *_ in publishing.not_withdrawn(session))
     return render(
         "answer.html", visitor, line=line, certificates=certificates, withdrawing=withdrawing
     )
