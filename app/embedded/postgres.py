@@ -17,7 +17,7 @@ from psycopg.errors import DuplicateDatabase, DuplicateObject, UniqueViolation
 from app.domain.errors import ConfigurationError
 from app.embedded.account import ensure_account
 from app.embedded.home import Home, give
-from app.embedded.processes import POLL_S, Argv, argv_of, kill_all, send, wait_until
+from app.embedded.processes import POLL_S, Argv, argv_of, kill_all, matching, send, wait_until
 from app.embedded.programs import run_program, wheel_folder
 
 DATABASE = "expunge"
@@ -106,7 +106,12 @@ class Postgres:
             if waited > START_TIMEOUT_S:
                 raise ConfigurationError(f"PostgreSQL does not start; see {self._log}")
             if self.pid() is None:
-                self._launch()
+                try:
+                    self._launch()
+                except ConfigurationError:
+                    # What a killed caller began may have been faster, or in the way until now.
+                    if not matching(self._is_ours):
+                        raise
             elif waited > LOST_SOCKET_AFTER_S and not self._socket.exists():
                 # The temporary directory was cleaned; only a restart creates a new socket.
                 self.stop()

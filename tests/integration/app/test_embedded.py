@@ -28,6 +28,7 @@ from app.domain.errors import ConfigurationError
 from app.embedded import EmbeddedServers
 from app.embedded import home as home_module
 from app.embedded.account import ensure_account
+from app.embedded.postgres import Postgres
 from app.embedded.processes import matching, send
 from app.embedded.programs import wheel_folder
 from tests.support.confined import may_confine
@@ -245,6 +246,19 @@ def test_a_start_killed_half_way_is_taken_up(servers, data_dir, after_s):
     remember(servers, "kept")
     assert remembered(servers) == "kept"
     assert not [path for path in data_dir.iterdir() if "new" in path.name]
+
+
+@pytest.mark.slow
+def test_a_start_overtaken_by_what_a_killed_caller_began_takes_it_up(servers, monkeypatch):
+    def overtaken(postgres):
+        monkeypatch.undo()
+        postgres._disown_lock_files()
+        Postgres(postgres._home)._launch()
+
+    monkeypatch.setattr(Postgres, "_disown_lock_files", overtaken)
+    servers.start_postgres()
+    assert servers.postgres.running()
+    assert "already exists" in (servers._home.log / "postgres.log").read_text()
 
 
 def test_a_killed_postgres_recovers_despite_a_busy_orphan(servers):
