@@ -12,10 +12,10 @@ from hypothesis.strategies import SearchStrategy
 def invented(
     few: int, many: int, **strategies: SearchStrategy[Any]
 ) -> Callable[[Callable[..., None]], Callable[[int], None]]:
-    """Make a test of a property whose examples take long: ``many`` are for ``make test-slow``."""
+    """Make a test of a property whose examples take long: ``many`` are tried every night."""
 
     def decorate(holds: Callable[..., None]) -> Callable[[int], None]:
-        @pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
+        @pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.nightly)])
         def test(examples: int) -> None:
             @given(**strategies)
             @settings(max_examples=examples)

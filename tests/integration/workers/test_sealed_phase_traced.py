@@ -176,7 +176,7 @@ def traced_run(services, tmp_path, run_id, environment):
     return phase
 
 
-@pytest.mark.slow  # a run under strace
+@pytest.mark.nightly  # a run under strace
 def test_a_streamed_run_reads_records_in_its_sealed_phase_and_writes_no_file(
     services, streamed_run, tmp_path
 ):

@@ -110,8 +110,13 @@ def test_no_operation_holds_the_loop_with_its_largest_body(
     assert {name: held_s for name, held_s in held.items() if held_s > MOST_S} == {}
 
 
-@pytest.mark.slow  # 256 MiB each
-@pytest.mark.parametrize("path", [f"datasets/{DATASET}/records", "models/model/weights"])
+@pytest.mark.parametrize(  # 256 MiB each
+    "path",
+    [
+        pytest.param(f"datasets/{DATASET}/records", marks=pytest.mark.slow),
+        pytest.param("models/model/weights", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_file_does_not_hold_the_loop(loop: LoopTimes, client: httpx.Client, path: str) -> None:
     client.put(f"/v1/{path}", content=b"a file")
     call = partial(client.put, f"/v1/{path}", content=bytes(FILE_BYTES))

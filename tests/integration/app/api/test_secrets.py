@@ -196,7 +196,7 @@ def test_secrets_are_in_no_answer_and_no_log_when_things_break(
             assert secret not in lines, what
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_planted_secret_would_be_noticed(world: World, logged: io.StringIO) -> None:
     @world.app.get("/v1/leak", openapi_extra={"security": [{"bearer": ["log:read"]}]})
     def leak() -> str:

@@ -134,10 +134,12 @@ def test_an_exception_in_the_seal_is_a_refusal(monkeypatch):
 
 @pytest.mark.parametrize(
     ("last", "width", "code"),
-    [(PLAIN, 8, 0), (PLAIN, 12, 1), (COMPILED, 8, 0)],
-    ids=["works", "fails", "compiled"],
+    [  # each starts programs that import PyTorch
+        pytest.param(PLAIN, 8, 0, id="works", marks=pytest.mark.slow),
+        pytest.param(PLAIN, 12, 1, id="fails", marks=pytest.mark.slow),
+        pytest.param(COMPILED, 8, 0, id="compiled", marks=pytest.mark.nightly),
+    ],
 )
-@pytest.mark.slow  # it starts programs that import PyTorch
 def test_the_command_tells_by_its_exit_code(tmp_path, monkeypatch, last, width, code):
     (tmp_path / f"{PACKAGE}.py").write_text(SOURCE + last)
     command = [sys.executable, "-m", "app.cli", "model", "check", f"{PACKAGE}:build"]
