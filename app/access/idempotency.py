@@ -111,7 +111,7 @@ def abandon(session: Session, claim: Claim) -> None:
 
 
 def release(session: Session, claim: Claim) -> None:
-    """Let the next attempt begin at once, at the same call."""
+    """End a claim early, so that another attempt at the same call need not wait."""
     session.execute(
         update(IdempotencyKeyRow)
         .where(*_held_by(claim))

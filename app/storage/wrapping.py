@@ -33,7 +33,7 @@ class Wrapping(Protocol):
 
 
 class KeyService(Protocol):
-    """A key of a service. ``name`` is lower-case ASCII."""
+    """A service that encrypts with a key it never hands out. ``name`` is lower-case ASCII."""
 
     name: str
 
@@ -45,7 +45,7 @@ class KeyService(Protocol):
 
 
 class InDirectory:
-    """They are not wrapped: anyone who can read the directory has the keys."""
+    """Leaves keys as they are: anyone who can read the directory has them."""
 
     def wrap(self, key: bytes, context: Context) -> bytes:  # noqa: ARG002 - the interface's
         """Return the key as it is."""

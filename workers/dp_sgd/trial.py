@@ -142,7 +142,7 @@ def _equal_bits(capture: Capture, task: Task, batch: Batch) -> bool:
 
 
 def _orders(records: int) -> Iterator[torch.Tensor]:
-    """Yield orders in which records stand in other places: by one place all of them."""
+    """Yield three orders of the records: moved by one place, reversed and shuffled."""
     places = torch.arange(records)
     yield places.roll(1)
     yield places.flip(0)

@@ -98,7 +98,7 @@ def imported(
 
 
 def place_of(error: BaseException) -> str:
-    """Return an exception's type and where it was raised; and where from, if that is a library."""
+    """Return an exception's type and line; if a library raised it, also the line that called it."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

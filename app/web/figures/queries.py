@@ -20,7 +20,7 @@ _EPSILON = func.coalesce(RunRow.epsilon, cast(RunRow.plan["epsilon"].astext, Flo
 
 @dataclass(frozen=True)
 class Requests:
-    """How many came, were completed in time, and were not; those not yet due are neither."""
+    """Counts of forget requests: received, met in time, missed. One not yet due is neither."""
 
     received: int
     met: int
