@@ -58,7 +58,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="expunge-desk-search-") as folder:
         settings = Settings(data_dir=Path(folder), environment="test")
         servers = EmbeddedServers(settings.data_dir)
-        servers.start()
+        servers.start_postgres()
+        servers.start_redis()
         try:
             schema.upgrade(servers.migration_url, service_url=servers.database_url)
             create_keys(settings)

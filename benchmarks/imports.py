@@ -145,7 +145,8 @@ class _Worker:
         self._settings = Settings()
 
     def __enter__(self) -> Self:
-        self._servers.start()
+        self._servers.start_postgres()
+        self._servers.start_redis()
         schema.upgrade(self._servers.migration_url, service_url=self._servers.database_url)
         create_keys(self._settings)
         self._services: Services = open_services(self._settings)

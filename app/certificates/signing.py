@@ -19,7 +19,7 @@ from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
 from app.certificates import strict_json
 from app.certificates.note import NoteKey, sign_note
-from app.certificates.private_keys import load_private_key, public_pem
+from app.certificates.private_keys import load_private_key
 from app.domain.errors import ConfigurationError, NoteError
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -58,11 +58,6 @@ class StatementSigner:
     def public_key(self) -> Ed25519PublicKey:
         """The public key."""
         return self._public_key
-
-    @property
-    def public_key_pem(self) -> str:
-        """The public key, for verifiers."""
-        return public_pem(self._public_key)
 
     def sign(self, statement: Mapping[str, Any]) -> SignedStatement:
         """Sign a statement in an envelope."""

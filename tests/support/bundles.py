@@ -9,7 +9,6 @@ from securesystemslib.dsse import Envelope
 from app.certificates.bundle import LogProof, RequestProof, bundle_json
 from app.certificates.checkpoint import Checkpoint
 from app.certificates.signing import PAYLOAD_TYPE, StatementSigner
-from app.domain.trees import merkle
 from tests.support import trees
 
 ORIGIN = "expunge/test"
@@ -47,7 +46,7 @@ class SmallLog:
     def checkpoint(self, *, size: int | None = None, signer: StatementSigner | None = None) -> str:
         """Sign the first ``size`` entries, by default all."""
         leaves = self.leaves()[:size]
-        text = Checkpoint(self.origin, len(leaves), merkle.root(leaves)).text()
+        text = Checkpoint(self.origin, len(leaves), trees.root(leaves)).text()
         return (signer or self.signer).sign_note(text, name=self.origin)
 
     def proof(self, index: int, *, old_size: int | None = None) -> LogProof:

@@ -61,7 +61,8 @@ def servers() -> Iterator[EmbeddedServers]:
     """PostgreSQL and Redis for all tests; what they hold may be lost, so nothing is synced."""
     with tempfile.TemporaryDirectory(prefix="expunge-tests-") as directory:
         servers = EmbeddedServers(Path(directory))
-        servers.start()
+        servers.start_postgres()
+        servers.start_redis()
         with as_admin(servers) as execute:
             execute("ALTER SYSTEM SET fsync = off")
             execute("ALTER SYSTEM SET synchronous_commit = off")

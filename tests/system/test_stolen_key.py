@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from app import log
 from app.certificates.bundle import bundle_json
+from app.certificates.private_keys import public_pem
 from app.certificates.signing import StatementSigner, payload_of, statement_of
 from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import read_trusted_keys
@@ -123,7 +124,9 @@ def test_the_command_refuses_both_and_takes_no_undated_key(
     files = {name: tmp_path / name for name in ("bundle", "weights", "trusted", "pem")}
     files["weights"].write_bytes(WEIGHTS)
     files["trusted"].write_bytes(theft.trusted)
-    files["pem"].write_text(theft.stolen.public_key_pem + theft.services.signer.public_key_pem)
+    files["pem"].write_text(
+        public_pem(theft.stolen.public_key) + public_pem(theft.services.signer.public_key)
+    )
     for days in (0, 1):
         at = datetime.now(UTC) - timedelta(days=days)
         files["bundle"].write_text(json.dumps(theft.forgery(at=at)))

@@ -70,11 +70,6 @@ class ModelSpec:
     backbone: Backbone | None = None
 
     @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.description.model
-
-    @property
     def architecture(self) -> ArchitectureSpec:
         """Its network."""
         return self.description.architecture

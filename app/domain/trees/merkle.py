@@ -28,13 +28,6 @@ def node_hash(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
-def root(leaves: Sequence[bytes]) -> bytes:
-    """Return the root over the contents ``leaves``, in order."""
-    frontier = Frontier()
-    frontier.extend([leaf_hash(leaf) for leaf in leaves])
-    return frontier.root()
-
-
 @dataclass(frozen=True)
 class NodeRun:
     """Adjacent nodes of one level, the first of them at ``position``."""

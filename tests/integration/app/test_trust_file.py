@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
+from app.certificates.private_keys import public_pem
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKeys, read_trusted_keys
 from app.cli.main import app as command_line
@@ -25,11 +26,11 @@ ADDED = f"key {NEXT.key_id}: only the second has it"
 ANOTHER_IN_USE = (
     "UPDATE signing_keys SET valid_until = now(), compromised_since = '2020-01-01'"
     " WHERE valid_until IS NULL; INSERT INTO signing_keys (id, pem, valid_from)"
-    f" VALUES ('{NEXT.key_id}', '{NEXT.public_key_pem}', now())"
+    f" VALUES ('{NEXT.key_id}', '{public_pem(NEXT.public_key)}', now())"
 )
 ANOTHER_THAT_ENDED = (
     "INSERT INTO signing_keys (id, pem, valid_from, valid_until)"
-    f" VALUES ('{NEXT.key_id}', '{NEXT.public_key_pem}', '2020-01-01', '2021-01-01')"
+    f" VALUES ('{NEXT.key_id}', '{public_pem(NEXT.public_key)}', '2020-01-01', '2021-01-01')"
 )
 COMPROMISED = (
     "UPDATE signing_keys SET compromised_since = '2020-01-01T00:00Z' WHERE valid_until IS NULL"

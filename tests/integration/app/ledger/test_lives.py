@@ -31,7 +31,6 @@ from app.certificates.signing import payload_of, statement_of
 from app.certificates.tables import CertificateRow
 from app.certificates.verification import check_statement
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanError
-from app.domain.trees import merkle
 from app.download import bundle_bytes
 from app.ledger import publication, runs
 from app.ledger.certificates import bundles, certifying, issued
@@ -42,6 +41,7 @@ from app.registry.shapes import TrainingSet, shape_of
 from app.registry.tables import VersionRow
 from app.schema import all_tables
 from app.services import Services
+from tests.support import trees
 from tests.support.emptying import empty
 from tests.support.logbook import faults
 from tests.support.workshop import RECORDS, Held, Workshop, record_ids
@@ -465,7 +465,7 @@ class Lives(RuleBasedStateMachine):
             )
         ]
         assert len(leaves) == len(pairs)
-        assert forgotten["covered"] == {"size": len(leaves), "root": merkle.root(leaves).hex()}
+        assert forgotten["covered"] == {"size": len(leaves), "root": trees.root(leaves).hex()}
 
     def _require_answers(self, version: VersionRow, owed: set[str], learned: set[str]) -> None:
         """Check that a training has answered exactly the requests for what it did not learn."""

@@ -16,7 +16,6 @@ from sqlalchemy.exc import IntegrityError
 from app.certificates.signing import statement_of
 from app.certificates.tables import CertificateRow
 from app.domain.errors import TargetNotMetError
-from app.domain.trees import merkle
 from app.ledger import repository
 from app.ledger.certificates import issued
 from app.ledger.new_requests import NewForgetRequest
@@ -25,6 +24,7 @@ from app.registry.tables import VersionRow
 from app.schema import all_tables
 from app.services import Services
 from app.storage.tables import BlobRow
+from tests.support import trees
 from tests.support.emptying import empty, unguarded
 from tests.support.weights import weights_of_version
 from tests.support.workshop import DATASET, Workshop, record_ids
@@ -271,7 +271,7 @@ def test_a_certificate_covers_the_union_of_all_requests_so_far(
     tree = forgotten["covered"]
     last = [each for each in covered_requests if _covered_by(workshop, each[0], certificate)]
     leaves = [leaf for request in last for leaf in _leaves(workshop, *request)]
-    assert tree == {"size": len(leaves), "root": merkle.root(leaves).hex()}
+    assert tree == {"size": len(leaves), "root": trees.root(leaves).hex()}
 
 
 def _leaves(workshop: Workshop, request_id: str, records: set[str]) -> list[bytes]:

@@ -22,7 +22,6 @@ from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
-from app.domain.trees import merkle
 from app.main import create_app
 from app.services import Services
 from tests.support import browser as browsers
@@ -392,7 +391,7 @@ def test_inclusion_proofs_of_every_small_tree_hold_and_no_other(page: Page) -> N
         leaves = [bytes([number]) for number in range(size)]
         for index in range(size):
             proof = [h.hex() for h in trees.path(index, leaves)]
-            cases.append([index, size, proof, merkle.root(leaves).hex()])
+            cases.append([index, size, proof, trees.root(leaves).hex()])
     page.evaluate("cases => { window.cases = cases; }", cases)
     wrong = page.evaluate(
         """async () => {

@@ -22,13 +22,14 @@ from app.certificates.bundle import (
     read_bundle,
 )
 from app.certificates.checkpoint import Checkpoint
+from app.certificates.private_keys import public_pem
 from app.certificates.schema import Excluded, Tree
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, exclusion_statement
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import VerifiedStep, verify
 from app.domain.errors import VerificationError
-from app.domain.trees import merkle
+from tests.support import trees
 from tests.support.bundles import ORIGIN, SmallLog
 from tests.support.statements import digest_of
 from tests.support.trust import trust
@@ -149,7 +150,7 @@ class TestHistory:
 
     def test_a_checkpoint_of_another_log_does_not_do(self, weights: Path) -> None:
         log = SmallLog(SIGNER)
-        text = Checkpoint("expunge/other", 5, merkle.root(log.leaves())).text()
+        text = Checkpoint("expunge/other", 5, trees.root(log.leaves())).text()
         old = SIGNER.sign_note(text, name="expunge/other").encode()
         bundle = logged(log, envelope(), old_size=5)
         assert step_of(bundle, weights, trust(SIGNER), consistent_with=old) == "history"
@@ -240,7 +241,7 @@ class TestKeys:
             trust(SIGNER).replace(b'"valid_until"', b'"valid_until": null, "valid_until"'),
             trust(SIGNER).replace(b'"compromised_since"', b'"compromised"'),
             trust(SIGNER).replace(SIGNER.key_id.encode(), LATER.key_id.encode()),
-            SIGNER.public_key_pem.encode(),
+            public_pem(SIGNER.public_key).encode(),
             trust(SIGNER) + b"junk",
             b"x" * (1024 * 1024 + 1),
         ],

@@ -18,7 +18,6 @@ from app.certificates.schema import (
 )
 from app.domain.commitments import member_commitment, record_commitment, subject_commitment
 from app.domain.errors import VerificationError
-from app.domain.trees import merkle
 from tests.support import trees
 from tests.support.statements import synthetic
 
@@ -49,7 +48,7 @@ def leaves(commitments: list[bytes], own: list[bytes]) -> LeafProof:
 
 
 def tree(commitments: list[bytes]) -> Tree:
-    return Tree(size=len(commitments), root=merkle.root(commitments).hex())
+    return Tree(size=len(commitments), root=trees.root(commitments).hex())
 
 
 def stated(covered: list[bytes] = COVERED, excluded: list[bytes] = EXCLUDED) -> Forgotten:
@@ -161,7 +160,7 @@ def test_a_certificate_of_excluded_records_covers_none_and_means_only_its_own() 
 def test_another_root_fails_and_so_does_a_size_of_another_shape() -> None:
     """A root does not say how large its tree is; a proof of another shape does not fit."""
     for covered, size in ((COVERED[:-1], len(COVERED)), (COVERED, 16), (COVERED, 8)):
-        lie = Tree(size=size, root=merkle.root(covered).hex())
+        lie = Tree(size=size, root=trees.root(covered).hex())
         with pytest.raises(VerificationError, match="not under"):
             check_receipt(receipt(), PROOF, stated().model_copy(update={"covered": lie}))
 

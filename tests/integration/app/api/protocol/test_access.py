@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 import app.api as api_package
 from app.api.protocol.access import GuardedRoute, Needs
+from app.certificates.private_keys import public_pem
 from app.domain.scopes import Scope
 from app.main import create_app
 from app.services import Services
@@ -186,7 +187,7 @@ def test_the_published_keys_are_those_that_sign(caller_of: CallerOf, services: S
     anybody = caller_of()
     keys = {k["purpose"]: k for k in anybody.get("/.well-known/expunge-keys.json").json()["keys"]}
 
-    assert keys["certificates"]["pem"] == services.signer.public_key_pem
+    assert keys["certificates"]["pem"] == public_pem(services.signer.public_key)
     assert keys["model signatures"]["pem"] == services.model_signer.public_key_pem
     for key in keys.values():
         file = anybody.get(f"/.well-known/expunge-keys/{key['key_id']}.pem")

@@ -18,7 +18,6 @@ from app.certificates.schema import (
     read_statement,
 )
 from app.domain.errors import VerificationError
-from app.domain.trees import merkle
 from tests.support import parameters, trees
 from tests.support.statements import as_trained, exclusion, synthetic
 
@@ -30,7 +29,7 @@ WEIGHTS = synthetic()["gradient_clipping"].weights
 
 
 def tree(leaves: list[bytes]) -> Tree:
-    return Tree(size=len(leaves), root=merkle.root(leaves).hex())
+    return Tree(size=len(leaves), root=trees.root(leaves).hex())
 
 
 def release(
