@@ -45,6 +45,11 @@ def models(
     return session.scalars(query.order_by(ModelRow.name).limit(limit)).all()
 
 
+def model_names(session: Session) -> Sequence[str]:
+    """Return the names of all models, in order, deleted ones included: their runs are listed."""
+    return session.scalars(select(ModelRow.name).distinct().order_by(ModelRow.name)).all()
+
+
 def models_of_dataset(session: Session, dataset_id: str) -> Sequence[ModelRow]:
     """Return the models trained on a dataset, locked in a fixed order."""
     query = select(ModelRow).where(ModelRow.dataset_id == dataset_id).order_by(ModelRow.id)

@@ -5,11 +5,13 @@ docs/tasks.md.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from app.domain.columns import TextColumn
 from app.domain.description import ModelDescription
@@ -127,3 +129,18 @@ def _texts(tokens: Numbers) -> pa.Array:
     """Return tokens as text: nothing at a text's end, null for a part of a longer character."""
     spelt = ["", *map(chr, range(_FIRST_OF_MANY_BYTES)), *[None] * _FIRST_OF_MANY_BYTES]
     return pa.array(spelt, pa.string()).take(pa.array(tokens))
+
+
+def write_predictions(
+    path: Path, rows: pa.Table, predictions: pa.Table, description: ModelDescription
+) -> None:
+    """Write predictions as Parquet, after the record ids, if the rows have them."""
+    if path.suffix != ".parquet":
+        raise InvalidInputError(f"{path.name}: expected a .parquet file")
+    record_id = description.record_id
+    if record_id in rows.schema.names and record_id not in predictions.schema.names:
+        predictions = predictions.add_column(0, record_id, rows.column(record_id))
+    try:
+        pq.write_table(predictions, path)
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be written: {type(error).__name__}") from error

@@ -1,9 +1,10 @@
 """``/models``: served models, their versions, and the contents of their certificates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Request, Response
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
@@ -15,15 +16,17 @@ from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words
 from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename
+from app.domain.states import UNMET_OBLIGATION_STATES
 from app.domain.tasks.words import metric_in_words
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
+from app.ledger.tables import ObligationRow
 from app.ledger.views import run_views
 from app.models import serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
-from app.web import pages, queries
+from app.web import pages
 from app.web.access import ModelsReader
 from app.web.figures.charts import Chart, Series, lines
 from app.web.figures.queries import costs_of_model
@@ -36,7 +39,7 @@ _FEWEST_SCORES = 2
 
 def model_lines(session: Session) -> list[dict[str, Any]]:
     """Return all models by name: what each serves now, and how many obligations are unmet."""
-    owed = queries.owed_by_model(session)
+    owed = _owed_by_model(session)
     return [_line(session, model, owed.get(model.id, 0)) for model in registry.models(session)]
 
 
@@ -59,7 +62,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         return render(
             "model.html",
             visitor,
-            line=_line(session, model, queries.owed_by_model(session).get(model.id, 0)),
+            line=_line(session, model, _owed_by_model(session).get(model.id, 0)),
             policy=Policy.from_json(model.policy),
             capacity=capacity_of(session, model),
             task=task_of(model),
@@ -124,6 +127,15 @@ def _scores(released: Sequence[VersionRow]) -> tuple[str, Chart | None]:
     metric = metric_in_words(headline)
     names = [f"v{version.number}" for version in oldest_first]
     return metric, lines(names, [Series("", values)], title=f"{metric} of each version")
+
+
+def _owed_by_model(session: Session) -> Mapping[str, int]:
+    """Return the number of each model's unmet obligations, by model id."""
+    query = select(ObligationRow.model_id, func.count()).where(
+        ObligationRow.state.in_(UNMET_OBLIGATION_STATES)
+    )
+    rows = session.execute(query.group_by(ObligationRow.model_id))
+    return {row[0]: row[1] for row in rows}
 
 
 def _line(session: Session, model: ModelRow, owed: int) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from app.ledger import repository
 from app.ledger.certificates import issued
 from app.ledger.views import request_views
 from app.publishing import repository as publishing
+from app.registry import repository as registry
 from app.services import Services
-from app.web import pages, queries
+from app.web import pages
 from app.web.access import RequestsReader, RequestsSeeker, RequestsSender, Visitor
 from app.web.forms import Form
 from app.web.rendering import render
@@ -44,7 +45,7 @@ def show_all(
         )
         rows, next_cursor = page.cut(rows, lambda row: (row.received_at, row.id))
         lines = list(request_views.read(session, [row.id for row in rows]).values())
-        names = queries.model_names(session)
+        names = registry.model_names(session)
     return render(
         "requests.html",
         visitor,

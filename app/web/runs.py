@@ -15,7 +15,7 @@ from app.ledger.views import run_views
 from app.ledger.views.changes import progress_of
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
-from app.web import pages, queries
+from app.web import pages
 from app.web.access import ModelsReader, ModelsSender
 from app.web.rendering import render
 
@@ -40,7 +40,7 @@ def show_all(
             after=page.after,
             limit=page.limit + 1,
         )
-        names = queries.model_names(session)
+        names = registry.model_names(session)
     found, next_cursor = page.cut(found, lambda line: (line.created_at, line.id))
     return render(
         "runs.html",

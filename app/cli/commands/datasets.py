@@ -35,12 +35,7 @@ from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.table_schema import TableSchema
 from app.tables.choices import Choices, Listed, number_of
 from app.tables.delimited import Dialect
-from app.tables.parts import (
-    encoded_parts,
-    encoding_of,
-    is_upload_form,
-    typed_parts,
-)
+from app.tables.parts import encoded_parts, encoding_of, is_upload_form, typed_parts
 from app.tables.proposal import Proposal, proposed
 from app.tables.reading import read_source
 from app.tables.sources import Source

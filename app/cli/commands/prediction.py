@@ -75,7 +75,7 @@ def predict(
     The output has the row's record id, if the input has one, and what the model's task predicts:
     a class or labels with their probabilities, one number for each target, or the next token.
     """
-    tables: Any = loaded("app.tables.predictions", extra=TABLES)
+    outputs: Any = loaded("app.tables.outputs", extra=TABLES)
     reading: Any = loaded("app.tables.reading", extra=TABLES)
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
@@ -85,7 +85,7 @@ def predict(
         predictions = _predictions(
             published, rows.table, factories=factory or [], base=base, merged=merged
         )
-    tables.write_predictions(out, rows.table, predictions, published.description)
+    outputs.write_predictions(out, rows.table, predictions, published.description)
     typer.echo(f"{out}: {len(predictions)} predictions")
 
 
