@@ -18,9 +18,8 @@ from app.domain.ids import new_id
 from app.imports import repository as imports
 from app.imports import service as importing
 from app.imports.tables import ImportRow
-from app.ledger import outbox, repository, runs, scheduling
+from app.ledger import member_trainings, outbox, repository, runs, scheduling
 from app.ledger.accepting import utc_now
-from app.ledger.ensembles import trainings
 from app.ledger.tables import MemberTrainingRow, RunRow
 from app.locations import redis_connection
 from app.logs import describe
@@ -132,7 +131,7 @@ class Dispatcher:
         """
         with self._services.database.transaction() as session:
             for row in outbox.due(session, outbox.Topic.ENQUEUE_MEMBERS):
-                for _ in range(trainings.waiting(session, row.subject_id)):
+                for _ in range(member_trainings.waiting(session, row.subject_id)):
                     enqueue_members(self._queue, row.subject_id)
                 session.delete(row)
 

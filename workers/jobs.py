@@ -17,9 +17,8 @@ from app.settings import Settings
 from workers.data.whitening import whiten
 from workers.distributed.orders import is_divided
 from workers.ensembles.helping import help_with
-from workers.imports.attempt import attempt
-from workers.leases.attempts import attempted
-from workers.leases.failures import is_permanent
+from workers.imports.importing import attempt
+from workers.leases.attempts import attempted, is_permanent
 from workers.leases.lease import Lease
 from workers.queue import note_current
 from workers.run import execute

@@ -7,14 +7,7 @@ administration pages, and cloud metadata services, which return credentials.
 
 import socket
 from collections.abc import Callable, Sequence
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from app.domain.errors import CallbackError
 

@@ -4,17 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    Row,
-    String,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ARRAY, Row, String, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
@@ -29,12 +19,7 @@ from app.domain.states import (
     RunKind,
     RunState,
 )
-from app.ledger.tables import (
-    ForgetRequestRow,
-    ForgottenRecordRow,
-    ObligationRow,
-    RunRow,
-)
+from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow, RunRow
 from app.registry.tables import ModelRow
 
 

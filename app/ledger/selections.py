@@ -12,8 +12,7 @@ from app.domain.errors import LeaseLostError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
-from app.ledger import repository
-from app.ledger.ensembles import choice, trainings
+from app.ledger import member_trainings, repository
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_run, holder
 from app.ledger.tables import RunRow
@@ -80,7 +79,7 @@ def begin(
         emptied = not trains and not retain and training_set.is_emptied
         occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
         attacked = _attacked(session, run, model, training_set.membership)
-        members = choice.members_to_train(session, model, training_set, anew=trains)
+        members = member_trainings.members_to_train(session, model, training_set, anew=trains)
     if emptied:
         with database.transaction() as session:
             run = holder(session, run_id, fencing_token)
@@ -116,7 +115,7 @@ def _fix(
     model = session.get_one(ModelRow, row.model_id)
     dataset = datasets.lock_dataset(session, model.dataset_id)
     session.refresh(model, with_for_update=True)
-    trainings.end_choice(session, row.id)
+    member_trainings.end_choice(session, row.id)
     row.state = RunState.RUNNING
     row.forget_epoch = dataset.forget_epoch
     if row.kind == RunKind.TRAIN:

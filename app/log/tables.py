@@ -2,13 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Index,
-    SmallInteger,
-    text,
-)
+from sqlalchemy import BigInteger, CheckConstraint, Index, SmallInteger, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base

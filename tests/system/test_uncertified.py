@@ -15,7 +15,7 @@ import safetensors.numpy
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import GoneError
 from app.domain.states import BlobState, MemberState
-from app.ledger.ensembles import trainings
+from app.ledger import member_trainings
 from app.ledger.tables import RunRow
 from app.storage.tables import BlobRow
 from tests.support.markers import Marker, marker_of_weights, search_bytes
@@ -178,7 +178,7 @@ def test_a_window_that_is_written_to_a_file_is_refused(
 def handed_over(services, run_id):
     """Return the objects that other workers have handed over for a run."""
     with services.database.transaction() as session:
-        rows = trainings.all_of(session, run_id)
+        rows = member_trainings.all_of(session, run_id)
         assert sum(row.state == MemberState.DONE for row in rows) == len(rows) - 1
         return {row.blob_id for row in rows if row.blob_id is not None}
 

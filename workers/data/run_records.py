@@ -18,8 +18,7 @@ from app.datasets.repository import stock_of
 from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import RunKind
-from app.ledger import selections
-from app.ledger.ensembles import trainings
+from app.ledger import member_trainings, selections
 from app.ledger.selections import Selection
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
@@ -217,7 +216,7 @@ class _Loading:
 
     def _ask_for_help(self, members: Collection[int]) -> None:
         with self.services.database.transaction() as session:
-            trainings.begin(session, self.lease.run_id, self.lease.fencing_token, members)
+            member_trainings.begin(session, self.lease.run_id, self.lease.fencing_token, members)
 
     def _streamed(self, selection: Selection, shard_ids: Sequence[str]) -> RunData:
         """Return a run's records, to be read as they are needed.

@@ -5,22 +5,64 @@ before it gets the first row until its end, and what fails names neither weights
 an odometer of its own, so it takes part in fine-tuning only where it has seen the target met.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 
 from app.domain.architectures.base import BaseDigest
+from app.domain.errors import SealedStateError
 from app.domain.plan import Plan
 from app.failpoints import halfway, reach
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.services import Services
+from workers.data import examples
 from workers.data.backbone import starting
+from workers.data.forms import FeatureForm
 from workers.data.loading import RunData, load_model
-from workers.distributed.elsewhere import Elsewhere
 from workers.distributed.orders import Beginning, Order, require_same_frame
 from workers.distributed.processes import Processes
 from workers.networks.base import pinned
 from workers.rehearsal.rehearse import rehearse_model
 from workers.seal.ram_only import ram_only
+from workers.tasks.task import Batch
 from workers.training.lineage import fine_tune, lineage_of, meet_target, sealing
+
+
+@dataclass(frozen=True)
+class Elsewhere(examples.Records):
+    """Records that only the leading process reads: how many they are, and what they look like.
+
+    Here come this process's rows of every batch.
+    """
+
+    records: int
+    form: FeatureForm
+
+    def __len__(self) -> int:
+        return self.records
+
+    def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:  # noqa: ARG002
+        """Yield nothing: ``Team.deal`` yields what the leading process sends."""
+        return iter(())
+
+    forever = in_order = epoch
+
+    def cycle(
+        self,
+        order: examples.Order,  # noqa: ARG002
+        sizes: Sequence[int],  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        *,
+        device: torch.device,  # noqa: ARG002
+    ) -> Iterator[Batch]:
+        """Refuse.
+
+        Raises:
+            SealedStateError: always: fixed batches are not divided.
+        """
+        raise SealedStateError("a model with fixed batches is trained by one process")
 
 
 def follow(services: Services, team: Processes) -> None:

@@ -16,15 +16,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from app.domain.errors import (
-    LeaseLostError,
-    ProcessLostError,
-    RunFailedError,
-    RunInterruptedError,
-)
+from app.domain.errors import LeaseLostError, ProcessLostError, RunFailedError, RunInterruptedError
 from app.logs import describe
 from workers.distributed import rendezvous
-from workers.leases.failures import is_permanent
+from workers.leases.attempts import is_permanent
 
 _END_WITHIN_S: Final = 15
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

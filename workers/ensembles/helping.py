@@ -5,25 +5,31 @@ it yet: it is shredded when the attempt ends, whether it is published or not.
 """
 
 import logging
+from collections.abc import Iterator
 from functools import partial
+from typing import Unpack
 
 import safetensors.numpy
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from app.database import Database
 from app.domain.plan import Plan
 from app.failpoints import halfway, reach
-from app.ledger import repository
-from app.ledger.ensembles import choice, trainings
+from app.ledger import member_trainings, repository
+from app.ledger.tables import MemberTrainingRow
 from app.processes.stopping import StopSignal
 from app.services import Services
+from app.tracing.spans import Span, Step
 from workers.data.backbone import starting
 from workers.data.loading import load_model, readers_for
 from workers.data.member_records import member_records
 from workers.data.memory import allowance
 from workers.data.run_records import footprint_of
-from workers.ensembles.lease import MemberLease
 from workers.ensembles.training import train_member
+from workers.leases import traces
 from workers.leases.attempts import attempted
+from workers.leases.holding import Holding, Term
 from workers.leases.outages import outlast_outages
 from workers.networks.base import pinned
 from workers.publishing import stored
@@ -31,6 +37,33 @@ from workers.rehearsal.rehearse import rehearse_model
 from workers.seal.ram_only import ram_only
 
 _log = logging.getLogger("expunge.worker")
+
+
+class MemberLease(Holding):
+    """One attempt at one member of a run of another worker; the member is ``held``."""
+
+    def __init__(self, database: Database, row: MemberTrainingRow, **term: Unpack[Term]) -> None:
+        what = f"member {row.member} of run {row.run_id}"
+        super().__init__(database, what, **term)
+        self.held = member_trainings.HeldMember.of(row)
+
+    @classmethod
+    def take(cls, database: Database, run_id: str, **term: Unpack[Term]) -> "MemberLease | None":
+        """Lease the next member of a run; None if none waits."""
+        with database.transaction() as session:
+            row = member_trainings.take(session, run_id, lease_s=term["lease_s"])
+            return None if row is None else cls(database, row, **term)
+
+    def _spans(self, error: str | None) -> Iterator[Span]:
+        held = self.held
+        with self._database.transaction() as session:
+            run = repository.run(session, held.run_id)
+            work = traces.attempt_at(session, run, held.run_token)
+        key = (held.member, held.fencing_token)
+        yield work.part(Step.MEMBER, *key, begun_ns=self._begun_ns, error=error)
+
+    def _beat(self, connection: Connection) -> None:
+        member_trainings.heartbeat(connection, self.held, lease_s=self._lease_s)
 
 
 def help_with(services: Services, run_id: str, stop: StopSignal) -> None:
@@ -44,7 +77,7 @@ def help_with(services: Services, run_id: str, stop: StopSignal) -> None:
 
 def _helped(services: Services, lease: MemberLease) -> bool:
     def give_back(session: Session, _: Exception) -> None:
-        trainings.give_back(session, lease.held)
+        member_trainings.give_back(session, lease.held)
 
     return attempted(
         services.database, lease, work=lambda: _train(services, lease), give_up=give_back
@@ -62,7 +95,7 @@ def _train(services: Services, lease: MemberLease) -> None:
     with services.database.transaction() as session:
         run = repository.run(session, lease.held.run_id)
         plan, model_id = Plan.from_json(run.plan), run.model_id
-        seqs = choice.members_of_run(session, run)[member]
+        seqs = member_trainings.members_of_run(session, run)[member]
     model = load_model(services, model_id)
     fresh = starting(model.backbone, model.factory(services.settings))
     network = rehearse_model(model, services.settings)
@@ -87,12 +120,12 @@ def _train(services: Services, lease: MemberLease) -> None:
         dict(trained), metadata={} if base is None else {"base": base.sha256}
     )
     held = lease.held
-    reserve = partial(trainings.reserve_blob, blobs=services.blobs, held=held)
+    reserve = partial(member_trainings.reserve_blob, blobs=services.blobs, held=held)
     blob = stored(services, lease.check, reserve, content)
     reach("member_written")
 
     def finish() -> None:
         with services.database.transaction() as session:
-            trainings.finish(session, held, blob.id)
+            member_trainings.finish(session, held, blob.id)
 
     outlast_outages(lease.check_stop, finish)

@@ -32,8 +32,8 @@ from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
 from app.domain.states import MemberState, Phase, RunKind
 from app.failpoints import halfway, reach
-from app.ledger.ensembles import trainings
-from app.ledger.ensembles.trainings import HeldMember
+from app.ledger import member_trainings
+from app.ledger.member_trainings import HeldMember
 from app.services import Services
 from workers.data.loading import ModelSpec, RunData, load_start
 from workers.data.member_records import MemberRecords
@@ -224,19 +224,19 @@ class EnsembleRun:
 
     def _take(self) -> HeldMember | None:
         with self.services.database.transaction() as session:
-            row = trainings.take(session, self.lease.run_id, lease_s=None)
+            row = member_trainings.take(session, self.lease.run_id, lease_s=None)
             return None if row is None else HeldMember.of(row)
 
     def _finish(self, held: HeldMember) -> None:
         with self.services.database.transaction() as session:
-            trainings.finish(session, held, blob_id=None)
+            member_trainings.finish(session, held, blob_id=None)
 
     def _finished(self) -> int:
         return sum(state == MemberState.DONE for _, state, _ in self._states())
 
     def _states(self) -> list[tuple[int, str, str | None]]:
         with self.services.database.transaction() as session:
-            rows = trainings.all_of(session, self.lease.run_id)
+            rows = member_trainings.all_of(session, self.lease.run_id)
             return [(row.member, row.state, row.blob_id) for row in rows]
 
     def _handed_over(self, base: BaseDigest | None) -> dict[int, Numbers]:

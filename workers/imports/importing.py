@@ -1,4 +1,4 @@
-"""One import, from its lease to its end.
+"""One import, from its lease to its end; why it fails is recorded with it.
 
  1. List the files and look at each one's footer: nothing is stored unless all columns fit. A file
     that was changed since an earlier attempt is read again from its beginning.
@@ -9,6 +9,7 @@
 No plaintext reaches a disk: a sandboxed process decodes what is read, and shards are encrypted.
 """
 
+import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,24 +20,64 @@ from sqlalchemy.orm import Session
 from app.datasets.comparison import KeyedUpload
 from app.datasets.service import PushResult, definition_of
 from app.datasets.tables import DatasetRow
-from app.domain.errors import RunInterruptedError
+from app.domain.errors import ConflictError, ImportFailedError, RunInterruptedError
 from app.domain.places import Place
 from app.failpoints import reach
 from app.imports import service
 from app.imports.decoding import Decoder
 from app.imports.service import Position, SourceFile
 from app.ledger import repository as ledger
+from app.logs import describe
+from app.processes.stopping import StopSignal
 from app.services import Services
 from workers.imports.batches import DECODING_ERRORS, Batch, Batches, told_of
 from workers.imports.lease import ImportLease
 from workers.imports.sources import Source, source_of
+from workers.leases.attempts import attempted, is_permanent
 from workers.leases.outages import outlast_outages
 
+_log = logging.getLogger("expunge.worker")
 YIELD_AFTER_S: Final = 5.0
 """How long a run may wait for a worker before an import lets it pass."""
 
 
-def carry_out(services: Services, lease: ImportLease) -> None:
+def attempt(services: Services, import_id: str, stop: StopSignal) -> None:
+    """Carry out an import, if it waits for that.
+
+    Why it fails is recorded with it, for its caller; the log names no file.
+    """
+    lease = ImportLease.take(
+        services.database, import_id, lease_s=services.settings.lease_s, stop=stop
+    )
+    if lease is None:
+        return
+    _log.info("import %s", import_id)
+
+    def give_up(session: Session, error: Exception) -> None:
+        row = service.holder(session, lease.import_id, lease.fencing_token)
+        if isinstance(error, RunInterruptedError):
+            service.hand_back(session, row)
+            return
+        service.give_up_attempt(
+            session,
+            row,
+            reason=describe(error),
+            problems=error.problems if isinstance(error, ImportFailedError) else (),
+            permanent=is_permanent(error) and not isinstance(error, ConflictError),
+            max_attempts=services.settings.max_attempts,
+        )
+
+    if attempted(
+        services.database,
+        lease,
+        work=lambda: _carry_out(services, lease),
+        give_up=give_up,
+        told=lambda error: type(error).__name__,
+    ):
+        _log.info("import %s: completed", import_id)
+
+
+def _carry_out(services: Services, lease: ImportLease) -> None:
     """Carry out a leased import; outages of our own stores are waited out.
 
     Raises:

@@ -6,11 +6,23 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from app.database import Database
-from app.domain.errors import LeaseLostError
+from app.domain import errors
 from app.logs import describe
 from workers.leases.holding import Holding
 
 _log = logging.getLogger("expunge.worker")
+_PERMANENT = (
+    errors.ConflictError,
+    errors.ImportFailedError,
+    errors.InvalidInputError,
+    errors.NotFoundError,
+    errors.ParameterError,
+    errors.PlanError,
+    errors.RunFailedError,
+    errors.TargetNotMetError,
+    errors.VerificationError,
+    errors.WriteRefusedError,
+)
 
 
 def attempted(
@@ -33,7 +45,7 @@ def attempted(
     try:
         with lease:
             work()
-    except LeaseLostError as error:
+    except errors.LeaseLostError as error:
         _log.warning("%s: the lease was lost: %s", lease.what, describe(error))
     except Exception as error:  # noqa: BLE001 - reported to the ledger, never to Redis
         _log.error("%s: %s", lease.what, told(error))
@@ -52,7 +64,12 @@ def _give_up(
     try:
         with database.transaction() as session:
             give_up(session, error)
-    except LeaseLostError:
+    except errors.LeaseLostError:
         _log.warning("%s: the lease was lost; stopping", what)
     except Exception as second:  # noqa: BLE001 - requeued when the lease expires
         _log.error("%s: could not be given up: %s", what, describe(second))
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether the same run would fail again in the same way."""
+    return isinstance(error, _PERMANENT)

@@ -18,8 +18,8 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.ensemble import Member, by_member
 from app.domain.errors import InvalidInputError, LeaseLostError, PlanError
 from app.domain.states import BlobState, MemberState
-from app.ledger.ensembles import trainings
-from app.ledger.ensembles.trainings import KIND
+from app.ledger import member_trainings
+from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
@@ -181,7 +181,7 @@ def test_other_workers_train_members_too(workshop, monkeypatch):
 
     def states():
         with workshop.transaction() as session:
-            return [row.state for row in trainings.all_of(session, run_id)]
+            return [row.state for row in member_trainings.all_of(session, run_id)]
 
     def after_help(*arguments):
         if not own:
@@ -222,18 +222,18 @@ def test_a_helper_that_dies_or_comes_twice_is_no_harm(workshop):
     held = workshop.lease()
     workshop.begin(held)
     with workshop.transaction() as session:
-        trainings.begin(session, held.run_id, held.token, range(MEMBERS))
+        member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
     with workshop.transaction() as session:
-        dead = trainings.take(session, held.run_id, lease_s=-1.0)
-        first = trainings.HeldMember.of(dead)
+        dead = member_trainings.take(session, held.run_id, lease_s=-1.0)
+        first = member_trainings.HeldMember.of(dead)
     with workshop.transaction() as session:
-        again = trainings.take(session, held.run_id, lease_s=30.0)
+        again = member_trainings.take(session, held.run_id, lease_s=30.0)
         assert again.member == first.member
         assert again.fencing_token == first.fencing_token + 1
     with pytest.raises(Exception, match="another worker"), workshop.transaction() as session:
-        trainings.finish(session, first, "blob")
+        member_trainings.finish(session, first, "blob")
     with workshop.transaction() as session:
-        rows = trainings.all_of(session, held.run_id)
+        rows = member_trainings.all_of(session, held.run_id)
         assert [row.state for row in rows].count(MemberState.WAITING) == MEMBERS - 1
 
 
@@ -245,21 +245,21 @@ def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
         held = workshop.lease()
         workshop.begin(held)
         with workshop.transaction() as session:
-            trainings.begin(session, held.run_id, held.token, range(MEMBERS))
+            member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
         with workshop.transaction() as session:
-            row = trainings.take(session, held.run_id, lease_s=30.0)
-            leases.append(trainings.HeldMember.of(row))
+            row = member_trainings.take(session, held.run_id, lease_s=30.0)
+            leases.append(member_trainings.HeldMember.of(row))
         tokens.append(held.token)
         if len(tokens) == 1:
             workshop.give_up(held, permanent=False)
     old, new = leases
     assert (old.member, old.fencing_token) == (new.member, new.fencing_token)
     with pytest.raises(LeaseLostError), workshop.transaction() as session:
-        trainings.heartbeat(session, old, lease_s=30.0)
+        member_trainings.heartbeat(session, old, lease_s=30.0)
     with workshop.transaction() as session:
-        trainings.give_back(session, old)
-        assert trainings.waiting(session, new.run_id) == MEMBERS - 1
-        trainings.heartbeat(session, new, lease_s=30.0)
+        member_trainings.give_back(session, old)
+        assert member_trainings.waiting(session, new.run_id) == MEMBERS - 1
+        member_trainings.heartbeat(session, new, lease_s=30.0)
 
 
 def test_a_helper_from_before_an_attempt_began_again_hands_nothing_over(workshop):
@@ -270,22 +270,24 @@ def test_a_helper_from_before_an_attempt_began_again_hands_nothing_over(workshop
 
     def begun_and_taken(lease_s):
         with workshop.transaction() as session:
-            trainings.begin(session, held.run_id, held.token, range(MEMBERS))
+            member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
         with workshop.transaction() as session:
-            return trainings.HeldMember.of(trainings.take(session, held.run_id, lease_s=lease_s))
+            return member_trainings.HeldMember.of(
+                member_trainings.take(session, held.run_id, lease_s=lease_s)
+            )
 
     stale, own = begun_and_taken(30.0), begun_and_taken(None)
     assert stale.member == own.member
     with workshop.transaction() as session:
-        trainings.finish(session, own, None)
+        member_trainings.finish(session, own, None)
     for late in (
-        lambda session: trainings.finish(session, stale, "blob"),
-        lambda session: trainings.heartbeat(session, stale, lease_s=30.0),
+        lambda session: member_trainings.finish(session, stale, "blob"),
+        lambda session: member_trainings.heartbeat(session, stale, lease_s=30.0),
     ):
         with pytest.raises(LeaseLostError), workshop.transaction() as session:
             late(session)
     with workshop.transaction() as session:
-        rows = trainings.all_of(session, held.run_id)
+        rows = member_trainings.all_of(session, held.run_id)
         assert {row.blob_id for row in rows} == {None}
 
 
@@ -296,11 +298,11 @@ def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
 
     def take(lease_s):
         with workshop.transaction() as session:
-            row = trainings.take(session, held.run_id, lease_s=lease_s)
+            row = member_trainings.take(session, held.run_id, lease_s=lease_s)
             return None if row is None else row.member
 
     with workshop.transaction() as session:
-        trainings.begin(session, held.run_id, held.token, [0])
+        member_trainings.begin(session, held.run_id, held.token, [0])
     assert take(3600.0) == 0
     assert take(None) is None
     with workshop.transaction() as session:

@@ -9,7 +9,7 @@ from app.datasets.lives import life_at
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState
-from app.ledger.ensembles import trainings
+from app.ledger import member_trainings
 from tests.support.exact_heads import carry_out, head_of
 from tests.support.workshop import RECORDS, Workshop, record_ids
 from workers.data.member_records import MemberRecords
@@ -70,8 +70,8 @@ class Story:
         held = self.workshop.lease()
         selection = self.workshop.begin(held)
         with self.workshop.transaction() as session:
-            trainings.begin(session, held.run_id, held.token, selection.members)
-            trainings.take(session, held.run_id, lease_s=30.0)
+            member_trainings.begin(session, held.run_id, held.token, selection.members)
+            member_trainings.take(session, held.run_id, lease_s=30.0)
         self.workshop.give_up(held, permanent=False, attempts=99)
 
     def work(self):

@@ -8,7 +8,7 @@ from app.datasets import repository as datasets
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import LeaseLostError, RunFailedError
-from app.ledger.ensembles import trainings
+from app.ledger import member_trainings
 from app.processes.stopping import StopSignal
 from app.registry import repository as registry
 from app.storage.tables import BlobRow
@@ -16,7 +16,7 @@ from tests.support.exact_heads import carry_out, define_backbone
 from tests.support.workshop import Workshop, record_ids
 from workers.data.loading import load_model, readers_for
 from workers.ensembles import helping
-from workers.ensembles.lease import MemberLease
+from workers.ensembles.helping import MemberLease
 
 ENSEMBLE = ArchitectureSpec("ensemble", members=2, of=ArchitectureSpec("logistic"))
 
@@ -32,7 +32,7 @@ def test_a_member_is_trained_on_the_base_that_it_is_handed_over_with(services, m
     held = workshop.lease()
     workshop.begin(held)
     with workshop.transaction() as session:
-        trainings.begin(session, held.run_id, held.token, range(2))
+        member_trainings.begin(session, held.run_id, held.token, range(2))
     monkeypatch.setattr(helping, "starting", lambda *_: drawn_anew)
     lease = MemberLease.take(services.database, held.run_id, lease_s=30.0, stop=StopSignal())
     with lease, pytest.raises(RunFailedError, match="have changed since the run began"):
@@ -47,7 +47,7 @@ def test_nothing_is_left_of_a_member_of_an_earlier_choice(services, monkeypatch,
     held = workshop.lease()
     members = workshop.begin(held).members
     with workshop.transaction() as session:
-        trainings.begin(session, held.run_id, held.token, list(members))
+        member_trainings.begin(session, held.run_id, held.token, list(members))
     lease = MemberLease.take(services.database, held.run_id, lease_s=30.0, stop=StopSignal())
     record = next(i for i in record_ids() if workshop.seqs(i) <= members[lease.held.member])
     requests = []
@@ -65,7 +65,7 @@ def test_nothing_is_left_of_a_member_of_an_earlier_choice(services, monkeypatch,
     assert workshop.request(*requests).state == "completed"
     with workshop.transaction() as session:
         handed_over = session.scalars(
-            select(BlobRow.id).where(BlobRow.kind == trainings.KIND)
+            select(BlobRow.id).where(BlobRow.kind == member_trainings.KIND)
         ).all()
     assert [each for each in handed_over if services.blobs.is_readable(each)] == []
 
@@ -78,7 +78,7 @@ def test_help_is_asked_for_once_there_are_features_that_others_can_read(services
         "ensemble", members=2, of=ArchitectureSpec("logistic"), backbone=BackboneUse("public")
     )
     workshop.define(architecture=on_features, mechanism="sharded_retraining")
-    begin, read = trainings.begin, []
+    begin, read = member_trainings.begin, []
 
     def watched(session, *arguments):
         model = load_model(services, registry.model_named(session, "model").id)
@@ -86,6 +86,6 @@ def test_help_is_asked_for_once_there_are_features_that_others_can_read(services
         read.extend(others(shard.id) for shard in datasets.shards(session, model.dataset_id))
         begin(session, *arguments)
 
-    monkeypatch.setattr(trainings, "begin", watched)
+    monkeypatch.setattr(member_trainings, "begin", watched)
     carry_out(workshop)
     assert read

@@ -16,7 +16,7 @@ from app.logs import DiscreetFormatter, JsonFormatter, describe
 from app.processes.stopping import StopSignal
 from tests.support.workshop import RECIPE, Workshop
 from workers import jobs
-from workers.leases.failures import is_permanent
+from workers.leases.attempts import is_permanent
 from workers.queue import NAME, enqueue_run, open_queue
 
 SECRET = "record-17 of alice@example.com"

@@ -32,7 +32,7 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import RECIPE, Workshop, record_ids
 from workers import run as run_module
 from workers.leases import outages as patience
-from workers.leases.failures import is_permanent
+from workers.leases.attempts import is_permanent
 from workers.leases.lease import Lease
 from workers.noise.generators import SecureNoise
 from workers.run import execute

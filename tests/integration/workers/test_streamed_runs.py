@@ -30,7 +30,7 @@ from workers import run as run_module
 from workers.commands.recompute import recompute
 from workers.data.memory import in_words
 from workers.data.streaming import Streamed
-from workers.leases.failures import is_permanent
+from workers.leases.attempts import is_permanent
 from workers.leases.lease import Lease
 from workers.run import execute
 

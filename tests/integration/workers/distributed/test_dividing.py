@@ -16,7 +16,7 @@ from benchmarks.insecure_noise import InsecureNoise
 from tests.support.processes import launched, together
 from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
-from workers.distributed.elsewhere import Elsewhere
+from workers.distributed.following import Elsewhere
 from workers.distributed.team import ALONE, Team
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping

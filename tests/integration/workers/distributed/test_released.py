@@ -16,7 +16,7 @@ from tests.support.attacking import FAILURE, mu_lower_bound
 from tests.support.processes import together
 from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
-from workers.distributed.elsewhere import Elsewhere
+from workers.distributed.following import Elsewhere
 from workers.distributed.team import ALONE
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping

@@ -13,7 +13,7 @@ from tests.support.processes import together
 from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
 from workers.distributed import shards
-from workers.distributed.elsewhere import Elsewhere
+from workers.distributed.following import Elsewhere
 from workers.distributed.orders import require_same_frame
 from workers.distributed.team import ALONE
 from workers.mechanisms.frame import ReferenceFrame

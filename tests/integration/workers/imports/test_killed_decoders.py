@@ -8,8 +8,8 @@ import pytest
 from app.processes.stopping import StopSignal
 from tests.integration.workers.imports.conftest import counts, members, url_of, write
 from tests.support.decoders import decoder_of, killed
-from workers.imports.attempt import attempt
 from workers.imports.batches import Batches
+from workers.imports.importing import attempt
 
 pytestmark = pytest.mark.usefixtures("dataset")
 ROWS = 100_000

@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.states import BlobState
-from app.ledger.ensembles.trainings import KIND
+from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry import repository as registry
 from app.registry.membership import membership_of

@@ -18,7 +18,7 @@ import safetensors.numpy
 import torch
 
 from app.domain.errors import WriteRefusedError
-from workers.leases.failures import is_permanent
+from workers.leases.attempts import is_permanent
 from workers.seal.ram_only import NOWHERE, ram_only
 from workers.seal.write_guard import encoding, writes_refused
 

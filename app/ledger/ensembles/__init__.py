@@ -1,1 +1,0 @@
-"""Runs of ensembles: which members they train, and which worker trains which."""
