@@ -184,7 +184,7 @@ def _set_up(asked: argparse.Namespace, settings: Settings) -> None:
         labels=generator.integers(0, _CLASSES, _RECORDS),
         features=generator.integers(0, 256, size=(_RECORDS, _INPUTS), dtype=np.uint8),
     )
-    features = FeatureSchema((_INPUTS,), "uint8", offset=0.0, scale=1 / 255, classes=_CLASSES)
+    features = FeatureSchema(shape=(_INPUTS,), dtype="uint8", scale=1 / 255, classes=_CLASSES)
     with services.database.transaction() as session:
         define_dataset(session, name="data", schema=features)
     services.records.push("data", to_parquet(table))

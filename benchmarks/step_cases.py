@@ -200,7 +200,7 @@ class Case:
         )
 
     def _spec(self, plan: Plan) -> ModelSpec:
-        schema = FeatureSchema(_SHAPE, "uint8", 0.0, 1 / 255, CLASSES)
+        schema = FeatureSchema(shape=_SHAPE, dtype="uint8", scale=1 / 255, classes=CLASSES)
         described = ModelDescription(
             model=self.network,
             version=1,

@@ -39,9 +39,7 @@ class BackboneDefinition:
         if self.classes < 2:
             raise InvalidInputError("classes must be at least 2")
         # A backbone reads a dataset's features, so a dataset's limits apply.
-        FeatureSchema(
-            shape=self.input_shape, dtype="float32", offset=0.0, scale=1.0, classes=self.classes
-        )
+        FeatureSchema(shape=self.input_shape, classes=self.classes)
         if self.architecture.backbone is not None:
             raise InvalidInputError("architecture: a backbone cannot stand on another backbone")
         if self.architecture.of is not None:
@@ -52,7 +50,7 @@ class BackboneDefinition:
                 raise InvalidInputError(f"features: this network makes {own}, not {self.features}")
             object.__setattr__(self, "features", self.features if own is None else own)
         if self.features is not None:
-            FeatureSchema((self.features,), "float32", 0.0, 1.0, self.classes)
+            FeatureSchema(shape=(self.features,), classes=self.classes)
 
     def require_parameters(self, most: int) -> None:
         """Raise ``InvalidInputError`` if its network has more than ``most`` parameters."""

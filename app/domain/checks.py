@@ -1,8 +1,39 @@
-"""Range checks for the parameters of every formula."""
+"""Checks of numbers and objects: the parameters of every formula, and what definitions hold."""
 
+import math
 import sys
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from app.domain.errors import ParameterError
+from app.domain.errors import InvalidInputError, ParameterError
+
+
+def is_number(
+    number: object,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    below: float = math.inf,
+) -> bool:
+    """Return whether this is a finite number within the bounds."""
+    return (
+        isinstance(number, int | float)
+        and not isinstance(number, bool)
+        and abs(number) <= sys.float_info.max  # false for NaN; a whole number may have any length
+        and number > above
+        and least <= number < below
+    )
+
+
+def known_fields(document: object, where: str, known: Collection[str]) -> dict[str, Any]:
+    """Return an object's fields, or raise ``InvalidInputError`` if it is none or has others."""
+    if not isinstance(document, Mapping):
+        raise InvalidInputError(f"{where}: must be an object")
+    unknown = sorted(str(name) for name in document.keys() - set(known))
+    if unknown:
+        expected = f"known are {', '.join(sorted(known))}"
+        raise InvalidInputError(f"{where}: unknown field {unknown[0]!r}; {expected}")
+    return dict(document)
 
 
 def require_finite(name: str, number: float) -> float:

@@ -13,7 +13,7 @@ TOKEN_DTYPES = ("int32", "int64")
 MOST_TOKENS = 10_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FeatureSchema:
     """Shape and encoding of one record's features, and the number of classes.
 
@@ -32,9 +32,9 @@ class FeatureSchema:
     """
 
     shape: tuple[int, ...]
-    dtype: str
-    offset: float
-    scale: float
+    dtype: str = "float32"
+    offset: float = 0.0
+    scale: float = 1.0
     classes: int
     vocabulary: int | None = None
 

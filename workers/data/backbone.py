@@ -90,9 +90,7 @@ class FrozenBackbone(Backbone):
 
     def schema(self, records: FeatureSchema) -> FeatureSchema:
         """Return the schema of the features of ``records``; they need no scaling."""
-        return FeatureSchema(
-            shape=(self.size,), dtype="float32", offset=0.0, scale=1.0, classes=records.classes
-        )
+        return FeatureSchema(shape=(self.size,), classes=records.classes)
 
 
 def starting(

@@ -77,8 +77,6 @@ def add(
     schema = FeatureSchema(
         shape=parsed_shape(shape),
         dtype="float32" if vocabulary is None else "int64",
-        offset=0.0,
-        scale=1.0,
         classes=classes,
         vocabulary=vocabulary,
     )

@@ -113,7 +113,6 @@ def _features(
     return FeatureSchema(
         shape=parsed_shape(shape),
         dtype=dtype if vocabulary is None else "int64",
-        offset=0.0,
         scale=scale if scale is not None else 1 / 255 if dtype == "uint8" else 1.0,
         classes=classes,
         vocabulary=vocabulary,

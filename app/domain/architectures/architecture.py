@@ -4,7 +4,6 @@ The spec is data; ``workers/networks/architectures.py`` builds the network. A fa
 if the worker's settings allow it.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from app.domain.architectures.backbone import BackboneUse
+from app.domain.checks import is_number, known_fields
 from app.domain.errors import InvalidInputError
 
 NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "ensemble", "custom")
@@ -130,27 +130,22 @@ class ArchitectureSpec:
     @classmethod
     def from_json(cls, document: object) -> "ArchitectureSpec":
         """Parse JSON, where a preset's name expands; ``InvalidInputError`` if it is malformed."""
-        if not isinstance(document, Mapping):
-            raise _refusal("must be an object")
-        unknown = sorted(str(key) for key in set(document) - _FIELDS)
-        if unknown:
-            raise _refusal(f"unknown field {unknown[0]!r}")
-        name = document.get("name")
+        fields = known_fields(document, "architecture", _FIELDS)
+        name = fields.get("name")
         if not isinstance(name, str):
             raise _refusal("name must be text")
-        options = document.get("options")
-        backbone, of = document.get("backbone"), document.get("of")
+        options, backbone, of = (fields.get(each) for each in ("options", "backbone", "of"))
         use = None if backbone is None else BackboneUse.from_json(backbone)
         if name in PRESETS:
-            if options or not {"factory", "members", "of"}.isdisjoint(document):
+            if options or not {"factory", "members", "of"}.isdisjoint(fields):
                 raise _refusal(f"the preset {name!r} takes no options")
             return replace(PRESETS[name], backbone=use)
         return cls(
             name=name,
             options={} if options is None else options,
-            factory=document.get("factory"),
+            factory=fields.get("factory"),
             backbone=use,
-            members=document.get("members"),
+            members=fields.get("members"),
             of=None if of is None else cls.from_json(of),
         )
 
@@ -198,9 +193,9 @@ def _check_widths(name: str, option: str, options: Mapping[str, Any], *, fewest:
 def _check_linear_head(options: Mapping[str, Any]) -> None:
     _only("linear_head", options, "bias", "feature_norm")
     bias, norm = options.get("bias", 0.0), options.get("feature_norm")
-    if not _is_number(bias) or not 0 <= bias < 1:
+    if not is_number(bias, least=0, below=1):
         raise _refusal("bias must be a number from 0 to below 1")
-    if norm is not None and not (_is_number(norm) and norm > 0):
+    if norm is not None and not is_number(norm, above=0):
         raise _refusal("feature_norm must be a number above 0")
 
 
@@ -210,14 +205,10 @@ def _check_ridge_head(options: Mapping[str, Any]) -> None:
         raise _refusal(f"classifier must be one of {', '.join(CLASSIFIERS)}")
     for name in ("feature_range", "target_range"):
         bound = options.get(name, 1.0)
-        if not (_is_number(bound) and _SMALLEST_RANGE <= bound <= 1 / _SMALLEST_RANGE):
+        if not (is_number(bound, least=_SMALLEST_RANGE) and bound <= 1 / _SMALLEST_RANGE):
             raise _refusal(
                 f"{name} must be a number from {_SMALLEST_RANGE:g} to {1 / _SMALLEST_RANGE:g}"
             )
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 _OPTION_CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], None]]] = {

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from app.domain.checks import known_fields
 from app.domain.errors import InvalidInputError
 
-_FIELDS: Final = frozenset({"name", "frozen"})
 MOST_LAYERS: Final = 64
 POOLS: Final = ("1x1", "2x2")
 
@@ -41,14 +41,10 @@ class BackboneUse:
     @classmethod
     def from_json(cls, document: object) -> "BackboneUse":
         """Parse ``to_json`` output or user input, or raise ``InvalidInputError``."""
-        if not isinstance(document, Mapping):
-            raise InvalidInputError("architecture: backbone must be an object")
-        unknown = sorted(str(key) for key in set(document) - _FIELDS)
-        if unknown:
-            raise InvalidInputError(f"architecture: unknown field 'backbone.{unknown[0]}'")
-        if "name" not in document:
+        fields = known_fields(document, "architecture: backbone", ("name", "frozen"))
+        if "name" not in fields:
             raise InvalidInputError("architecture: backbone.name must be text")
-        return cls(**document)
+        return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
         """Return the use as plain JSON values."""
@@ -111,9 +107,7 @@ class FeatureLayer:
         for layer in document:
             if not isinstance(layer, Mapping) or "module" not in layer:
                 raise InvalidInputError("layers: each must be an object with the name of a module")
-            for field in sorted(str(key) for key in set(layer) - {"module", "pool", "std"}):
-                raise InvalidInputError(f"layers: unknown field {field!r}")
-            layers.append(cls(**layer))
+            layers.append(cls(**known_fields(layer, "layers", ("module", "pool", "std"))))
         if len(set(layers)) < len(layers):
             raise InvalidInputError("layers: one is named twice")
         return tuple(layers)

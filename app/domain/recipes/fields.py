@@ -1,26 +1,6 @@
 """What a field of a recipe may be."""
 
-import math
-import sys
-
 from app.domain.errors import InvalidInputError
-
-
-def is_number(
-    number: object,
-    *,
-    above: float = -math.inf,
-    least: float = -math.inf,
-    below: float = math.inf,
-) -> bool:
-    """Return whether this is a finite number within the bounds."""
-    return (
-        isinstance(number, int | float)
-        and not isinstance(number, bool)
-        and abs(number) <= sys.float_info.max  # false for NaN; a whole number may have any length
-        and number > above
-        and least <= number < below
-    )
 
 
 def require(name: str, condition: object, allowed: str) -> None:

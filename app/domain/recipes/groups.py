@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from app.domain.checks import is_number, known_fields
 from app.domain.errors import InvalidInputError
-from app.domain.recipes.fields import is_number, require
+from app.domain.recipes.fields import require
 
 MOST_GROUPS: Final = 64
 _LONGEST_PATTERN: Final = 500
@@ -60,9 +61,7 @@ class ParameterGroup:
                 isinstance(group, Mapping) and "parameters" in group,
                 "objects with parameters and a learning_rate or a weight_decay",
             )
-            for field in sorted(str(key) for key in set(group) - _FIELDS):
-                raise InvalidInputError(f"recipe: groups: unknown field {field!r}")
-            groups.append(cls(**group))
+            groups.append(cls(**known_fields(group, "recipe: groups", _FIELDS)))
         return tuple(groups)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """How a model is trained without noise: first, and again after its target is met."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from app.domain.errors import InvalidInputError
-from app.domain.recipes.fields import is_number, require, require_choice, require_whole
+from app.domain.checks import is_number, known_fields
+from app.domain.recipes.fields import require, require_choice, require_whole
 from app.domain.recipes.groups import MOST_GROUPS, ParameterGroup
 
 OPTIMIZERS = ("sgd", "adamw")
@@ -101,15 +100,7 @@ class TrainingRecipe:
     @classmethod
     def fields_of(cls, document: object) -> dict[str, Any]:
         """Return the fields that a JSON object names, or raise ``InvalidInputError``."""
-        if not isinstance(document, Mapping):
-            raise InvalidInputError("recipe: must be an object")
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(str(key) for key in set(document) - known)
-        if unknown:
-            raise InvalidInputError(
-                f"recipe: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
-            )
-        given = dict(document)
+        given = known_fields(document, "recipe", [field.name for field in fields(cls)])
         if "groups" in given:
             given["groups"] = ParameterGroup.all_from_json(given["groups"])
         return given

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.checks import is_number
 from app.domain.errors import InvalidInputError
-from app.domain.recipes.fields import is_number
 from app.domain.schema import FeatureSchema
 
 FLIP, SHIFT, NOISE = AUGMENTATIONS = ("flip", "shift", "noise")

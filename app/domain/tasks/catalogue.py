@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from app.domain.checks import known_fields
 from app.domain.columns import InputColumns, column_from_json
 from app.domain.encoding import LabelColumn
 from app.domain.errors import InvalidInputError
@@ -144,12 +145,7 @@ def _names(columns: object) -> tuple[str, ...]:
 
 
 def _only(given: object, where: str, *known: str) -> Fields:
-    if not isinstance(given, Mapping):
-        raise InvalidInputError(f"task: {where} must be an object")
-    unknown = sorted(str(name) for name in given.keys() - set(known))
-    if unknown:
-        raise InvalidInputError(f"task: {where} has no field {unknown[0]!r}")
-    return dict(given)
+    return known_fields(given, f"task: {where}", known)
 
 
 def _require_apart(spec: TaskSpec) -> None:

@@ -74,8 +74,6 @@ class CustomSpec(TaskSpec):
         return FeatureSchema(
             shape=self.shape,
             dtype=self.dtype,
-            offset=0.0,
-            scale=1.0,
             classes=self.network_outputs,
             vocabulary=self.vocabulary,
         )

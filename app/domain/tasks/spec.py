@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
+from app.domain.checks import is_number
 from app.domain.columns import ClassName, InputColumns, column_to_json
 from app.domain.errors import InvalidInputError
-from app.domain.recipes.fields import is_number
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.augmentation import Augmentation
 
@@ -118,7 +118,6 @@ class TaskSpec(ABC):
         return FeatureSchema(
             shape=self.inputs.shape,
             dtype=self.inputs.dtype,
-            offset=0.0,
             scale=1 / 255 if self.inputs.dtype == "uint8" else 1.0,
             classes=self.outputs,
             vocabulary=self.inputs.vocabulary,

@@ -11,6 +11,7 @@ from app.domain.tasks import catalogue
 from app.domain.tasks.augmentation import Augmentation, require_augmentable
 from workers.tasks.catalogue import task_of
 
+TOKENS = FeatureSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9)
 IMAGES = FeatureSchema(shape=(3, 6, 5), dtype="uint8", offset=0, scale=1, classes=2)
 PLAIN = {"name": "classification", "classes": 2}
 
@@ -90,8 +91,12 @@ FROZEN = ArchitectureSpec("logistic", backbone=BackboneUse("public"))
         (ArchitectureSpec("linear_head"), IMAGES, "the same gradient of a record at every visit"),
         (ArchitectureSpec("ridge_head"), IMAGES, "looks at it once"),
         (FROZEN, IMAGES, "a frozen backbone computes each record's features once"),
-        (ArchitectureSpec("logistic"), FeatureSchema((4,), "float32", 0, 1, 2), "for images"),
-        (ArchitectureSpec("logistic"), FeatureSchema((4,), "int64", 0, 1, 2, 9), "tokens"),
+        (ArchitectureSpec("logistic"), FeatureSchema(shape=(4,), classes=2), "for images"),
+        (
+            ArchitectureSpec("logistic"),
+            FeatureSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9),
+            "tokens",
+        ),
     ],
 )
 def test_it_is_refused_where_a_proof_or_the_inputs_do_not_allow_it(architecture, schema, words):

@@ -42,7 +42,7 @@ def test_a_preset_may_stand_on_a_backbone() -> None:
         ({"name": 7}, "name must be text"),
         ({"name": "public", "frozen": "yes"}, "true or false"),
         ({"name": "public", "frozen": None}, "true or false"),
-        ({"name": "public", "layers": 3}, "backbone.layers"),
+        ({"name": "public", "layers": 3}, "backbone: unknown field 'layers'"),
     ],
 )
 def test_what_is_no_use_is_refused(backbone: object, reason: str) -> None:
