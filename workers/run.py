@@ -44,6 +44,7 @@ from app.ledger.certificates import certifying
 from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
+from app.registry.tables import ModelRow
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
@@ -258,7 +259,8 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec, team: Team) -
 
 def _require_same_base(services: Services, lease: Lease, base: BaseDigest | None) -> None:
     with services.database.transaction() as session:
-        certifying.require_same_base(session, lease.model_id, base)
+        model = session.get_one(ModelRow, lease.model_id)
+        certifying.require_same_base(session, model, base)
 
 
 def _releases_openly(lease: Lease, model: ModelSpec) -> bool:

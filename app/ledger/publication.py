@@ -12,7 +12,6 @@ from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app import log
-from app.backbones.use import digest_of
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import (
     CertifyingPhase,
@@ -22,7 +21,6 @@ from app.certificates.statement import (
     unlearning_statement,
 )
 from app.certificates.tables import CertificateRow
-from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import Member
 from app.domain.errors import DraftOutdatedError, LeaseLostError, TargetNotMetError
@@ -323,14 +321,14 @@ def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) 
     version = _new_version(session, run, model, basis, result)
     account = _account(session, run, model, version)
     last = issued.last_certificate(session, model.id)
-    certifying.require_same_base(session, model.id, result.base)
+    certifying.require_same_base(session, model, result.base)
     subject = Subject(
         model=model.name,
         version=version.number,
         weights_sha256=version.sha256,
         times=Times(run.started_at or result.certified_at, result.certified_at),
         previous_certificate=certifying.digest_of(last),
-        backbone=digest_of(session, ArchitectureSpec.from_json(model.architecture)),
+        backbone=certifying.digest_of_backbone(session, model),
         base=result.base,
     )
     if result.phase is None:

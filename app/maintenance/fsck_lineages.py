@@ -64,16 +64,19 @@ def _lineages(session: Session, fault: Fault) -> Iterator[Lineage]:
 
 
 def _check_bases(session: Session, fault: Fault) -> None:
-    """Report certificates of networks that stand on another base than the one before."""
+    """Report certificates of networks on another base or backbone than the one before."""
     query = select(CertificateRow.model_id, CertificateRow.id, CertificateRow.envelope)
-    bases: dict[str, object] = {}
+    bases: dict[tuple[str, str], object] = {}
     for model_id, certificate_id, envelope in session.execute(
         query.order_by(CertificateRow.model_id, CertificateRow.number)
     ):
-        base = _predicate(envelope).get("base")
-        if bases.setdefault(model_id, base) != base:
-            fault(f"certificate {certificate_id}", "its network stands on another base than before")
-        bases[model_id] = base
+        predicate = _predicate(envelope)
+        for kind in ("base", "backbone"):
+            base = predicate.get(kind)
+            if bases.setdefault((model_id, kind), base) != base:
+                reason = f"its network stands on another {kind} than before"
+                fault(f"certificate {certificate_id}", reason)
+            bases[model_id, kind] = base
 
 
 class _Check:

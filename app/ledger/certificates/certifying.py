@@ -6,10 +6,13 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import log
+from app.backbones import use
 from app.certificates.schema import Excluded
 from app.certificates.signing import StatementSigner, statement_of
-from app.certificates.statement import base_of
+from app.certificates.statement import backbone_of, base_of
 from app.certificates.tables import CertificateRow
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneDigest
 from app.domain.architectures.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.ids import new_id
@@ -55,20 +58,33 @@ def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) 
     )
 
 
-def require_same_base(session: Session, model_id: str, base: BaseDigest | None) -> None:
-    """Check that a run's network has the base that the model's certificates name.
+def require_same_base(session: Session, model: ModelRow, base: BaseDigest | None) -> None:
+    """Check that a run's network has the base and the backbone that certificates name.
 
-    A base that changed may have been trained on records meanwhile.
+    One that changed may have been trained on records meanwhile.
 
     Raises:
         RunFailedError: it has another.
     """
-    newest = issued.last_certificate(session, model_id)
-    if newest is not None and base_of(statement_of(newest.envelope)) != base:
+    newest = issued.last_certificate(session, model.id)
+    if newest is None:
+        return
+    stated = statement_of(newest.envelope)
+    if base_of(stated) != base:
         raise RunFailedError(
             "the network's frozen parameters or buffers are not those that the model's "
             "certificates name: restore the factory's files, or define a new model"
         )
+    if backbone_of(stated) != digest_of_backbone(session, model):
+        raise RunFailedError(
+            "the backbone's weights are not those that the model's certificates name: they took "
+            "the place of lost ones. Define a new model"
+        )
+
+
+def digest_of_backbone(session: Session, model: ModelRow) -> BackboneDigest | None:
+    """Return a model's backbone as its next certificate names it, or None."""
+    return use.digest_of(session, ArchitectureSpec.from_json(model.architecture))
 
 
 def digest_of(previous: CertificateRow | None) -> str | None:

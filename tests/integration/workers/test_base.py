@@ -5,20 +5,27 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
 import torch
 from torch import nn
 
 import expunge
+from app.backbones import service as backbones
+from app.backbones.repository import backbone_named
+from app.backbones.service import BackboneDefinition
 from app.certificates.signing import statement_of
 from app.certificates.verification import check_statement
 from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import InvalidInputError, VerificationError
 from app.ledger.certificates import issued
+from app.maintenance.reconciliation import reconcile
 from app.registry import repository as registry
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
+from workers.networks.architectures import build
 
 OWN = ArchitectureSpec("custom", {}, f"{PACKAGE}:build")
 BASE = ["0.bias", "0.weight", "mask"]
@@ -147,6 +154,38 @@ def test_a_base_that_changed_between_two_runs_reads_no_record(
     run = next_run(workshop, package, monkeypatch, build=other)
     assert run.state == "failed"
     assert "not those that the model's certificates name" in run.failure_reason
+
+
+def test_a_backbone_that_took_the_place_of_a_lost_one_reads_no_record(workshop, monkeypatch):
+    services = workshop.services
+    public = BackboneDefinition(
+        "public", ArchitectureSpec("mlp", {"hidden": [3]}), input_shape=(2,), classes=2, source="us"
+    )
+    with workshop.transaction() as session:
+        backbones.define_backbone(session, public)
+    bring(workshop)
+    workshop.define(architecture=ArchitectureSpec("logistic", backbone=BackboneUse("public")))
+    assert carry_out(workshop).state == "published"
+    with workshop.transaction() as session:
+        services.blobs._keys.destroy(backbone_named(session, "public").blob_id)
+        reconcile(session, services.blobs, services.signer)
+    bring(workshop)
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    monkeypatch.setattr(run_module, "load_records", lambda *_, **__: pytest.fail("read records"))
+    run = carry_out(workshop)
+    assert run.state == "failed"
+    assert "not those that the model's certificates name" in run.failure_reason
+
+
+def bring(workshop):
+    """Upload the weights of the backbone, other ones each time."""
+    drawn = build(
+        ArchitectureSpec("mlp", {"hidden": [3]}), input_shape=(2,), classes=2, allowed_factories=[]
+    )
+    content = safetensors.torch.save(dict(drawn.state_dict()))
+    with workshop.transaction() as session:
+        backbones.upload_weights(session, workshop.services.blobs, "public", content)
 
 
 def test_a_base_that_changes_during_a_run_is_published_by_none(workshop, package, monkeypatch):

@@ -133,16 +133,17 @@ def test_a_training_that_begins_elsewhere_than_certificates_say_is_found(
     assert not [each for each in reasons if "recount" in each]
 
 
-def test_another_base_is_found(told: Services, app_database: Engine) -> None:
+@pytest.mark.parametrize("kind", ["base", "backbone"])
+def test_another_base_is_found(told: Services, app_database: Engine, kind: str) -> None:
     query = text("SELECT id, envelope FROM certificates ORDER BY number DESC LIMIT 1")
     with forging(app_database) as connection:
         certificate_id, envelope = connection.execute(query).one()
         statement = statement_of(envelope)
-        statement["predicate"]["base"] = {"sha256": "5e" * 32, "tensors": ["0.weight"]}
+        statement["predicate"][kind] = {"sha256": "5e" * 32, "tensors": ["0.weight"]}
         signed = told.signer.sign(statement)
         connection.execute(
             text("UPDATE certificates SET envelope = :envelope WHERE id = :id"),
             {"envelope": signed.envelope, "id": certificate_id},
         )
-    found = {fault.where for fault in faults(told) if "another base" in fault.reason}
+    found = {fault.where for fault in faults(told) if f"another {kind}" in fault.reason}
     assert found == {f"certificate {certificate_id}"}
