@@ -17,7 +17,8 @@ from app.domain.checks import require_delta, require_non_negative, require_posit
 from app.domain.errors import CalibrationError
 
 # Relative error of the float64 evaluation of delta, checked against 60-digit arithmetic; the
-# second part grows with the exponent. Results are moved outward by their sum.
+# second part grows with the exponent, and both with a mu above 100. Results are moved outward by
+# their sum.
 _ROUNDING = 2e-13
 _ROUNDING_PER_NAT = 5e-15
 _LOWEST_LOG_MU = -700.0
@@ -53,28 +54,28 @@ def log_delta(*, mu: float, epsilon: float) -> float:
 def _log_close_difference(mu: float, epsilon: float) -> float:
     """Return log delta where its two terms nearly cancel (tiny mu), from a positive integral.
 
-    d/dmu delta = phi(-epsilon/mu + mu/2), so delta is its integral from 0 to mu; taken over log mu,
-    where it is smooth. The integrand's value at mu is taken out so that nothing underflows.
+    d/dmu delta = phi(-epsilon/mu + mu/2), so delta is its integral from 0 to mu; taken over the
+    logarithm of the share of mu, where it is smooth. The integrand's value at mu is taken out so
+    that nothing underflows.
     """
     if epsilon == 0:
         return math.log(math.erf(mu / (2 * math.sqrt(2))))
     end = epsilon / mu - mu / 2
     shift = max(0.0, end) ** 2 / 2
 
-    def density(log_mu: float) -> float:
-        m = math.exp(log_mu)
-        return math.exp(shift - 0.5 * (m / 2 - epsilon / m) ** 2 + log_mu)
+    def density(log_share: float) -> float:
+        m = math.exp(log_share) * mu
+        return math.exp(shift - 0.5 * (m / 2 - epsilon / m) ** 2 + log_share)
 
     # Below this the integrand is under exp(-60) of its value at mu.
-    lowest = epsilon / (math.sqrt(2 * shift + 120.0) + mu)
-    log_mu = math.log(mu)
-    start = max(math.log(lowest), log_mu - 60)
-    total, doubt = integral(density, min(start, log_mu - 1e-3), log_mu)
+    lowest = epsilon / mu / (math.sqrt(2 * shift + 120.0) + mu)
+    start = max(math.log(lowest), -60.0)
+    total, doubt = integral(density, min(start, -1e-3), 0.0)
     if doubt > 1e-13 * total:
         total += doubt
     if not 0 < total < math.inf:
         raise CalibrationError("a Gaussian guarantee is too small to evaluate")
-    return math.log(total) - shift - 0.5 * math.log(2 * math.pi)
+    return math.log(total) + math.log(mu) - shift - 0.5 * math.log(2 * math.pi)
 
 
 def rounded_log_delta(*, mu: float, epsilon: float) -> float:
@@ -82,7 +83,8 @@ def rounded_log_delta(*, mu: float, epsilon: float) -> float:
     value = log_delta(mu=mu, epsilon=epsilon)
     if value < _SMALLEST_LOG_DELTA:
         return _SMALLEST_LOG_DELTA
-    return min(0.0, value + _ROUNDING + _ROUNDING_PER_NAT * abs(value))
+    rounding = (_ROUNDING + _ROUNDING_PER_NAT * abs(value)) * max(1.0, mu / 100)
+    return min(0.0, value + rounding)
 
 
 def delta_of(*, mu: float, epsilon: float) -> float:

@@ -71,7 +71,7 @@ def confirmed(holds: Callable[[float], bool], proposal: float, sign: int) -> flo
     """Return ``proposal`` moved outward (up for sign 1, down for -1) until ``holds`` says yes."""
     move = 2e-15
     for _ in range(60):
-        candidate = proposal * (1 + sign * move) + (1e-15 if sign > 0 else 0.0)
+        candidate = proposal * (1 + sign * move) + (move / 2 if sign > 0 else 0.0)
         if holds(candidate):
             return candidate
         move *= 2

@@ -41,6 +41,28 @@ def test_delta_is_rounded_up_and_exact_against_sixty_digits():
             assert truth <= found <= truth * (1 + mpmath.mpf("2e-12"))
 
 
+@pytest.mark.parametrize(
+    ("mu", "epsilon"),
+    [
+        (1.9247106547243835e-63, 4.3963786905049475e-62),
+        (5.082456998812047e-136, 1.0599077281574366e-134),
+        (4.9150263381649995e-188, 1.0031377113379714e-186),
+        (2252.4076168878364, 2541612.4706674465),
+        (65364.29544503105, 2136255887.9125874),
+    ],
+)
+def test_delta_is_rounded_up_at_extremes(mu, epsilon):
+    found = gaussian.delta_of(mu=mu, epsilon=epsilon)
+    with mpmath.workdps(700):
+        assert true_delta(mu, epsilon) <= mpmath.mpf(found)
+
+
+def test_epsilon_is_found_where_delta_is_almost_that_of_none():
+    for mu in (4.386608262787163, 0.29807282400736883, 0.038149031024212514):
+        delta = math.nextafter(gaussian.advantage_of(mu=mu), 0)
+        assert 0 < gaussian.epsilon_of(mu=mu, delta=delta) < 1e-9
+
+
 def test_delta_agrees_with_dp_accounting():
     loss = dp_accounting.pld.privacy_loss_mechanism.GaussianPrivacyLoss(2.0)
     assert gaussian.delta_of(mu=0.5, epsilon=1.0) == pytest.approx(
