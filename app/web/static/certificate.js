@@ -121,9 +121,8 @@ function readStatement(facts) {
     throw new Malformed("of a type that is not known here");
   }
   if (!BASES.includes(predicate.basis)) throw new Malformed("an unknown basis");
-  const time = Date.parse(predicate.times.certified_at);
-  if (Number.isNaN(time)) throw new Malformed("it does not say when it was made");
-  facts.certified = time;
+  facts.basis = predicate.basis;
+  facts.certified = moment(predicate.times.certified_at);
   facts.subject = subject;
   const { name, version } = predicate.model;
   return `${name} version ${version}, basis ${predicate.basis.replaceAll("_", " ")}`;
@@ -142,7 +141,8 @@ async function checkDigest(facts, weights, progress) {
 async function checkLog(facts) {
   const entry = strictJson(facts.entry);
   const digest = hex(new Sha256().update(facts.payload).digest());
-  if (entry.kind !== "certificate.issued" || entry.sha256 !== digest) {
+  const { kind, sha256, basis } = entry;
+  if (kind !== "certificate.issued" || sha256 !== digest || basis !== facts.basis) {
     throw new Malformed("the entry is about something else");
   }
   const recorded = moment(entry.recorded_at);

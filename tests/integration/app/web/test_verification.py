@@ -26,7 +26,7 @@ from app.main import create_app
 from app.services import Services
 from tests.support import browser as browsers
 from tests.support import trees
-from tests.support.bundles import ORIGIN, SmallLog
+from tests.support.bundles import ORIGIN, SmallLog, signed_payload
 from tests.support.statements import synthetic
 from tests.support.trust import trust
 from tests.support.weights import WEIGHTS
@@ -200,6 +200,20 @@ def test_another_certificates_place_in_the_log_fails(page: Page) -> None:
 
     assert steps["digest"] == "ok"
     assert steps["log"] == "failed"
+    assert "the entry is about something else" in verdict
+
+
+def test_an_entry_of_another_basis_fails(page: Page) -> None:
+    signer = StatementSigner(Ed25519PrivateKey.generate())
+    case = synthetic()["as_trained"]
+    bundle = json.dumps(signed_payload(case.payload, signer, basis="unlearned")).encode()
+    keys = TrustedKeys(ORIGIN, (TrustedKey(signer.public_key),)).to_bytes()
+    with pytest.raises(VerificationError, match="about something else"):
+        verify(bundle=bundle, weights=case.weights, trusted=keys)
+
+    steps, verdict = _check(page, bundle=bundle, weights=case.weights, keys=keys)
+
+    assert (steps["digest"], steps["log"]) == ("ok", "failed")
     assert "the entry is about something else" in verdict
 
 
