@@ -19,7 +19,6 @@ from app.imports import repository as imports
 from app.imports import service as importing
 from app.imports.tables import ImportRow
 from app.ledger import member_trainings, outbox, repository, runs, scheduling
-from app.ledger.accepting import utc_now
 from app.ledger.tables import MemberTrainingRow, RunRow
 from app.locations import redis_connection
 from app.logs import describe
@@ -62,7 +61,7 @@ class Dispatcher:
         self._services = services
         self._queue = queue
         self._name = new_id("dispatcher")
-        retraining = AutomaticRetraining(services.database, utc_now)
+        retraining = AutomaticRetraining(services.database)
         self.steps: tuple[Callable[[], None], ...] = (
             self._schedule_models,
             self._enqueue_runs,

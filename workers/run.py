@@ -23,7 +23,7 @@ again from the same head with fresh noise.
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from app.certificates.parameters import draws_of, grid_of
 from app.certificates.schema import NoiseSection
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import WeightsFile, tensors_sha256
+from app.database.queries import database_time
 from app.domain.architectures.base import BaseDigest
 from app.domain.content import Content
 from app.domain.plan import Plan, TrainingKind
@@ -155,7 +156,7 @@ def _carry_out(run: _Run) -> None:
         before = None if certified is None else certified.auc_before
         attack = None if certified is None else certified.membership_auc
         evaluation["audit"] = measuring.audit(data, before, attack)
-    certified_at = datetime.now(UTC)
+    certified_at = outlast_outages(lease.check, lambda: _time_of_database(services))
     with lease.phase(Phase.PUBLISHING):
         content = WeightsContent(
             publishable(model.backbone, tensors),
@@ -261,6 +262,11 @@ def _require_same_base(services: Services, lease: Lease, base: BaseDigest | None
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
         certifying.require_same_base(session, model, base)
+
+
+def _time_of_database(services: Services) -> datetime:
+    with services.database.transaction() as session:
+        return database_time(session)
 
 
 def _releases_openly(lease: Lease, model: ModelSpec) -> bool:

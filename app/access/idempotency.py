@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.access.tables import IdempotencyKeyRow
+from app.database.queries import database_time
 from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import CallInFlightError, IdempotencyKeyReusedError
 from app.domain.ids import new_id
@@ -89,7 +90,7 @@ class IdempotencyKeys:
             raise IdempotencyKeyReusedError("this Idempotency-Key came with another body before")
         if row.answer is not None:
             return _decrypt(cipher, digest, row.answer)
-        if row.claimed_until > session.scalars(select(func.clock_timestamp())).one():
+        if row.claimed_until > database_time(session):
             raise CallInFlightError(_RETRY_AFTER_S)
         row.attempt += 1
         row.claimed_until = func.clock_timestamp() + CLAIM

@@ -1,10 +1,10 @@
 """Parts that many queries have."""
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import ARRAY, ColumnElement, Select, any_, literal, tuple_
+from sqlalchemy import ARRAY, ColumnElement, Select, any_, func, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.errors import NotFoundError
@@ -25,6 +25,12 @@ def stored(session: Session, row: Found) -> Found:
     session.flush()
     session.refresh(row)
     return row
+
+
+def database_time(session: Session) -> datetime:
+    """Return the present moment by the database's clock, the only one that all hosts share."""
+    moment: datetime = session.scalars(select(func.clock_timestamp())).one()
+    return moment.astimezone(UTC)
 
 
 def is_one_of(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:

@@ -1,6 +1,7 @@
 """All SQL about datasets, shards and records."""
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,10 +72,15 @@ def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
 
 def lock_dataset_named(session: Session, name: str) -> DatasetRow:
     """Do as ``lock_dataset`` does, by name; or raise ``NotFoundError``."""
-    query = _named(name).with_for_update(key_share=True)
-    return known(
-        session.scalar(query, execution_options={"populate_existing": True}), "dataset", name
-    )
+    return lock_dataset_at(session, name)[0]
+
+
+def lock_dataset_at(session: Session, name: str) -> tuple[DatasetRow, datetime]:
+    """Do as ``lock_dataset_named`` does; return the time by the database's clock, too."""
+    query = _named(name).add_columns(func.clock_timestamp()).with_for_update(key_share=True)
+    found = session.execute(query, execution_options={"populate_existing": True}).one_or_none()
+    row, moment = known(found, "dataset", name)
+    return row, moment.astimezone(UTC)
 
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:

@@ -5,9 +5,9 @@ its own epoch, salt and answer, and a refused one leaves no trace. A model's pre
 all of them or none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -37,11 +37,6 @@ from app.ledger.transitions import enter
 from app.log import actor
 from app.tracing.handing import at_commit
 from app.tracing.spans import Span, nanoseconds, span_of_request
-
-
-def utc_now() -> datetime:
-    """Return the present moment, with its time zone."""
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,6 @@ class Acceptance:
     signer: StatementSigner
     callbacks: Callbacks
     at_once: AtOnce
-    clock: Callable[[], datetime] = utc_now
 
     def submit(
         self, session: Session, request: NewForgetRequest, *, api_key_id: str
@@ -103,9 +97,9 @@ class Acceptance:
         ranked = sorted(range(len(calls)), key=lambda i: calls[i].request.dataset)
         for name, indices in groupby(ranked, key=lambda i: calls[i].request.dataset):
             places = list(indices)
-            batch = _Batch(session, self, self.clock())
+            batch = _Batch(session, self)
             answers |= zip(places, batch.accept(name, [calls[i] for i in places]), strict=True)
-            batch.certify(self.signer, now=self.clock())
+            batch.certify(self.signer)
             at_commit(session, batch.spans)
         return [answers[i] for i in range(len(calls))]
 
@@ -113,19 +107,18 @@ class Acceptance:
 class _Batch:
     """The new requests for one dataset: first accepted, then certified as far as they can be."""
 
-    def __init__(self, session: Session, acceptance: Acceptance, now: datetime) -> None:
+    def __init__(self, session: Session, acceptance: Acceptance) -> None:
         self._new: list[_New] = []  # in the order of their epochs
         self._answers: list[Answer] = []  # what the models answer at once
         self._session = session
         self._pseudonyms = acceptance.pseudonyms
         self._callbacks = acceptance.callbacks
         self._at_once = acceptance.at_once
-        self._now = now
 
     def accept(self, name: str, calls: Sequence[Call]) -> list[Accepted | ExpungeError]:
         session = self._session
         try:
-            dataset = datasets.lock_dataset_named(session, name)
+            dataset, self._now = datasets.lock_dataset_at(session, name)
         except ExpungeError as error:
             return [error for _ in calls]
         self._dataset = dataset
@@ -141,10 +134,10 @@ class _Batch:
             self._store()
         return answers
 
-    def certify(self, signer: StatementSigner, *, now: datetime) -> None:
+    def certify(self, signer: StatementSigner) -> None:
         """Issue the certificates that answer requests at once, and end these."""
         for answer in self._answers:
-            certify(self._session, signer, answer, now=now)
+            certify(self._session, signer, answer, now=self._now)
         answered = {asked.row.id for answer in self._answers for asked in answer.asked}
         ended = [new for new in self._new if new.row.id in answered or not new.owed]
         for new in ended:

@@ -1,13 +1,12 @@
 """Forget requests once they are accepted: cancelled, tried again, completed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from app import log
+from app.database.queries import database_time
 from app.datasets import digests
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
@@ -15,7 +14,6 @@ from app.datasets.service import Records
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState, RequestState
 from app.ledger import obligations, outbox, repository
-from app.ledger.accepting import utc_now
 from app.ledger.new_requests import hashed
 from app.ledger.tables import ForgetRequestRow
 from app.ledger.transitions import enter
@@ -28,7 +26,6 @@ class ForgetRequests:
 
     pseudonyms: Pseudonyms
     records: Records
-    clock: Callable[[], datetime] = utc_now
 
     def external_key(self, external_id: str | None) -> bytes | None:
         """Return what is stored of a caller's own id of a request, or None for None."""
@@ -68,13 +65,13 @@ class ForgetRequests:
         request = repository.certified_request(session, request_id, wait=True)
         if request is None:
             return False
-        # It may have waited for its lane, or come by a clock that is behind the database's.
+        # It may have waited for its dataset's lock.
         erased_at = repository.erased_at(session, request_id)
         since = max(moment for moment in (request.received_at, erased_at) if moment is not None)
         if is_being_written(session, request.dataset_id, since=since):
             return False
-        request.completed_at = self.clock()
-        completed_at = request.completed_at.astimezone(UTC).isoformat()
+        request.completed_at = database_time(session)
+        completed_at = request.completed_at.isoformat()
         enter(session, request, RequestState.COMPLETED, completed_at=completed_at)
         return True
 

@@ -4,15 +4,13 @@ Archived: it serves no more, what it held is given up to be shredded, and what s
 certificates, the log, the name. Deleted: only what has released nothing, and its name is free.
 """
 
-from datetime import datetime
-
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app import log
 from app.backbones import repository as backbones
 from app.backbones.tables import BackboneRow
 from app.database.endings import require_live
+from app.database.queries import database_time
 from app.datasets import features
 from app.datasets import repository as datasets
 from app.datasets.service import give_up_records
@@ -36,7 +34,7 @@ def archive_model(session: Session, blobs: Blobs, name: str) -> ModelRow:
     model = _without_run(session, name, reason=ARCHIVED)
     require_live("model", model)
     withdraw(session, blobs, model, reason=ARCHIVED)
-    model.archived_at = _now(session)
+    model.archived_at = database_time(session)
     log.append(session, "model.archived", model=model.id)
     return model
 
@@ -85,7 +83,7 @@ def archive_dataset(session: Session, blobs: Blobs, name: str) -> DatasetRow:
     _require_unused(session, f"dataset {name!r}", dataset_id=dataset.id)
     imports.end_all(session, dataset.id, reason="the dataset was archived")
     give_up_records(session, blobs, dataset)
-    dataset.archived_at = _now(session)
+    dataset.archived_at = database_time(session)
     log.append(session, "dataset.archived", dataset=dataset.id)
     return dataset
 
@@ -105,7 +103,7 @@ def archive_backbone(session: Session, blobs: Blobs, name: str) -> BackboneRow:
     backbone = backbones.backbone_named(session, name, lock=True)
     require_live("backbone", backbone)
     _end_backbone(session, blobs, backbone)
-    backbone.archived_at = _now(session)
+    backbone.archived_at = database_time(session)
     log.append(session, "backbone.archived", backbone=backbone.id)
     return backbone
 
@@ -153,11 +151,6 @@ def _require_unused(
 
 
 def _delete(session: Session, kind: str, row: ModelRow | DatasetRow | BackboneRow) -> None:
-    row.deleted_at = _now(session)
+    row.deleted_at = database_time(session)
     log.append(session, f"{kind}.deleted", **{kind: row.id})
     session.flush()
-
-
-def _now(session: Session) -> datetime:
-    now: datetime = session.scalars(select(func.clock_timestamp())).one()
-    return now

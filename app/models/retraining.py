@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.database import Database
 from app.database.endings import require_live
+from app.database.queries import database_time
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
 from app.domain import errors
@@ -69,7 +70,9 @@ def _require_trainable(session: Session, model: ModelRow) -> None:
 class AutomaticRetraining:
     """Retrains models whose policies ask for it."""
 
-    def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, database: Database, clock: Callable[[Session], datetime] = database_time
+    ) -> None:
         self._database = database
         self._clock = clock
         self._refused: dict[str, datetime] = {}
@@ -81,8 +84,8 @@ class AutomaticRetraining:
         when so many records are there that its version, or a training since, has not read. After a
         training that failed or was cancelled, it waits for a day.
         """
-        now = self._clock()
         with self._database.transaction() as session:
+            now = self._clock(session)
             due = [
                 model.name
                 for model in registry.models_to_retrain(session)

@@ -15,11 +15,11 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 from redis import Redis, RedisError
-from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.database import Database
+from app.database.queries import database_time
 from app.logs import describe
 from app.monitoring.gauges import gauge, number
 from app.monitoring.ledger_metrics import ledger_metrics
@@ -29,7 +29,7 @@ from app.publishing import repository
 
 def publishing_metrics(session: Session) -> Iterator[Metric]:
     """Yield how long targets have not held what they should, and which versions stay there."""
-    now = session.scalars(select(func.clock_timestamp())).one()
+    now = database_time(session)
     yield gauge(
         "expunge_publishing_unsettled_seconds",
         "How long a target has not held what it should.",

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from unittest.mock import patch
 
 from redis import Redis
 from rq import Queue, Worker
@@ -10,16 +11,16 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.datasets import repository as datasets
+from app.datasets.tables import DatasetRow
 from app.domain.plan import Plan
 from app.domain.states import Phase
 from app.ledger import runs
-from app.ledger.accepting import Acceptance
-from app.ledger.new_requests import NewForgetRequest
 from app.ledger.reports import with_report
 from app.ledger.tables import ForgetRequestRow
 from app.monitoring.queue_state import QUEUE
 from app.planning.curve import epsilon_by_step
-from tests.support.workshop import DATASET, LEASE_S, Held, Workshop
+from tests.support.workshop import LEASE_S, Held, Workshop
 
 STEPS = 60
 BUDGET_EPOCHS = 15.0
@@ -44,18 +45,21 @@ def advance(workshop: Workshop, held: Held, share: float) -> tuple[int, float]:
 
 def forget(workshop: Workshop, record: str, *, days_ago: float = 0) -> str:
     """Submit a request as if it had been some days ago; return its id."""
-    services = workshop.services
-    then = datetime.now(UTC) - timedelta(days=days_ago)
-    acceptance = Acceptance(
-        pseudonyms=services.pseudonyms,
-        signer=services.signer,
-        callbacks=services.callbacks,
-        at_once=services.acceptance.at_once,
-        clock=lambda: then,
-    )
-    with workshop.transaction() as session:
-        asked = NewForgetRequest(DATASET, record_ids=[record])
-        return acceptance.submit(session, asked, api_key_id=workshop.key_id)[0].id
+    with in_the_past(timedelta(days=days_ago)):
+        return workshop.forget(record)
+
+
+@contextmanager
+def in_the_past(ago: timedelta) -> Iterator[None]:
+    """Have requests come as if it had been so long ago."""
+    lock = datasets.lock_dataset_at
+
+    def earlier(session: Session, name: str) -> tuple[DatasetRow, datetime]:
+        row, now = lock(session, name)
+        return row, now - ago
+
+    with patch.object(datasets, "lock_dataset_at", earlier):
+        yield
 
 
 @contextmanager

@@ -8,7 +8,7 @@ before it began. Requests that are accepted together share a certificate.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from app import log
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, backbone_of, base_of, exclusion_statement
 from app.certificates.tables import CertificateRow
+from app.database.queries import database_time
 from app.domain.errors import NotReadyError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState
@@ -96,7 +97,6 @@ def exclude_before(
     """
 
     def issue(request: ForgetRequestRow) -> str:
-        now = max(datetime.now(UTC), request.received_at)
         certificate = _exclusion(
             session,
             signer,
@@ -109,6 +109,7 @@ def exclude_before(
         session.flush()
         return certificate.id
 
+    now = database_time(session)
     owed = training.unconcerned(session, model.id, membership_of(model))
     obligations.exclude(session, owed, run, issue)
 

@@ -5,15 +5,16 @@ and callbacks about it have the form of OpenDSR 2.0.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app import log
 from app.callbacks.events import Callbacks
+from app.database.queries import database_time
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import DatasetRow
@@ -22,7 +23,7 @@ from app.domain.errors import ConflictError, InvalidInputError, PublicDatasetErr
 from app.domain.ids import new_id
 from app.domain.states import RequestState
 from app.ledger import repository
-from app.ledger.accepting import Acceptance, utc_now
+from app.ledger.accepting import Acceptance
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.status import find, settle
@@ -63,7 +64,6 @@ class SubjectRequests:
     callbacks: Callbacks
     acceptance: Acceptance
     forget_requests: ForgetRequests
-    clock: Callable[[], datetime] = utc_now
 
     def forget_requests_for(
         self, session: Session, asked: NewSubjectRequest
@@ -89,7 +89,7 @@ class SubjectRequests:
         A person whom no dataset knows is forgotten already: the request is completed at once.
         """
         digest = self._digest(asked)
-        now = self.clock()
+        now = database_time(session)
         # Of two that come at once, the second waits here until the first is committed.
         mine = insert(SubjectRequestRow).values(
             id=new_id("dsr"),
@@ -120,7 +120,7 @@ class SubjectRequests:
             "subject_request.received",
             subject_request=row.id,
             key=api_key_id,
-            received_at=now.astimezone(UTC).isoformat(),
+            received_at=now.isoformat(),
         )
         for dataset in self._datasets(session, asked):
             known = self._known(session, dataset, asked.subject_ids)

@@ -1,8 +1,7 @@
 """What an attempt has written goes with it, and a request is completed only when it is gone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ from app.ledger.new_requests import NewForgetRequest
 from app.services import Services
 from app.storage import file_keys
 from app.storage.tables import BlobRow
-from tests.support.workshop import DATASET, Held, Workshop, records_parquet
+from tests.support.scenes import in_the_past
+from tests.support.workshop import Held, Workshop, records_parquet
 
 
 def _states(workshop: Workshop, kind: str) -> list[str]:
@@ -138,14 +138,12 @@ def test_completed_waits_for_what_was_being_written_before(
 def test_completed_waits_for_what_began_while_the_request_waited(
     workshop: Workshop, services: Services
 ) -> None:
-    """It waits for its dataset's lock, and the clock of its process may be behind, too."""
-    late = replace(services.acceptance, clock=lambda: datetime.now(UTC) - timedelta(minutes=1))
+    """It waited for its dataset's lock."""
     dataset_id = workshop.model(workshop.define()).dataset_id
     with workshop.transaction() as writing:
         services.blobs.put(writing, "shard", b"records", dataset_id=dataset_id)
-        asked = NewForgetRequest(DATASET, record_ids=["record-1"])
-        with workshop.transaction() as session:
-            request = late.submit(session, asked, api_key_id=workshop.key_id)[0].id
+        with in_the_past(timedelta(minutes=1)):
+            request = workshop.forget("record-1")
         services.clean_up()
         assert workshop.request(request).state == "certified"
     services.clean_up()

@@ -330,7 +330,7 @@ def test_a_new_training_is_refused_where_it_cannot_be(workshop: Workshop) -> Non
 
 def test_policies_ask_for_trainings_by_time_and_by_records(workshop: Workshop) -> None:
     now = datetime.now(UTC)
-    automatic = retraining.AutomaticRetraining(workshop.services.database, lambda: now)
+    automatic = retraining.AutomaticRetraining(workshop.services.database, lambda _: now)
     day = timedelta(days=1)
     workshop.define("never")
     workshop.define("daily", retrain_every_s=3600.0)
@@ -360,7 +360,7 @@ def test_a_policy_that_cannot_be_met_any_more_is_tried_once_an_hour(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime.now(UTC)
-    automatic = retraining.AutomaticRetraining(workshop.services.database, lambda: now)
+    automatic = retraining.AutomaticRetraining(workshop.services.database, lambda _: now)
     workshop.define(retrain_after_records=1)
     workshop.work()
     workshop.push(1, first=RECORDS)
