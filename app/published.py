@@ -19,7 +19,6 @@ from app.domain.release import certificate_filename
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.words import metric_in_words
-from app.key_files import trusted_keys_file
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ def _certificate_of(path: Path, content: bytes) -> Path:
 
 
 def _keys(trusted: str | Path | None) -> bytes:
-    path = trusted_keys_file(Settings()) if trusted is None else Path(trusted)
+    path = Settings().trusted_keys_file if trusted is None else Path(trusted)
     if not path.is_file():
         raise ConfigurationError(
             "the operator's trusted-keys.json is needed to check the certificate; get it through a "

@@ -264,6 +264,16 @@ class Settings(BaseSettings):
         if problems:
             raise ConfigurationError("\n".join(problems))
 
+    @property
+    def trusted_keys_file(self) -> Path:
+        """Where ``expunge init`` writes what verifiers should trust."""
+        return self.data_dir / "keys" / "trusted-keys.json"
+
+    @property
+    def admin_key_file(self) -> Path:
+        """The file of the first API key, written by ``expunge init``."""
+        return self.data_dir / "keys" / "admin-api-key"
+
     @field_validator("*", mode="before")
     @classmethod
     def _decoded(cls, value: object, info: ValidationInfo) -> object:

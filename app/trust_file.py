@@ -10,7 +10,6 @@ from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKeys, read_trusted_keys
 from app.database import Database
 from app.domain.errors import ConfigurationError, VerificationError
-from app.key_files import trusted_keys_file
 from app.locations import signing_key_file
 from app.log import signing_keys
 from app.settings import Settings
@@ -22,7 +21,7 @@ def ensure_trusted_keys(settings: Settings, database: Database) -> TrustedKeys:
     Raises:
         ConfigurationError: the file cannot be read, or the signing key.
     """
-    path = trusted_keys_file(settings)
+    path = settings.trusted_keys_file
     if path.exists():
         try:
             return read_trusted_keys(path.read_bytes())

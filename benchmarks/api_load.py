@@ -30,7 +30,6 @@ from app.client import ExpungeClient
 from app.database import Database
 from app.datasets.files import record_table, to_parquet
 from app.embedded import EmbeddedServers
-from app.key_files import admin_key_file
 from app.settings import Settings
 from benchmarks.bare_api import TABLE
 from benchmarks.http_load import Connection, Load, call, closed_loop, open_loop
@@ -160,7 +159,7 @@ def serving(
         began = time.monotonic()
         api = running.enter_context(_serving(settings, "app.cli", "serve"))
         start_s = time.monotonic() - began
-        key = admin_key_file(settings).read_text()
+        key = settings.admin_key_file.read_text()
         if trained:
             with ExpungeClient(f"http://127.0.0.1:{api}", key) as client:
                 _train(client, environment, policy)

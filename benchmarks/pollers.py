@@ -20,7 +20,6 @@ import httpx
 import psutil
 
 from app.datasets.files import record_table, to_parquet
-from app.key_files import admin_key_file
 from app.settings import Settings
 from tests.support.service import Service
 
@@ -44,7 +43,7 @@ def main() -> None:
 
 
 def _measure(service: Service, pollers: int, wait_s: int) -> dict[str, object]:
-    key = admin_key_file(Settings(data_dir=service.data_dir)).read_text().strip()
+    key = Settings(data_dir=service.data_dir).admin_key_file.read_text().strip()
     headers = {"Authorization": f"Bearer {key}"}
     with httpx.Client(base_url=service.url, headers=headers, timeout=60) as client:
         request = _open_request(client)

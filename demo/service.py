@@ -13,7 +13,6 @@ import httpx
 
 from app.client import ExpungeClient
 from app.domain.errors import ConfigurationError
-from app.key_files import admin_key_file, trusted_keys_file
 from app.processes.python import python_command
 from app.settings import Settings
 
@@ -44,7 +43,7 @@ def running_service(folder: Path) -> Iterator[ExpungeClient]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(url, service, log)
-        key = admin_key_file(Settings(data_dir=data_dir_in(folder))).read_text()
+        key = Settings(data_dir=data_dir_in(folder)).admin_key_file.read_text()
         with ExpungeClient(url, key) as client:
             yield client
     finally:
@@ -59,7 +58,7 @@ def data_dir_in(folder: Path) -> Path:
 
 def trusted_keys_in(folder: Path) -> Path:
     """Return the operator's list of keys of that service."""
-    return trusted_keys_file(Settings(data_dir=data_dir_in(folder)))
+    return Settings(data_dir=data_dir_in(folder)).trusted_keys_file
 
 
 def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> None:

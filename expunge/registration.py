@@ -22,7 +22,6 @@ from app.domain.errors import ConflictError, InvalidInputError, NotReadyError, R
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
 from app.download import Downloaded
-from app.key_files import trusted_keys_file
 from app.published import verify
 from app.settings import Settings
 from app.tables.column_types import proposed_schema
@@ -131,7 +130,7 @@ class Registered:
         return module
 
     def _keys(self) -> bytes | str | Path:
-        return trusted_keys_file(Settings()) if self._trusted is None else self._trusted
+        return Settings().trusted_keys_file if self._trusted is None else self._trusted
 
 
 def register(

@@ -2,7 +2,6 @@
 
 from app.client.client import ExpungeClient
 from app.domain.errors import ConfigurationError
-from app.key_files import admin_key_file
 from app.settings import Settings
 from app.storage.keyfiles import read_key_file
 
@@ -19,7 +18,7 @@ def configured_client() -> ExpungeClient:
         key = settings.api_key.get_secret_value().strip()
     else:
         try:
-            key = read_key_file(admin_key_file(settings)).decode().strip()
+            key = read_key_file(settings.admin_key_file).decode().strip()
         except ConfigurationError as error:
             raise ConfigurationError("set EXPUNGE_API_KEY, or run 'expunge init' here") from error
     return ExpungeClient(url, key)

@@ -25,11 +25,20 @@ def is_number(
     )
 
 
-def known_fields(document: object, where: str, known: Collection[str]) -> dict[str, Any]:
-    """Return an object's fields, or raise ``InvalidInputError`` if it is none or has others."""
+def known_fields(
+    document: object, where: str, known: Collection[str] = (), *, required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return an object's fields: all that are ``required``, and ``known`` ones.
+
+    Raises:
+        InvalidInputError: it is no object, or has other fields; the message begins with ``where``.
+    """
     if not isinstance(document, Mapping):
         raise InvalidInputError(f"{where}: must be an object")
-    unknown = sorted(str(name) for name in document.keys() - set(known))
+    if not document.keys() >= set(required):
+        raise InvalidInputError(f"{where} must have the fields {', '.join(sorted(required))}")
+    known = {*known, *required}
+    unknown = sorted(str(name) for name in document.keys() - known)
     if unknown:
         expected = f"known are {', '.join(sorted(known))}"
         raise InvalidInputError(f"{where}: unknown field {unknown[0]!r}; {expected}")

@@ -6,7 +6,6 @@ record. So the operator gives each constant and listed value; none is computed f
 
 import math
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
@@ -279,9 +278,11 @@ def column_to_json(column: Column) -> dict[str, Any]:
 
 def column_from_json(document: object) -> Column:
     """Restore a column, or raise ``InvalidInputError``."""
-    told = fields_in(document, "encoding: columns", required={"name", "kind"}, more=None)
-    rest = {field: value for field, value in told.items() if field != "kind"}
-    kind = _KINDS.get(told["kind"]) if isinstance(told["kind"], str) else None
+    if not isinstance(document, Mapping) or not {"name", "kind"} <= document.keys():
+        raise InvalidInputError("encoding: columns must have the fields kind, name")
+    rest = dict(document)
+    named = rest.pop("kind")
+    kind = _KINDS.get(named) if isinstance(named, str) else None
     if kind is None:
         raise InvalidInputError(f"encoding: kind must be one of {', '.join(_KINDS)}")
     if isinstance(rest.get("shape"), list):
@@ -290,24 +291,12 @@ def column_from_json(document: object) -> Column:
         return kind(**rest)
     except TypeError as error:
         raise InvalidInputError(
-            f"encoding: a column of kind {told['kind']} has a missing or unknown field"
+            f"encoding: a column of kind {named} has a missing or unknown field"
         ) from error
 
 
 def _unfit(name: str, reason: str) -> InvalidInputError:
     return InvalidInputError(f"encoding of {name!r}: {reason}")
-
-
-def fields_in(
-    document: object, where: str, *, required: set[str], more: AbstractSet[str] | None = frozenset()
-) -> dict[str, Any]:
-    """Return an object's fields: those ``required``, and ``more``, or any others if it is None."""
-    if not isinstance(document, dict) or not required <= document.keys():
-        raise InvalidInputError(f"{where} must have the fields {', '.join(sorted(required))}")
-    if more is not None and not document.keys() <= required | more:
-        unknown = ", ".join(sorted(map(str, document.keys() - required - more)))
-        raise InvalidInputError(f"{where} has unknown fields: {unknown}")
-    return document
 
 
 def distinct(names: object, where: str, *, most: int) -> tuple[ClassName, ...]:

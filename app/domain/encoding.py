@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.domain import columns
+from app.domain.checks import known_fields
 from app.domain.errors import InvalidInputError
 
 MAX_CLASSES: Final = 1_000_000
@@ -85,10 +86,10 @@ class TableEncoding(columns.InputColumns):
     @classmethod
     def from_json(cls, document: object) -> "TableEncoding":
         """Restore an encoding, or read a mapping file; ``InvalidInputError`` names the fault."""
-        top = columns.fields_in(
-            document, "encoding", required={"columns", "label", "record_id"}, more={"subject_id"}
+        top = known_fields(
+            document, "encoding", ("subject_id",), required=("columns", "label", "record_id")
         )
-        label = columns.fields_in(top["label"], "encoding: label", required={"name", "classes"})
+        label = known_fields(top["label"], "encoding: label", required=("name", "classes"))
         if not isinstance(top["columns"], list):
             raise InvalidInputError("encoding: columns must be a list")
         return cls(

@@ -18,7 +18,6 @@ import psutil
 from app.client import ExpungeClient
 from app.database import Database
 from app.embedded import EmbeddedServers
-from app.key_files import admin_key_file
 from app.settings import Settings
 from tests.support.command_lines import line_of
 from tests.support.patience import PATIENCE_S, until
@@ -73,7 +72,7 @@ class Service:
         self.servers.stop()
 
     def client(self) -> ExpungeClient:
-        key = admin_key_file(Settings(data_dir=self.data_dir)).read_text()
+        key = Settings(data_dir=self.data_dir).admin_key_file.read_text()
         return ExpungeClient(self.url, key)
 
     def processes(self) -> list[psutil.Process]:

@@ -15,7 +15,6 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from app.cli.main import app as command_line
-from app.key_files import trusted_keys_file
 from app.locations import object_dir
 from app.main import app_from_environment
 from app.registry.tables import VersionRow
@@ -70,7 +69,7 @@ def run(*arguments):
 
 
 def fsck(services, *arguments):
-    trusted = trusted_keys_file(services.settings)
+    trusted = services.settings.trusted_keys_file
     trusted.write_bytes(trust_in(services))
     return run("log", "fsck", "--trusted", str(trusted), *arguments)
 

@@ -14,7 +14,6 @@ import expunge
 from app.datasets import repository as datasets
 from app.datasets.shards import decode_shard
 from app.datasets.tables import RecordRow
-from app.key_files import admin_key_file
 from app.registry import repository as registry
 from app.registry.membership import membership_at
 from app.services import open_services
@@ -135,7 +134,7 @@ def test_a_user_who_goes_wrong_is_told_how_to_go_on(user: Reader) -> None:
     (user.directory / "stayed.csv").write_text("\n".join([header, *stayed]))
     network = user.directory / "churn_models.py"
     network.write_text(network.read_text() + NARROW)
-    key = admin_key_file(Settings(data_dir=user.directory / ".expunge")).read_text()
+    key = Settings(data_dir=user.directory / ".expunge").admin_key_file.read_text()
 
     own = {
         "EXPUNGE_ALLOWED_FACTORIES": "churn_models:*",

@@ -19,7 +19,6 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import CorruptLogError, VerificationError
-from app.key_files import trusted_keys_file
 from app.ledger.certificates import bundles, issued
 from app.locations import signing_key_file
 from app.registry.tables import VersionRow
@@ -81,7 +80,7 @@ def steal(services: Services) -> Callable[..., Theft]:
         assert answer.exit_code == 0, answer.output
         renewed = open_services(services.settings)
         opened.append(renewed)
-        trusted = trusted_keys_file(services.settings).read_bytes()
+        trusted = services.settings.trusted_keys_file.read_bytes()
         return Theft(renewed, stolen, version, old_bundle, trusted)
 
     yield happen

@@ -11,7 +11,6 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.findings import end_with
 from app.cli.options import option
 from app.cli.output import conclude, say
-from app.key_files import trusted_keys_file
 from app.locations import database_at_rest
 from app.maintenance import fsck as ledger_fsck
 from app.services import witness_keys
@@ -35,7 +34,7 @@ def fsck(
         found.append({"where": fault.where, "reason": fault.reason})
 
     settings = Settings()
-    known = read_trusted_keys((trusted or trusted_keys_file(settings)).read_bytes())
+    known = read_trusted_keys((trusted or settings.trusted_keys_file).read_bytes())
     keys = [key.public_key for key in known.keys]
     kept = [_kept(path, keys) for path in consistent_with or ()]
     with database_at_rest(settings) as database:

@@ -17,7 +17,6 @@ from app.cli.weights import read_weights
 from app.domain.architectures.words import network_in_words
 from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
-from app.key_files import trusted_keys_file
 from app.processes.python import python_command
 from app.settings import Settings
 
@@ -218,7 +217,7 @@ def _network(shown: Mapping[str, Any]) -> str:
 
 
 def _trusted_keys(trusted: Path | None) -> Path:
-    trusted = trusted_keys_file(Settings()) if trusted is None else trusted
+    trusted = Settings().trusted_keys_file if trusted is None else trusted
     if not trusted.is_file():
         raise ConfigurationError(
             "pass the operator's trusted-keys.json with --trusted; get it through a channel that "

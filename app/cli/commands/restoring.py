@@ -7,7 +7,6 @@ import typer
 
 from app.cli.options import option
 from app.cli.output import conclude, fail, say
-from app.key_files import trusted_keys_file
 from app.locations import embedded_postgres
 from app.log import signing_keys
 from app.maintenance import reconciliation
@@ -51,7 +50,7 @@ def _reconcile(services: Services, *, apply: bool) -> Findings:
         if not apply:
             session.rollback()
     if apply:
-        stored.write(trusted_keys_file(services.settings))
+        stored.write(services.settings.trusted_keys_file)
         for blob_id in sorted(found.orphans):
             services.blobs.shred_orphan(blob_id)
         services.clean_up()

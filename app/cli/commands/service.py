@@ -20,7 +20,6 @@ from app.domain.errors import ConfigurationError
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.embedded.claim import claimed, require_unclaimed
-from app.key_files import admin_key_file, trusted_keys_file
 from app.log import actor, signing_keys
 from app.processes.loading import uncollected
 from app.processes.python import python_command
@@ -140,14 +139,14 @@ def _set_up(settings: Settings) -> Path:
     model_key = locations.model_signing_key_file(settings)
     model_signer = ModelSigner.from_file(model_key)
     model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
-    create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
+    create_key_file(settings.admin_key_file, lambda: _new_admin_key(settings))
     _create_bucket(settings)
     database = Database(locations.database_url(settings))
     known = ensure_trusted_keys(settings, database)
     with database.transaction() as session:
         require_same(known, signing_keys.trusted(session))
     database.dispose()
-    return trusted_keys_file(settings)
+    return settings.trusted_keys_file
 
 
 def _api() -> Child:

@@ -11,7 +11,6 @@ from app.certificates.signing import StatementSigner
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import InvalidInputError
-from app.key_files import trusted_keys_file
 from app.locations import database_at_rest, signing_key_file
 from app.log import actor, signing_keys
 from app.settings import Settings
@@ -42,7 +41,7 @@ def rotate(
     path = signing_key_file(settings)
     next_path = path.with_suffix(".next")
     new = StatementSigner.from_file(next_path, create=True)
-    trusted = trusted_keys_file(settings)
+    trusted = settings.trusted_keys_file
     with actor.acting_as(actor.OPERATOR), database_at_rest(settings) as database:
         known = ensure_trusted_keys(settings, database)
         with database.transaction() as session:

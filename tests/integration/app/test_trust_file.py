@@ -12,7 +12,6 @@ from app.certificates.private_keys import public_pem
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKeys, read_trusted_keys
 from app.cli.main import app as command_line
-from app.key_files import trusted_keys_file
 from app.locations import signing_key_file
 from app.log import signing_keys
 from app.services import Services
@@ -51,7 +50,7 @@ def _run(arguments: list[str]) -> Result:
 
 
 def _file(services: Services) -> TrustedKeys:
-    return read_trusted_keys(trusted_keys_file(services.settings).read_bytes())
+    return read_trusted_keys(services.settings.trusted_keys_file.read_bytes())
 
 
 def _in_use(services: Services) -> str:
@@ -61,11 +60,11 @@ def _in_use(services: Services) -> str:
 
 def test_what_is_there_is_kept(services: Services, known: TrustedKeys) -> None:
     assert [key.id for key in known.keys] == [services.signer.key_id]
-    before = trusted_keys_file(services.settings).read_bytes()
+    before = services.settings.trusted_keys_file.read_bytes()
     for arguments in (INIT, RECONCILE):
         answer = _run(arguments)
         assert answer.exit_code == 0, answer.output
-        assert trusted_keys_file(services.settings).read_bytes() == before
+        assert services.settings.trusted_keys_file.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -93,14 +92,14 @@ def test_nothing_that_only_the_ledger_says_gets_into_it(
         for statement in change.split(";"):
             session.execute(text(statement))
     private = signing_key_file(services.settings).read_bytes()
-    before = trusted_keys_file(services.settings).read_bytes()
+    before = services.settings.trusted_keys_file.read_bytes()
     in_use = _in_use(services)
 
     answer = _run(arguments)
 
     assert answer.exit_code == 1
     assert named.format(own=f"key {services.signer.key_id}") in answer.stderr
-    assert trusted_keys_file(services.settings).read_bytes() == before
+    assert services.settings.trusted_keys_file.read_bytes() == before
     assert signing_key_file(services.settings).read_bytes() == private
     assert _in_use(services) == in_use
 
@@ -116,14 +115,14 @@ def test_a_rotation_says_of_the_old_key_what_the_operator_says(
 
 def test_another_log_is_refused(services: Services, known: TrustedKeys) -> None:
     other = TrustedKeys("expunge/other", known.keys)
-    other.write(trusted_keys_file(services.settings))
+    other.write(services.settings.trusted_keys_file)
     answer = _run(INIT)
     assert answer.exit_code == 1
     assert f"origin: expunge/other, {known.origin}" in answer.stderr
 
 
 def test_a_file_that_cannot_be_read_is_not_replaced(services: Services, known: TrustedKeys) -> None:
-    path = trusted_keys_file(services.settings)
+    path = services.settings.trusted_keys_file
     path.write_text("{}")
     for arguments in (INIT, ROTATE, RECONCILE):
         answer = _run(arguments)
@@ -183,7 +182,7 @@ def test_a_ledger_from_before_rotations_takes_over_what_the_file_says(
         at=now - timedelta(minutes=20),
         compromised_since=now - timedelta(minutes=30),
     ).rotated(third.public_key, at=now - timedelta(minutes=10))
-    after.write(trusted_keys_file(services.settings))
+    after.write(services.settings.trusted_keys_file)
 
     refused = _run(INIT)
     assert refused.exit_code == 1
@@ -214,7 +213,7 @@ def test_a_key_that_neither_knows_follows_the_one_in_use(
 def test_without_a_file_it_is_written_from_the_ledger(
     services: Services, known: TrustedKeys
 ) -> None:
-    trusted_keys_file(services.settings).unlink()
+    services.settings.trusted_keys_file.unlink()
     written = ensure_trusted_keys(services.settings, services.database)
     assert written.difference(known) is None
     assert _file(services).difference(known) is None

@@ -12,7 +12,6 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from app.key_files import admin_key_file
 from app.settings import Settings
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.facts import (
@@ -156,7 +155,7 @@ def test_the_api_killed_after_a_call_took_effect_and_before_its_answer(service, 
 
 def forget(service, call):
     """Ask once, under the same key every time."""
-    key = admin_key_file(Settings(data_dir=service.data_dir)).read_text()
+    key = Settings(data_dir=service.data_dir).admin_key_file.read_text()
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "asked on Monday"}
     return httpx.post(
         f"{service.url}/v1/forget-requests", json=call, headers=headers, timeout=PATIENCE_S

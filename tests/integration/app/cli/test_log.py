@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.key_files import trusted_keys_file
 from app.log import signing_keys
 from app.services import Services
 from tests.support.logbook import altered, bodies, forging, opened, rewrite, sign, write
@@ -23,7 +22,7 @@ def public_key(services: Services) -> Path:
     """The trusted keys where ``expunge init`` leaves them."""
     with services.database.transaction() as session:
         signing_keys.require_in_use(session, services.signer)
-    path = trusted_keys_file(services.settings)
+    path = services.settings.trusted_keys_file
     path.write_bytes(trust_in(services))
     return path
 

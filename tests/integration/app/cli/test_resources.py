@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.key_files import trusted_keys_file
 from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop
@@ -85,7 +84,7 @@ def test_download_verifies_and_writes_weights_and_certificate(
     workshop.work()
     out = tmp_path / "out"
     assert "--trusted" in _fail("download", "model", "--out", str(out))
-    key = trusted_keys_file(workshop.services.settings)
+    key = workshop.services.settings.trusted_keys_file
     key.write_bytes(trust_in(workshop.services))
 
     answer = runner.invoke(app, ["download", "model", "--out", str(out)])

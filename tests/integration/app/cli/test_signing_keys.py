@@ -14,7 +14,6 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import ConfigurationError, VerificationError
-from app.key_files import trusted_keys_file
 from app.ledger.certificates import bundles, issued
 from app.locations import signing_key_file
 from app.log import actor, signing_keys
@@ -64,7 +63,7 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
         del only_old["keys"][0]
         with pytest.raises(VerificationError):
             verify(bundle=bundle, weights=weights, trusted=json.dumps(only_old).encode())
-    written = trusted_keys_file(renewed.settings).read_bytes()
+    written = renewed.settings.trusted_keys_file.read_bytes()
     assert read_trusted_keys(written) == read_trusted_keys(keys)
     renewed.database.dispose()
 

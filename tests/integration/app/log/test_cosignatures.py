@@ -11,7 +11,6 @@ from app.certificates.note import MAX_SIGNATURES
 from app.certificates.verification import verify
 from app.cli.main import app as command_line
 from app.domain.errors import ConfigurationError
-from app.key_files import trusted_keys_file
 from app.log import checkpoints, cosignatures
 from app.log.tables import LogCheckpointRow, LogCosignatureRow
 from app.registry.tables import VersionRow
@@ -116,7 +115,7 @@ def test_lines_by_witnesses_that_the_settings_do_not_name_are_skipped_and_told(
     api: TestClient, workshop: Workshop, version: VersionRow
 ) -> None:
     services = workshop.services
-    trusted_keys_file(services.settings).write_bytes(trust_in(services))
+    services.settings.trusted_keys_file.write_bytes(trust_in(services))
     strangers = [witness_signer(f"a{number}") for number in range(MAX_SIGNATURES)]
     for stranger in strangers:
         _store(services, stranger, _line(services, stranger))
