@@ -84,15 +84,15 @@ def checked_parts(
     metadata may lie.
     """
     file = opened(pa.BufferReader(content))
-    problems = Problems()
-    plan = reading_plan(file, schema, encoding, problems)
+    plan = reading_plan(file, schema, encoding)
+    problems = plan.problems
     _require_room(file.metadata.num_rows, plan.least_bytes, max_bytes)
     first_rows: dict[str, int] = {}
     rows = size = 0
     for part in read_parts(file, plan):
-        checked = plan.check(part, rows)
-        ids = checked.column(0).to_pylist()
-        _find_duplicates(ids, plan.id_column, rows, first_rows, problems)
+        problems.first = rows
+        checked = plan.check(part)
+        _find_duplicates(checked.column(0).to_pylist(), plan.id_column, first_rows, problems)
         rows += part.num_rows
         size += checked.nbytes
         _require_room(rows, size, max_bytes)
@@ -112,15 +112,17 @@ class ReadingPlan:
         id_column: where it has the records' ids.
         row_bytes: about how much a row takes while it is checked.
         least_bytes: how much the file has when it is unpacked, by its own metadata.
-        check: takes rows and the number of the first one; returns the columns of ``part_schema``,
-            of which the first has the records' ids.
+        check: takes rows, and returns the columns of ``part_schema``, of which the first has the
+            records' ids.
+        problems: what it found; says which rows it takes.
     """
 
     columns: list[str] | None
     id_column: str
     row_bytes: int
     least_bytes: int
-    check: Callable[[pa.RecordBatch, int], pa.RecordBatch]
+    check: Callable[[pa.RecordBatch], pa.RecordBatch]
+    problems: Problems
 
     @property
     def rows_at_once(self) -> int:
@@ -129,35 +131,31 @@ class ReadingPlan:
 
 
 def reading_plan(
-    file: pq.ParquetFile,
-    schema: RecordSchema,
-    encoding: TableEncoding | None,
-    problems: Problems,
+    file: pq.ParquetFile, schema: RecordSchema, encoding: TableEncoding | None
 ) -> ReadingPlan:
-    """Return how a file becomes records of a dataset.
-
-    ``problems`` receives what its ``check`` finds.
-    """
+    """Return how a file becomes records of a dataset."""
     if isinstance(schema, TableSchema):
-        return _typed_plan(file, schema, problems)
-    return _feature_plan(file, schema, encoding, problems)
+        return _typed_plan(file, schema)
+    return _feature_plan(file, schema, encoding)
 
 
-def _typed_plan(file: pq.ParquetFile, schema: TableSchema, problems: Problems) -> ReadingPlan:
-    announced = _announced(file)
+def _typed_plan(file: pq.ParquetFile, schema: TableSchema) -> ReadingPlan:
+    announced, problems = _announced(file), Problems()
     wanted = {schema.record_id, schema.subject_id, *schema.names}
     return ReadingPlan(
         [name for name in file.schema_arrow.names if name in wanted],
         schema.record_id,
         1 + announced // max(1, file.metadata.num_rows),
         announced,
-        lambda part, first: typed_rows(part, schema, first=first, problems=problems),
+        lambda part: typed_rows(part, schema, problems),
+        problems,
     )
 
 
 def _feature_plan(
-    file: pq.ParquetFile, schema: FeatureSchema, encoding: TableEncoding | None, problems: Problems
+    file: pq.ParquetFile, schema: FeatureSchema, encoding: TableEncoding | None
 ) -> ReadingPlan:
+    problems = Problems()
     encoded_by = (file.schema_arrow.metadata or {}).get(ENCODED_BY)
     is_plain = encoding is not None and encoded_by is None
     if not is_plain:
@@ -167,10 +165,10 @@ def _feature_plan(
         problems.raise_any()
     row_bytes = schema.size * np.dtype(schema.dtype).itemsize
 
-    def check(part: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    def check(part: pa.RecordBatch) -> pa.RecordBatch:
         if encoding is not None and is_plain:
-            return records_of(part, encoding, first=first, problems=problems)
-        return _checked(part, first, schema, problems)
+            return records_of(part, encoding, problems)
+        return _checked(part, schema, problems)
 
     return ReadingPlan(
         None,
@@ -178,6 +176,7 @@ def _feature_plan(
         8 * schema.size,
         max(_announced(file), file.metadata.num_rows * row_bytes),
         check,
+        problems,
     )
 
 
@@ -267,25 +266,21 @@ def _check_columns(columns: pa.Schema, problems: Problems) -> None:
     problems.raise_any()
 
 
-def _checked(
-    part: pa.RecordBatch, first: int, schema: FeatureSchema, problems: Problems
-) -> pa.RecordBatch:
+def _checked(part: pa.RecordBatch, schema: FeatureSchema, problems: Problems) -> pa.RecordBatch:
     """Return a part in the columns of ``part_schema``; invalid values become arbitrary ones."""
     subject_ids = pa.nulls(part.num_rows, pa.string())
     if "subject_id" in part.schema.names:
-        subject_ids = _ids(part["subject_id"], "subject_id", first, problems, required=False)
+        subject_ids = _ids(part["subject_id"], "subject_id", problems, required=False)
     columns = [
-        _ids(part["record_id"], "record_id", first, problems, required=True),
+        _ids(part["record_id"], "record_id", problems, required=True),
         subject_ids,
-        pa.array(_labels(part["label"], first, schema, problems)),
-        _features(part["features"], first, schema, problems),
+        pa.array(_labels(part["label"], schema, problems)),
+        _features(part["features"], schema, problems),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=part_schema(schema))
 
 
-def _ids(
-    column: pa.Array, name: str, first: int, problems: Problems, *, required: bool
-) -> pa.Array:
+def _ids(column: pa.Array, name: str, problems: Problems, *, required: bool) -> pa.Array:
     if pa.types.is_integer(column.type):
         column = column.cast(pa.string())
     try:
@@ -294,47 +289,40 @@ def _ids(
         problems.add(None, name, "must be UTF-8 text")
         return pa.nulls(len(column), pa.string())
     if required:
-        problems.add_where(as_array(column.is_null()), first, name, "is null")
+        problems.add_where(as_array(column.is_null()), name, "is null")
     texts = column.cast(pa.string()).to_pylist()
     column = pa.array([None if text is None else normal_id(text) for text in texts], pa.string())
     lengths = as_array(pc.fill_null(pc.utf8_length(column), 1))
     wrong = (lengths < 1) | (lengths > MAX_ID_LENGTH)
-    problems.add_where(wrong, first, name, f"must have 1 to {MAX_ID_LENGTH} characters")
+    problems.add_where(wrong, name, f"must have 1 to {MAX_ID_LENGTH} characters")
     return column
 
 
 def _find_duplicates(
-    record_ids: list[str | None],
-    name: str,
-    first: int,
-    first_rows: dict[str, int],
-    problems: Problems,
+    record_ids: list[str | None], name: str, first_rows: dict[str, int], problems: Problems
 ) -> None:
-    for row, value in enumerate(record_ids, first):
+    for row, value in enumerate(record_ids, problems.first):
         if value is not None and first_rows.setdefault(value, row) != row:
             problems.add(row, name, f"is the same as in row {first_rows[value]}")
 
 
-def _labels(
-    column: pa.Array, first: int, schema: FeatureSchema, problems: Problems
-) -> npt.NDArray[np.int64]:
+def _labels(column: pa.Array, schema: FeatureSchema, problems: Problems) -> npt.NDArray[np.int64]:
     null = as_array(column.is_null())
-    problems.add_where(null, first, "label", "is null")
+    problems.add_where(null, "label", "is null")
     labels: npt.NDArray[np.int64] = as_array(pc.fill_null(column, 0)).astype(np.int64)
     outside = (labels < 0) | (labels >= schema.classes)
     reason = f"must lie between 0 and {schema.classes - 1}"
-    problems.add_where(outside & ~null, first, "label", reason)
+    problems.add_where(outside & ~null, "label", reason)
     return labels
 
 
-def _features(column: pa.Array, first: int, schema: FeatureSchema, problems: Problems) -> pa.Array:
+def _features(column: pa.Array, schema: FeatureSchema, problems: Problems) -> pa.Array:
     values = array_values(
         column,
         name="features",
         size=schema.size,
         dtype=schema.dtype,
         vocabulary=schema.vocabulary,
-        first=first,
         problems=problems,
     )
     if values is None:

@@ -22,7 +22,6 @@ from app.datasets.reader import confine, rules_of, verdict_of
 from app.datasets.uploads import ReadingPlan, opened, read_parts, reading_plan
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.processes.frames import receive, send
-from app.tables.problems import Problems
 
 OUT_OF_MEMORY: Final = 3
 """How it exits when a file takes more memory than it may have."""
@@ -89,13 +88,13 @@ def _file(remote: _Remote, size: int) -> pq.ParquetFile:
     return opened(pa.PythonFile(remote, mode="r"))
 
 
-def _checked_plan(file: pq.ParquetFile, order: dict[str, Any], problems: Problems) -> ReadingPlan:
+def _checked_plan(file: pq.ParquetFile, order: dict[str, Any]) -> ReadingPlan:
     """Return how a file is read; raise what its columns are refused for, without a row."""
-    plan = reading_plan(file, *rules_of(order), problems)
+    plan = reading_plan(file, *rules_of(order))
     if plan.row_bytes > MOST_PART_BYTES:
         raise PayloadTooLargeError(f"it announces rows of {plan.row_bytes} bytes")
-    plan.check(_no_rows(file.schema_arrow), 0)
-    problems.raise_any()
+    plan.check(_no_rows(file.schema_arrow))
+    plan.problems.raise_any()
     return plan
 
 
@@ -110,7 +109,7 @@ def _empty(kind: pa.DataType) -> pa.Array:
 
 
 def _parts(
-    file: pq.ParquetFile, remote: _Remote, plan: ReadingPlan, problems: Problems, start: int
+    file: pq.ParquetFile, remote: _Remote, plan: ReadingPlan, start: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield checked parts from a row on; ``InvalidRecordsError`` of the first with a fault."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
@@ -121,8 +120,9 @@ def _parts(
         for part in read_parts(_prepared(file, remote, group), plan, [group]):
             left = part.slice(max(0, start - row))
             if left.num_rows:
-                checked = plan.check(left, row + part.num_rows - left.num_rows)
-                problems.raise_any()
+                plan.problems.first = row + part.num_rows - left.num_rows
+                checked = plan.check(left)
+                plan.problems.raise_any()
                 if checked.nbytes > MOST_PART_BYTES:
                     raise PayloadTooLargeError("its rows are too large when they are unpacked")
                 yield checked
@@ -150,11 +150,11 @@ def _carry_out(order: dict[str, Any], orders: IO[bytes], answers: IO[bytes]) -> 
     verdict: dict[str, Any]
     try:
         remote = _Remote(order["size"], orders, answers, lock)
-        file, problems = _file(remote, order["size"]), Problems()
-        plan = _checked_plan(file, order, problems)
+        file = _file(remote, order["size"])
+        plan = _checked_plan(file, order)
         verdict = {"rows": file.metadata.num_rows}
         if order["start"] is not None:
-            for part in _parts(file, remote, plan, problems, order["start"]):
+            for part in _parts(file, remote, plan, order["start"]):
                 content = part.serialize()
                 with lock:
                     send(answers, b"P" + content.to_pybytes())

@@ -40,13 +40,12 @@ def array_values(
     size: int,
     dtype: str,
     vocabulary: int | None,
-    first: int,
     problems: Problems,
 ) -> npt.NDArray[Any] | None:
     """Return the values of shape (n, size), or None where a whole row is wrong.
 
-    The column is of a type without ``array_fault``; ``first`` is the number of its first row.
-    Faults go to ``problems``, and faulty values become arbitrary ones.
+    The column is of a type without ``array_fault``. Faults go to ``problems``, and faulty values
+    become arbitrary ones.
     """
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
     lengths = as_array(pc.fill_null(pc.list_value_length(storage), -1))
@@ -54,20 +53,20 @@ def array_values(
         lengths = np.where(as_array(storage.is_null()), -1, lengths)
     wrong = lengths != size
     if wrong.any():
-        problems.add_where(wrong, first, name, f"must have {size} elements")
+        problems.add_where(wrong, name, f"must have {size} elements")
         return None
     flat = pc.list_flatten(storage)
     if flat.null_count:
         null = np.any(as_array(flat.is_null()).reshape(-1, size), axis=1)
-        problems.add_where(null, first, name, "contains null")
+        problems.add_where(null, name, "contains null")
         return None
     most = 255 if dtype == "uint8" else None if vocabulary is None else vocabulary - 1
     raw = as_array(flat).reshape(-1, size)
     if most is None:
-        return _finite(raw, name, dtype, first, problems)
+        return _finite(raw, name, dtype, problems)
     fits = (raw >= 0) & (raw <= most) & (raw == np.floor(raw))
     reason = f"must hold whole numbers from 0 to {most}"
-    problems.add_where(~fits.all(axis=1), first, name, reason)
+    problems.add_where(~fits.all(axis=1), name, reason)
     return np.where(fits, raw, 0).astype(dtype)
 
 
@@ -123,11 +122,9 @@ def _decoded(image: Any, content: pa.Buffer, rule: ImageColumn) -> npt.NDArray[n
     return np.moveaxis(numbers, 2, 0).reshape(-1)
 
 
-def _finite(
-    raw: npt.NDArray[Any], name: str, dtype: str, first: int, problems: Problems
-) -> npt.NDArray[Any]:
+def _finite(raw: npt.NDArray[Any], name: str, dtype: str, problems: Problems) -> npt.NDArray[Any]:
     with np.errstate(over="ignore"):
         converted = raw.astype(dtype)
     infinite = ~np.isfinite(converted).all(axis=1)
-    problems.add_where(infinite, first, name, f"must hold finite {dtype} numbers")
+    problems.add_where(infinite, name, f"must hold finite {dtype} numbers")
     return converted

@@ -75,14 +75,13 @@ def numbers_in(
 
 
 def records_of(
-    table: pa.Table | pa.RecordBatch, encoding: TableEncoding, *, first: int, problems: Problems
+    table: pa.Table | pa.RecordBatch, encoding: TableEncoding, problems: Problems
 ) -> pa.RecordBatch:
     """Return the rows in the columns of an upload: record_id, subject_id, label, features.
 
-    ``first`` is the number of the first row. Faults go to ``problems``, and faulty values become
-    arbitrary ones.
+    Faults go to ``problems``, and faulty values become arbitrary ones.
     """
-    cells = _Cells(table, first, problems)
+    cells = _Cells(table, problems)
     flat = pa.array(cells.features(encoding).reshape(-1))
     subjects = pa.nulls(table.num_rows, pa.string())
     if encoding.subject_id is not None:
@@ -97,10 +96,10 @@ def records_of(
 
 
 def ids_of(
-    table: pa.Table | pa.RecordBatch, name: str, *, first: int, problems: Problems, required: bool
+    table: pa.Table | pa.RecordBatch, name: str, problems: Problems, *, required: bool
 ) -> pa.Array:
     """Return the ids of a column as texts; see ``records_of``."""
-    return _Cells(table, first, problems).ids(name, required=required)
+    return _Cells(table, problems).ids(name, required=required)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ class _Cells:
     """A table's columns; what is wrong goes to ``problems``."""
 
     table: pa.Table | pa.RecordBatch
-    first: int
     problems: Problems
 
     def features(self, encoding: InputColumns) -> npt.NDArray[Any]:
@@ -224,7 +222,6 @@ class _Cells:
             size=rule.width,
             dtype=rule.dtype,
             vocabulary=rule.vocabulary,
-            first=self.first,
             problems=self.problems,
         )
         if values is not None:
@@ -275,13 +272,13 @@ class _Cells:
         return kind_in_words(plain(self.table.column(name)).type)
 
     def _fault(self, faulty: npt.NDArray[np.bool_], column: str, reason: str) -> None:
-        self.problems.add_where(faulty, self.first, column, reason)
+        self.problems.add_where(faulty, column, reason)
 
 
 @contextmanager
 def _all_cells(table: pa.Table | pa.RecordBatch) -> Iterator[_Cells]:
     problems = Problems()
-    yield _Cells(table, 0, problems)
+    yield _Cells(table, problems)
     problems.raise_any()
 
 

@@ -36,8 +36,8 @@ def encoded_parts(source: Source, encoding: TableEncoding) -> list[Part]:
     """Encode a table, and check that its records have different ids."""
     encoded = {ENCODED_BY: encoding.digest}
 
-    def read(piece: pa.Table, first: int, problems: Problems) -> pa.Table:
-        batch = records_of(piece, encoding, first=first, problems=problems)
+    def read(piece: pa.Table, problems: Problems) -> pa.Table:
+        batch = records_of(piece, encoding, problems)
         return pa.Table.from_batches([batch]).replace_schema_metadata(encoded)
 
     rows = max(1, min(_PART_ROWS, _PART_BYTES // (8 * encoding.width)))
@@ -47,8 +47,8 @@ def encoded_parts(source: Source, encoding: TableEncoding) -> list[Part]:
 def typed_parts(source: Source, schema: TableSchema) -> list[Part]:
     """Take a table's columns as their types, and check that its records have different ids."""
 
-    def read(piece: pa.Table, first: int, problems: Problems) -> pa.Table:
-        return pa.Table.from_batches([typed_rows(piece, schema, first=first, problems=problems)])
+    def read(piece: pa.Table, problems: Problems) -> pa.Table:
+        return pa.Table.from_batches([typed_rows(piece, schema, problems)])
 
     row_bytes = max(1, source.table.nbytes // source.table.num_rows)
     rows = max(1, min(_PART_ROWS, _PART_BYTES // row_bytes))
@@ -56,14 +56,14 @@ def typed_parts(source: Source, schema: TableSchema) -> list[Part]:
 
 
 def _parts(
-    source: Source, rows: int, record_id: str, read: Callable[[pa.Table, int, Problems], pa.Table]
+    source: Source, rows: int, record_id: str, read: Callable[[pa.Table, Problems], pa.Table]
 ) -> list[Part]:
     """Read a table in parts of so many rows, whose first columns have the records' ids."""
-    problems = Problems()
-    parts = [
-        Part(first, read(source.table.slice(first, rows), first, problems))
-        for first in range(0, source.table.num_rows, rows)
-    ]
+    problems, parts = Problems(), []
+    for first in range(0, source.table.num_rows, rows):
+        problems.first = first
+        parts.append(Part(first, read(source.table.slice(first, rows), problems)))
+    problems.first = 0
     _refuse_duplicates(parts, record_id, problems)
     with source.places():
         problems.raise_any()
@@ -119,4 +119,4 @@ def _refuse_duplicates(parts: list[Part], name: str, problems: Problems) -> None
     _, firsts = np.unique(codes, return_index=True)
     repeated = np.ones(len(codes), dtype=np.bool_)
     repeated[firsts] = False
-    problems.add_where(repeated & (codes >= 0), 0, name, "the id of an earlier row")
+    problems.add_where(repeated & (codes >= 0), name, "the id of an earlier row")

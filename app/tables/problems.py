@@ -9,9 +9,14 @@ MAX_REPORTED_PROBLEMS = 20
 
 
 class Problems:
-    """The faults so far. Those of one column and reason are one, with a count of its rows."""
+    """The faults so far. Those of one column and reason are one, with a count of its rows.
+
+    Attributes:
+        first: the number of the first row of the part that is looked at.
+    """
 
     def __init__(self) -> None:
+        self.first = 0
         self._found: dict[tuple[str, str], RowProblem] = {}
         self._count = 0
 
@@ -30,13 +35,11 @@ class Problems:
             return
         self._found[column, reason] = RowProblem(row, column, reason, rows)
 
-    def add_where(
-        self, faulty: npt.NDArray[np.bool_], first: int, column: str, reason: str
-    ) -> None:
-        """Add a fault of all marked rows; ``first`` is the row number of the first mark."""
+    def add_where(self, faulty: npt.NDArray[np.bool_], column: str, reason: str) -> None:
+        """Add a fault of all marked rows of the part."""
         marked = int(np.count_nonzero(faulty))
         if marked:
-            self.add(first + int(np.argmax(faulty)), column, reason, rows=marked)
+            self.add(self.first + int(np.argmax(faulty)), column, reason, rows=marked)
 
     def raise_any(self) -> None:
         """Raise ``InvalidRecordsError`` if there are faults."""

@@ -140,7 +140,7 @@ class _Proposer:
     def _number(self, name: str, column: pa.Array) -> Column:
         if name not in self._choices.missing:
             advice = f"is missing; --missing {spelt(name)}=NUMBER puts a public constant there"
-            self._problems.add_where(cells.numbers_of(column).missing, 0, name, advice)
+            self._problems.add_where(cells.numbers_of(column).missing, name, advice)
         return NumberColumn(name=name)
 
     def _category(self, name: str, texts: cells.Texts) -> Column:

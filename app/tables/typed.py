@@ -67,19 +67,17 @@ def arrow_schema(schema: TableSchema) -> pa.Schema:
 
 
 def typed_rows(
-    table: pa.Table | pa.RecordBatch, schema: TableSchema, *, first: int, problems: Problems
+    table: pa.Table | pa.RecordBatch, schema: TableSchema, problems: Problems
 ) -> pa.RecordBatch:
     """Return the rows in the columns of ``arrow_schema``; other columns are left out.
 
-    ``first`` is the number of the first row. Faults go to ``problems``, and faulty values become
-    arbitrary ones.
+    Faults go to ``problems``, and faulty values become arbitrary ones.
     """
-    columns = [ids_of(table, schema.record_id, first=first, problems=problems, required=True)]
+    columns = [ids_of(table, schema.record_id, problems, required=True)]
     if schema.subject_id is not None:
-        subjects = schema.subject_id
-        columns.append(ids_of(table, subjects, first=first, problems=problems, required=False))
+        columns.append(ids_of(table, schema.subject_id, problems, required=False))
     for name, kind in schema.columns:
-        found = _Column(name, kind, first, problems).read(table)
+        found = _Column(name, kind, problems).read(table)
         columns.append(found.cast(arrow_type(kind)) if pa.types.is_null(found.type) else found)
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
 
@@ -87,7 +85,7 @@ def typed_rows(
 def fits(column: pa.Array, kind: ColumnType) -> bool:
     """Return whether all cells of a column are of this type, and any of them is there."""
     problems = Problems()
-    found = _Column("", kind, 0, problems).read(pa.table({"": column}))
+    found = _Column("", kind, problems).read(pa.table({"": column}))
     return problems.none and found.null_count < len(found)
 
 
@@ -97,7 +95,6 @@ class _Column:
 
     name: str
     kind: ColumnType
-    first: int
     problems: Problems
 
     def read(self, table: pa.Table | pa.RecordBatch) -> pa.Array:
@@ -164,7 +161,7 @@ class _Column:
         self._fault(sizes > MOST_CELL_BYTES, f"has more than {MOST_CELL_BYTES} bytes")
 
     def _fault(self, faulty: Marks, reason: str) -> None:
-        self.problems.add_where(faulty, self.first, self.name, reason)
+        self.problems.add_where(faulty, self.name, reason)
 
 
 def _storage(column: pa.Array) -> pa.Array:

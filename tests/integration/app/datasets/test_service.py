@@ -178,9 +178,7 @@ def test_a_plain_table_is_encoded_as_the_dataset_says(workshop: Workshop) -> Non
     assert features.tolist() == np.float32(expected).tolist()
 
     # What the command line encoded counts as the same, unless another rule encoded it.
-    encoded = records_of(
-        pa.table(pq.read_table(pa.BufferReader(_plain()))), PLAIN, first=0, problems=Problems()
-    )
+    encoded = records_of(pa.table(pq.read_table(pa.BufferReader(_plain()))), PLAIN, Problems())
     for digest, outcome in ((PLAIN.digest, None), ("0" * 64, "another encoding")):
         marked = to_parquet(
             pa.Table.from_batches([encoded]).replace_schema_metadata({ENCODED_BY: digest})

@@ -121,6 +121,18 @@ def test_a_fault_of_many_rows_is_told_once_with_their_number() -> None:
     assert told == [(0, "label", 50), (49, "features", 1)]
 
 
+def test_rows_of_later_parts_have_their_numbers_in_the_file(monkeypatch) -> None:
+    monkeypatch.setattr("app.datasets.uploads._MAX_PART_ROWS", 2)
+    rows = pa.array([ROWS[0]] * 4 + [[1.0, 2.0, float("inf"), 4.0]])
+    content = _parquet(record_id=["a", "b", "c", "b", "d"], label=[0, 1, 2, 0, 1], features=rows)
+
+    with pytest.raises(InvalidRecordsError) as caught:
+        parse_upload(content, SCHEMA)
+
+    told = [(each.row, each.column, each.reason[-8:]) for each in caught.value.problems]
+    assert told == [(3, "record_id", "in row 1"), (4, "features", " numbers")]
+
+
 def test_no_message_holds_what_a_record_holds() -> None:
     value = float(SECRET)
     faulty = _rows(1, [value, float("nan"), value, value])

@@ -15,7 +15,7 @@ WORDS = st.sampled_from(["NA", "", " ", "a ", "a\x1f", "é", "e\u0301", "a\u00a0
 def read(ids, *, required=False):
     problems = Problems()
     table = pa.table({"id": pa.array(ids, pa.string())})
-    found = ids_of(table, "id", first=0, problems=problems, required=required)
+    found = ids_of(table, "id", problems, required=required)
     return found.to_pylist(), problems
 
 

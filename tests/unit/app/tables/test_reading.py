@@ -31,6 +31,21 @@ def test_images_in_the_form_of_an_upload_need_no_encoding(tmp_path: Path, order:
     assert part.records["features"].to_pylist() == images.reshape(2, 12).tolist()
 
 
+def test_rows_of_later_parts_have_their_numbers_in_the_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("app.tables.parts._PART_ROWS", 2)
+    (tmp_path / "a.csv").write_text("record_id,label,x\n1,0,1\n2,1,2\n3,0,3\n2,1,4\n5,0,word\n")
+    choices = Choices(class_count=2, bounds={"x": (0.0, 9.0)})
+    source = read_source(tmp_path / "a.csv")
+
+    with pytest.raises(TableError) as caught:
+        encoded_parts(source, proposed(source, choices).encoding)
+
+    assert [line.partition(", column")[0] for line in caught.value.lines] == [
+        "a.csv: row 5",
+        "a.csv: row 4",
+    ]
+
+
 def test_named_classes_need_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", record_id=[1, 2], label=["a", "b"], features=np.zeros((2, 3)))
 

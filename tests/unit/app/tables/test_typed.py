@@ -28,7 +28,7 @@ def read(kind: str, cells: Any) -> list:
     table = pa.table({"id": [str(i) for i in range(len(column))], "x": column, "more": column})
     schema = TableSchema.of({"x": kind}, record_id="id")
     problems = Problems()
-    rows = typed_rows(table, schema, first=0, problems=problems)
+    rows = typed_rows(table, schema, problems)
     problems.raise_any()
     rows.validate(full=True)
     assert rows.schema == arrow_schema(schema)
@@ -203,7 +203,7 @@ def test_columns_must_be_there_once(names: list[str]) -> None:
     table = pa.table([pa.array(["1"])] * len(names), names=names)
     problems = Problems()
     schema = TableSchema.of({"x": "string", "y": "string"}, record_id="id")
-    typed_rows(table, schema, first=0, problems=problems)
+    typed_rows(table, schema, problems)
     with pytest.raises(InvalidRecordsError, match=r"no such column|occurs twice"):
         problems.raise_any()
 
