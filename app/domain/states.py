@@ -37,7 +37,10 @@ class ObligationState(StrEnum):
     CANCELLED = "cancelled"
 
 
-UNMET_OBLIGATION_STATES = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
+WAITING_OBLIGATION_STATES = (ObligationState.OPEN, ObligationState.FAILED)
+"""Of obligations that no run has taken on; whatever covers their records ends them."""
+
+UNMET_OBLIGATION_STATES = (*WAITING_OBLIGATION_STATES, ObligationState.RUNNING)
 
 
 class Basis(StrEnum):

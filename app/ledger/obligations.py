@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from sqlalchemy.orm import Session
 
 from app import log
-from app.domain.states import Basis, ObligationState, RequestState
+from app.domain.states import (
+    WAITING_OBLIGATION_STATES,
+    Basis,
+    ObligationState,
+    RequestState,
+)
 from app.ledger import repository, transitions
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 
@@ -39,10 +44,10 @@ def record(session: Session, obligation: ObligationRow) -> None:
 
 
 def start_obligations(session: Session, run: RunRow) -> None:
-    """Let a run take on every open obligation whose records it leaves out."""
+    """Let a run take on every obligation whose records it leaves out, failed ones included."""
     if run.forget_epoch is None:
         return
-    owed = repository.obligations_of_model(session, run.model_id, (ObligationState.OPEN,))
+    owed = repository.obligations_of_model(session, run.model_id, WAITING_OBLIGATION_STATES)
     with _unsettled(session, owed) as (requests, waiting):
         for obligation in waiting:
             if requests[obligation.request_id].forget_epoch <= run.forget_epoch:

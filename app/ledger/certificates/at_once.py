@@ -24,7 +24,7 @@ from app.datasets import repository as datasets
 from app.domain.errors import ExpungeError
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
-from app.domain.states import ObligationState, VersionState
+from app.domain.states import WAITING_OBLIGATION_STATES, VersionState
 from app.failpoints import reach
 from app.ledger import obligations, repository
 from app.ledger.certificates import certifying, issued
@@ -40,7 +40,6 @@ from app.registry.remembered import Partition, Partitions, Survivors
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
 
-_UNMET = (ObligationState.OPEN, ObligationState.FAILED)
 # Each of them is read again for each new request, until a run takes them on.
 _MOST_UNMET = 1000
 _log = logging.getLogger("expunge.at_once")
@@ -189,7 +188,9 @@ class AtOnce:
         policy, tracking = _terms(model)
         if not may_cover(tracking, policy):
             return None
-        unmet = repository.obligations_of_model(session, model.id, _UNMET, limit=_MOST_UNMET + 1)
+        unmet = repository.obligations_of_model(
+            session, model.id, WAITING_OBLIGATION_STATES, limit=_MOST_UNMET + 1
+        )
         if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
             return None
         previous, stated = _newest(session, head)

@@ -161,6 +161,32 @@ def test_retrying_the_failed_run_serves_its_requests_too(workshop: Workshop) -> 
     assert workshop.request(request_id).state == "certified"
 
 
+def test_a_later_requests_run_answers_what_failed_before(workshop: Workshop) -> None:
+    """Its certificate accounts for those records, and nobody may come to try again."""
+    workshop.define()
+    workshop.work()
+    learned = workshop.split()[0]
+    failed = workshop.forget(learned[0])
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    workshop.give_up(held)
+    assert workshop.request(failed).state == "failed"
+
+    later = workshop.forget(learned[1])
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    assert workshop.request(failed).state == "unlearning"
+    workshop.publish(held)
+
+    (one,), (other,) = workshop.obligations(failed), workshop.obligations(later)
+    assert one.certificate_id == other.certificate_id is not None
+    assert (one.state, one.failure_reason) == ("certified", None)
+    workshop.services.clean_up()
+    assert {workshop.request(each).state for each in (failed, later)} == {"completed"}
+
+
 def test_a_request_that_came_during_a_run_that_fails_gets_a_run_of_its_own(
     workshop: Workshop,
 ) -> None:
@@ -181,7 +207,7 @@ def test_a_request_that_came_during_a_run_that_fails_gets_a_run_of_its_own(
     assert workshop.active_run() is not None
     workshop.work()
     assert workshop.request(waiting).state == "certified"
-    assert workshop.request(failing).state == "failed"
+    assert workshop.request(failing).state == "certified"
 
 
 def test_a_request_for_weights_that_could_not_be_certified_hears_why(workshop: Workshop) -> None:
