@@ -126,7 +126,9 @@ class WeightsFile:
     def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
         """Return whether every number of an F64 tensor is a finite multiple of a power of two."""
         return all(
-            (number / grid).is_integer() for part in self._numbers(tensor) for number in part
+            (steps := number / grid).is_integer() and steps * grid == number  # not underflown
+            for part in self._numbers(tensor)
+            for number in part
         )
 
     def norm(self, tensor: StoredTensor) -> float:

@@ -122,7 +122,7 @@ def test_numbers_on_a_grid_and_beside_it(grid: float) -> None:
     numbers = np.random.default_rng(1).integers(-(2**50), 2**50, (3, 5)) * grid
     assert _on_grid(numbers, grid)
     assert _on_grid(-0.0 * numbers, grid)
-    for other in (numbers[2, 4] + grid / 2, np.nan, np.inf, -np.inf):
+    for other in (numbers[2, 4] + grid / 2, 5e-324, -5e-324, np.nan, np.inf, -np.inf):
         beside = numbers.copy()
         beside[2, 4] = other
         assert not _on_grid(beside, grid)
