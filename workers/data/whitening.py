@@ -5,7 +5,8 @@ With the mean m and the covariance U diag(l) U^T of these features, and l0 the m
     whitened(x) = s (x - m) U diag(l + 0.001 l0)^(-exponent)
 
 where s makes the whitened features' mean variance 1, so that public ranges fit all backbones. The
-sums are float64, around the mean of the first batch.
+sums are float64, around the mean of the first batch, and computed in one thread: models go on only
+if weights that were lost come again to the last bit.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_frozen
 from workers.data.examples import Examples
 from workers.data.forms import FeatureForm
+from workers.exact.arithmetic import repeatable
 from workers.networks.whitening import BASE, MEAN, TRANSFORM
 from workers.tasks.task import INPUTS, TARGET
 from workers.training.device import choose_device
@@ -113,8 +115,9 @@ class Moments:
             self._origin = exact.mean(axis=0)
         exact -= self._origin
         self.records += len(exact)
-        self._sum += exact.sum(axis=0)
-        self._products += exact.T @ exact
+        with repeatable():
+            self._sum += exact.sum(axis=0)
+            self._products += exact.T @ exact
 
     def whitening(self, exponent: float) -> tuple[Floats, Floats]:
         """Return m [size] and s U diag(l + 0.001 l0)^(-exponent) [size, size].
@@ -126,7 +129,7 @@ class Moments:
             raise RunFailedError("the public dataset has fewer than two records: push more")
         centre = self._sum / self.records
         covariance = self._products / self.records - np.outer(centre, centre)
-        with np.errstate(all="ignore"):
+        with repeatable():
             eigenvalues, vectors = np.linalg.eigh(covariance)
             eigenvalues = np.maximum(eigenvalues, 0.0)
             typical = float(eigenvalues.mean())

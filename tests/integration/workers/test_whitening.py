@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from sqlalchemy.exc import ProgrammingError
+from threadpoolctl import threadpool_limits
 
 from app.backbones import repository as backbones
 from app.backbones import service as uploads
@@ -141,6 +142,22 @@ def test_moments_do_not_depend_on_the_parts_or_a_large_offset(workshop):
         parts.add(features[start : start + 7])
     for first, second in zip(whole.whitening(0.35), parts.whitening(0.35), strict=True):
         np.testing.assert_allclose(np.abs(first), np.abs(second), rtol=1e-6, atol=1e-6)
+
+
+def test_the_same_records_give_the_same_bits_whatever_the_number_of_threads():
+    """Models go on only if weights that were lost come again as they were."""
+    random = np.random.default_rng(3)
+    mixed = random.normal(size=(600, 600))
+    parts = [(random.normal(size=(32, 600)) @ mixed).astype(np.float32) for _ in range(40)]
+    made = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            moments = Moments(600)
+            for part in parts:
+                moments.add(part)
+            made.append(moments.whitening(0.35))
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_the_digest_is_of_the_contents_and_can_be_computed_by_who_has_the_data(workshop):
