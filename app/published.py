@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
+_Numpy = Any  # the module
 _DTYPES: Final[Mapping[str, str]] = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 # As in ``workers.networks.linear_head``.
 _NORM_MARGIN: Final = 1 - 2.0**-30
@@ -145,10 +146,7 @@ def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Flo
 
 
 def _ridge(
-    np: Any,  # noqa: ANN401 - the module
-    seen: "Floats",
-    tensors: "Mapping[str, Floats]",
-    options: Mapping[str, Any],
+    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", options: Mapping[str, Any]
 ) -> "Floats":
     most = options["feature_range"]
     bounded = np.clip(np.nan_to_num(seen), -most, most)
@@ -156,10 +154,7 @@ def _ridge(
 
 
 def _linear(
-    np: Any,  # noqa: ANN401 - the module
-    seen: "Floats",
-    tensors: "Mapping[str, Floats]",
-    options: Mapping[str, Any],
+    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", options: Mapping[str, Any]
 ) -> "Floats":
     seen = np.nan_to_num(seen, nan=0.0, posinf=0.0, neginf=0.0)
     largest = np.maximum(np.abs(seen).max(axis=1, keepdims=True), _SMALLEST_NORM)

@@ -4,7 +4,6 @@ One transaction: the state, the log entry and the events commit together.
 """
 
 from datetime import UTC
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -16,10 +15,7 @@ from app.ledger.tables import ForgetRequestRow
 
 
 def enter(
-    session: Session,
-    request: ForgetRequestRow,
-    state: RequestState,
-    **facts: Any,  # noqa: ANN401
+    session: Session, request: ForgetRequestRow, state: RequestState, **facts: object
 ) -> None:
     """Move a request to a state; ``facts`` are for the log.
 

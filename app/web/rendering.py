@@ -2,7 +2,6 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,11 +18,7 @@ _DASH = "–"
 
 
 def render(
-    template: str,
-    visitor: Visitor | None,
-    *,
-    status: int = 200,
-    **context: Any,  # noqa: ANN401
+    template: str, visitor: Visitor | None, *, status: int = 200, **context: object
 ) -> HTMLResponse:
     """Render a page. Template variables are escaped."""
     page = _TEMPLATES.get_template(template)

@@ -149,11 +149,7 @@ def _methods_of(request: Request) -> list[str]:
 
 
 def _problem(
-    name: str,
-    detail: str,
-    *,
-    headers: dict[str, str] | None = None,
-    **members: Any,  # noqa: ANN401
+    name: str, detail: str, *, headers: dict[str, str] | None = None, **members: object
 ) -> Response:
     kind = PROBLEM_TYPES[name]
     # In ASCII: the caller's text may hold a lone surrogate, which UTF-8 cannot encode.

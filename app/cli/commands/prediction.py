@@ -91,7 +91,7 @@ def predict(
 
 def _predictions(
     published: PublishedFile,
-    table: Any,  # noqa: ANN401 - pyarrow.Table
+    table: object,
     *,
     factories: list[str],
     base: Path | None,
