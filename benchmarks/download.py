@@ -171,9 +171,9 @@ def _publish(services: Services, content: bytes) -> None:
             sys.exit("check failed: a run waits")
         run_id, token = lease.id, lease.fencing_token
         shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-    selections.begin(services.database, services.blobs, run_id, token, dimension=2, shards=shards)
+    selections.begin(services.database, run_id, token, dimension=2, shards=shards)
     with services.database.transaction() as session:
-        blob_id = runs.reserve_blob(session, services.blobs, run_id, token)
+        blob_id = runs.reserve_blob(session, run_id, token)
     result = publication.RunResult(
         weights=services.blobs.fill(blob_id, content),
         tensors_sha256=tensors_sha256(content),
@@ -187,7 +187,6 @@ def _publish(services: Services, content: bytes) -> None:
     with services.database.transaction() as session:
         publication.publish(
             session,
-            services.blobs,
             services.signer,
             run_id=run_id,
             fencing_token=token,

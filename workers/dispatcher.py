@@ -88,7 +88,7 @@ class Dispatcher:
             step()
 
     def _schedule_models(self) -> None:
-        scheduling.schedule_due(self._services.database, self._services.blobs)
+        scheduling.schedule_due(self._services.database)
 
     def _requeue_silent_runs(self) -> None:
         """Give up the attempts whose workers are silent.

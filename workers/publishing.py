@@ -66,7 +66,6 @@ def publish_result(
         with services.database.transaction() as session:
             publication.publish(
                 session,
-                services.blobs,
                 services.signer,
                 run_id=lease.run_id,
                 fencing_token=lease.fencing_token,

@@ -180,11 +180,7 @@ def _carry_out(run: _Run) -> None:
 
 def _stored(services: Services, lease: Lease, content: Content, kind: str) -> StoredBlob:
     reserve = partial(
-        runs.reserve_blob,
-        blobs=services.blobs,
-        run_id=lease.run_id,
-        fencing_token=lease.fencing_token,
-        kind=kind,
+        runs.reserve_blob, run_id=lease.run_id, fencing_token=lease.fencing_token, kind=kind
     )
     return stored(services, lease.check, reserve, content)
 

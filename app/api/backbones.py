@@ -188,14 +188,14 @@ def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAn
 def archive_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> BackboneAnswer:
     """Shred a backbone's weights for good; no model may stand on it any more."""
     with services.database.transaction() as session:
-        return _answer(session, endings.archive_backbone(session, services.blobs, name))
+        return _answer(session, endings.archive_backbone(session, name))
 
 
 @router.delete("/{name}", **answers(404, 409, status=204))
 def delete_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> None:
     """Delete a backbone that no certificate names; its name is free again."""
     with services.database.transaction() as session:
-        endings.delete_backbone(session, services.blobs, name)
+        endings.delete_backbone(session, name)
 
 
 @router.put(

@@ -217,7 +217,7 @@ def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnsw
 def archive_dataset(name: str, services: ServicesOf, _: DataWriter) -> DatasetAnswer:
     """Shred a dataset's records for good; its models must have been archived or deleted before."""
     with services.database.transaction() as session:
-        return _answer(session, endings.archive_dataset(session, services.blobs, name))
+        return _answer(session, endings.archive_dataset(session, name))
 
 
 @router.delete("/{name}", **answers(404, 409, status=204))

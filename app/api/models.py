@@ -255,7 +255,7 @@ def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnsw
     A run that is going ends, and open forget requests are told that the model is gone.
     """
     with services.database.transaction() as session:
-        model = endings.archive_model(session, services.blobs, name)
+        model = endings.archive_model(session, name)
     with services.database.snapshot() as session:
         return _model_answer(session, session.get_one(ModelRow, model.id))
 
@@ -264,7 +264,7 @@ def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnsw
 def delete_model(name: str, services: ServicesOf, _: ModelsWriter) -> None:
     """Delete a model that has released nothing; its name is free again."""
     with services.database.transaction() as session:
-        endings.delete_model(session, services.blobs, name)
+        endings.delete_model(session, name)
 
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:

@@ -10,7 +10,7 @@ from app import log
 from app.backbones.tables import BackboneRow
 from app.database.queries import known
 from app.domain.errors import ConflictError
-from app.storage.blobs import Blobs, StoredBlob
+from app.storage.blobs import StoredBlob, adopt
 
 
 def backbone_named(session: Session, name: str, *, lock: bool = False) -> BackboneRow:
@@ -32,16 +32,10 @@ def add(session: Session, row: BackboneRow) -> BackboneRow:
 
 
 def give_weights(
-    session: Session,
-    blobs: Blobs,
-    row: BackboneRow,
-    blob: StoredBlob,
-    *,
-    event: str,
-    **facts: object,
+    session: Session, row: BackboneRow, blob: StoredBlob, *, event: str, **facts: object
 ) -> None:
     """Let a backbone have these weights; the log gets the event."""
-    blobs.adopt(session, blob.id)
+    adopt(session, blob.id)
     row.blob_id, row.sha256, row.size_bytes = blob.id, blob.sha256, blob.size_bytes
     stored = {"blob": blob.id, "sha256": blob.sha256, "size_bytes": blob.size_bytes}
     log.append(session, event, backbone=row.id, **stored, **facts)

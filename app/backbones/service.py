@@ -82,7 +82,7 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     row = repository.backbone_named(session, name, lock=True)
     require_live("backbone", row)
     _require_no_weights(row)
-    repository.give_weights(session, blobs, row, blob, event="backbone.uploaded")
+    repository.give_weights(session, row, blob, event="backbone.uploaded")
     return row
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.datasets.shards import without_rows
 from app.datasets.tables import FeatureShardRow, ShardRow
 from app.domain.ids import new_id
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, adopt, doom
 
 _KIND = "features"
 
@@ -53,7 +53,7 @@ def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -
     if _find(session, source.shard_id, source.made_by) is not None:
         return False
     blob = blobs.put(session, _KIND, content, dataset_id=shard.dataset_id)
-    blobs.adopt(session, blob.id)
+    adopt(session, blob.id)
     session.add(
         FeatureShardRow(
             id=new_id("feat"), shard_id=source.shard_id, blob_id=blob.id, **source.made_by
@@ -69,19 +69,19 @@ def erase(session: Session, blobs: Blobs, shard: ShardRow, seqs: Sequence[int]) 
     for row in cached.all():
         left = without_rows(blobs.read(row.blob_id), seqs)
         rewritten = blobs.put(session, _KIND, left, dataset_id=shard.dataset_id)
-        blobs.doom(session, row.blob_id)
-        blobs.adopt(session, rewritten.id)
+        doom(session, row.blob_id)
+        adopt(session, rewritten.id)
         row.blob_id = rewritten.id
 
 
 def give_up(
-    session: Session, blobs: Blobs, *, backbone_id: str | None = None, shard_id: str | None = None
+    session: Session, *, backbone_id: str | None = None, shard_id: str | None = None
 ) -> None:
     """Give up all features that a backbone made, or all of a shard."""
     of_shard = FeatureShardRow.shard_id == shard_id
     mine = of_shard if backbone_id is None else FeatureShardRow.backbone_id == backbone_id
     for row in session.scalars(select(FeatureShardRow).where(mine)).all():
-        blobs.doom(session, row.blob_id)
+        doom(session, row.blob_id)
         session.delete(row)
     session.flush()
 

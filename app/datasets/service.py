@@ -23,7 +23,7 @@ from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import RecordSchema, TableSchema, record_schema
 from app.failpoints import reach
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, adopt, doom
 
 _ATTEMPTS = 5
 
@@ -116,7 +116,7 @@ def define_dataset(
     return row
 
 
-def give_up_records(session: Session, blobs: Blobs, dataset: DatasetRow) -> None:
+def give_up_records(session: Session, dataset: DatasetRow) -> None:
     """Give up all records of a dataset, which is locked; no model may learn from them any more.
 
     They count as forgotten and erased. The next sweep after the commit shreds what held them.
@@ -136,9 +136,9 @@ def give_up_records(session: Session, blobs: Blobs, dataset: DatasetRow) -> None
         )
     for shard in repository.shards(session, dataset.id):
         session.refresh(shard, with_for_update=True)
-        features.give_up(session, blobs, shard_id=shard.id)
+        features.give_up(session, shard_id=shard.id)
         if shard.rows:
-            blobs.doom(session, shard.blob_id)
+            doom(session, shard.blob_id)
         shard.rows = 0
     log.append(session, "records.erased", dataset=dataset.id, records=erased)
     session.flush()
@@ -265,7 +265,7 @@ class Records:
                 record_keys=records.record_keys,
                 subject_keys=records.subject_keys,
             )
-        self.blobs.adopt(session, blob)
+        adopt(session, blob)
         return int(seqs[0])
 
     def erase(self, session: Session, seqs: Sequence[int]) -> int:
@@ -282,8 +282,8 @@ class Records:
             shard = session.get_one(ShardRow, shard_id, with_for_update=True)
             left = without_rows(self.blobs.read(shard.blob_id), erased)
             rewritten = self.blobs.put(session, "shard", left, dataset_id=shard.dataset_id)
-            self.blobs.doom(session, shard.blob_id)
-            self.blobs.adopt(session, rewritten.id)
+            doom(session, shard.blob_id)
+            adopt(session, rewritten.id)
             shard.blob_id = rewritten.id
             shard.rows -= len(erased)
             features.erase(session, self.blobs, shard, erased)

@@ -23,7 +23,7 @@ from app.ledger.training import membership_of_run
 from app.registry import repository as registry
 from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
-from app.storage.blobs import Blobs, doom_attempt
+from app.storage.blobs import doom_attempt
 
 KIND: Final = "member"
 
@@ -117,9 +117,9 @@ def end_choice(session: Session, run_id: str) -> None:
     doom_attempt(session, run_id)
 
 
-def reserve_blob(session: Session, blobs: Blobs, held: HeldMember) -> str:
+def reserve_blob(session: Session, held: HeldMember) -> str:
     """Return the id of the blob for what is handed over; ``LeaseLostError`` if it is not held."""
-    blob_id = runs.reserve_blob(session, blobs, held.run_id, held.run_token, kind=KIND)
+    blob_id = runs.reserve_blob(session, held.run_id, held.run_token, kind=KIND)
     going = MemberTrainingRow.state == MemberState.LEASED
     if session.scalar(select(MemberTrainingRow.member).where(*_is(held), going)) is None:
         raise LeaseLostError("the member is trained by another worker")

@@ -43,7 +43,7 @@ from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.registry.membership import membership_facts, membership_of
 from app.registry.tables import ModelRow, VersionRow
-from app.storage.blobs import Blobs, StoredBlob
+from app.storage.blobs import StoredBlob, adopt, doom
 
 Examiner = Callable[[Mapping[str, Any]], None]
 """Checks a bundle, given as plain JSON values, and raises ``ExpungeError`` to refuse it."""
@@ -87,7 +87,6 @@ def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]
 
 def publish(
     session: Session,
-    blobs: Blobs,
     signer: StatementSigner,
     *,
     run_id: str,
@@ -135,12 +134,12 @@ def publish(
         session, lambda at_end: examine(bundle_of(at_end, certificate, signer=signer))
     )
     if previous is not None:
-        retire(session, blobs, previous, reason=_retirement_reason(run, version))
+        retire(session, previous, reason=_retirement_reason(run, version))
     session.flush()
     session.add(version)
-    blobs.adopt(session, version.blob_id)
+    adopt(session, version.blob_id)
     if version.statistics_blob_id is not None:
-        blobs.adopt(session, version.statistics_blob_id)
+        adopt(session, version.statistics_blob_id)
     session.flush()
     publishing.wake(session, model.id)
     leave_nothing(session, run.id)  # of members, and what was reserved twice
@@ -148,7 +147,7 @@ def publish(
     model.tracking = _tracking(run, model, result.phase)
     model.trained_through = version.trained_through
     model.trained_after_epoch = version.trained_after_epoch
-    blobs.doom(session, model.imported_blob_id)
+    doom(session, model.imported_blob_id)
     model.imported_blob_id = None
     run.state = RunState.PUBLISHED
     run.finished_at = func.clock_timestamp()

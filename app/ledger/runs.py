@@ -25,7 +25,7 @@ from app.planning.planner import make_plan
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
-from app.storage.blobs import Blobs, doom_attempt
+from app.storage.blobs import doom_attempt, reserve_for_run
 
 _RETRY_DELAY_S = 1.0
 
@@ -77,12 +77,12 @@ def holder(session: Session, run_id: str, fencing_token: int) -> RunRow:
 
 
 def reserve_blob(
-    session: Session, blobs: Blobs, run_id: str, fencing_token: int, *, kind: str = "weights"
+    session: Session, run_id: str, fencing_token: int, *, kind: str = "weights"
 ) -> str:
     """Return the id of the blob for a result of an attempt; raises what ``holder`` raises."""
     row = holder(session, run_id, fencing_token)
     dataset_id = session.get_one(ModelRow, row.model_id).dataset_id
-    return blobs.reserve_for_run(session, kind, run_id=run_id, dataset_id=dataset_id)
+    return reserve_for_run(session, kind, run_id=run_id, dataset_id=dataset_id)
 
 
 def heartbeat(

@@ -22,21 +22,20 @@ from app.registry.forecasts import Occasion
 from app.registry.membership import membership_of
 from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
-from app.storage.blobs import Blobs
 from app.tracing.handing import at_commit
 from app.tracing.spans import Facts, Step, Work
 
 
-def schedule_due(database: Database, blobs: Blobs) -> None:
+def schedule_due(database: Database) -> None:
     """Turn the due obligations of each model into one run, or withdraw the model."""
     with database.transaction() as session:
         due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
     for model_id in due:
-        if not withdraw_emptied(database, blobs, model_id):
+        if not withdraw_emptied(database, model_id):
             schedule_model(database, model_id)
 
 
-def withdraw_emptied(database: Database, blobs: Blobs, model_id: str) -> bool:
+def withdraw_emptied(database: Database, model_id: str) -> bool:
     """Withdraw a model that owes something and has no record left to learn from.
 
     The records are looked through before the model is locked: none of them comes back to it.
@@ -56,7 +55,7 @@ def withdraw_emptied(database: Database, blobs: Blobs, model_id: str) -> bool:
         if membership_of(model) != membership or not _waiting_obligations(session, model):
             return False
         outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
-        withdraw(session, blobs, model, reason=EMPTIED)
+        withdraw(session, model, reason=EMPTIED)
     return True
 
 

@@ -22,7 +22,6 @@ from app.registry.forecasts import Occasion
 from app.registry.membership import Membership
 from app.registry.shapes import TrainingRecord, TrainingSet
 from app.registry.tables import ModelRow
-from app.storage.blobs import Blobs
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,7 @@ class Selection:
 
 
 def begin(
-    database: Database,
-    blobs: Blobs,
-    run_id: str,
-    fencing_token: int,
-    *,
-    dimension: int,
-    shards: Collection[str],
+    database: Database, run_id: str, fencing_token: int, *, dimension: int, shards: Collection[str]
 ) -> Selection:
     """Fix which records a run reads, which forgotten ones it covers, and the plan that it follows.
 
@@ -85,7 +78,7 @@ def begin(
             run = holder(session, run_id, fencing_token)
             model = session.get_one(ModelRow, run.model_id, with_for_update=True)
             end_run(session, run, RunState.CANCELLED, reason=EMPTIED)
-            withdraw(session, blobs, model, reason=EMPTIED)
+            withdraw(session, model, reason=EMPTIED)
         raise LeaseLostError(f"the run is over: {EMPTIED}")
     plan = occasion.forecast().plan
     batch_of: Mapping[int, int] = {}

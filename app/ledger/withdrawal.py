@@ -11,22 +11,22 @@ from app.ledger import training
 from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
-from app.storage.blobs import Blobs
+from app.storage.blobs import doom
 
 EMPTIED: Final = "every record that it could be trained on was forgotten, so it was withdrawn"
 
 
-def retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
+def retire(session: Session, version: VersionRow, *, reason: str) -> None:
     """Stop serving a version, and give up its weights and statistics to be shredded."""
     version.state = VersionState.RETIRED
     version.retired_at = func.clock_timestamp()
     version.reason = reason
-    blobs.doom(session, version.blob_id)
-    blobs.doom(session, version.statistics_blob_id)
+    doom(session, version.blob_id)
+    doom(session, version.statistics_blob_id)
     log.append(session, "version.retired", version=version.id)
 
 
-def withdraw(session: Session, blobs: Blobs, model: ModelRow, *, reason: str) -> None:
+def withdraw(session: Session, model: ModelRow, *, reason: str) -> None:
     """Leave a model, which is locked, without weights: it serves nothing and owes nothing.
 
     It does so until it is trained again, or its weights are uploaded again. No run of it may be
@@ -34,8 +34,8 @@ def withdraw(session: Session, blobs: Blobs, model: ModelRow, *, reason: str) ->
     """
     head = registry.head_version(session, model)
     if head is not None:
-        retire(session, blobs, head, reason=reason)
-    blobs.doom(session, model.imported_blob_id)
+        retire(session, head, reason=reason)
+    doom(session, model.imported_blob_id)
     model.head_version_id = model.imported_blob_id = model.tracking = None
     model.trained_through = model.trained_after_epoch = None
     publishing.wake(session, model.id)

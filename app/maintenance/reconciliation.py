@@ -40,7 +40,7 @@ from app.registry import repository as registry
 from app.registry.forecasts import Occasion
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, doom
 from app.storage.tables import BlobRow
 
 REASON = (
@@ -99,10 +99,10 @@ def reconcile(
     for model in registry.models(session):
         head = registry.head_version(session, model)
         if head is not None and (head.blob_id in lost or model.id in tainted):
-            _begin_anew(session, blobs, model, head, found)
-    _drop_others(session, blobs, lost, found)
+            _begin_anew(session, model, head, found)
+    _drop_others(session, lost, found)
     for blob_id in lost:
-        blobs.doom(session, blob_id)
+        doom(session, blob_id)
     if not found.is_empty:
         log.append(
             session,
@@ -156,7 +156,7 @@ def _take_in_rewritten_shards(
             shard.blob_id = successor
             found.orphans.discard(successor)
             found.shards_succeeded += 1
-        features.give_up(session, blobs, shard_id=shard.id)  # workers compute them again
+        features.give_up(session, shard_id=shard.id)  # workers compute them again
     return tainted
 
 
@@ -191,12 +191,10 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
     return models
 
 
-def _begin_anew(
-    session: Session, blobs: Blobs, model: ModelRow, head: VersionRow, found: Findings
-) -> None:
+def _begin_anew(session: Session, model: ModelRow, head: VersionRow, found: Findings) -> None:
     """Retire a version and arrange for another one, without the records that it lacks."""
     found.versions.append(f"{model.name} {head.number}")
-    _withdraw(session, blobs, model)
+    _withdraw(session, model)
     if model.weights_source == WeightsSource.UPLOAD:
         found.attention.append(f"model {model.name!r}: upload its weights again")
         return
@@ -207,15 +205,15 @@ def _begin_anew(
         found.attention.append(f"model {model.name!r}: define it again under another name")
 
 
-def _withdraw(session: Session, blobs: Blobs, model: ModelRow) -> None:
+def _withdraw(session: Session, model: ModelRow) -> None:
     active = repository.active_run(session, model.id)
     if active is not None:
         runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
         session.flush()
-    withdraw(session, blobs, model, reason=REASON)
+    withdraw(session, model, reason=REASON)
 
 
-def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: Findings) -> None:
+def _drop_others(session: Session, lost: Collection[str], found: Findings) -> None:
     """Give up features, statistics, imported weights and backbones that cannot be read."""
     for kept in session.scalars(select(FeatureShardRow)).all():
         if kept.blob_id in lost:
@@ -229,7 +227,7 @@ def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: F
         found.other_objects += 1
     for model in session.scalars(select(ModelRow)).all():
         if model.imported_blob_id in lost:
-            _withdraw(session, blobs, model)
+            _withdraw(session, model)
             found.other_objects += 1
             found.attention.append(f"model {model.name!r}: upload its weights again")
     for backbone in session.scalars(select(BackboneRow)).all():
@@ -237,7 +235,7 @@ def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: F
             backbone.blob_id = backbone.sha256 = backbone.size_bytes = None
             backbone.whitening = None
             # Other weights may take their place: features of both must not meet in one model.
-            features.give_up(session, blobs, backbone_id=backbone.id)
+            features.give_up(session, backbone_id=backbone.id)
             log.append(session, "backbone.lost", backbone=backbone.id)
             found.other_objects += 1
             if backbone.base_id is None:

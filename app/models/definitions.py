@@ -34,7 +34,7 @@ from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.membership import membership_facts
 from app.registry.tables import ModelRow
 from app.registry.tasks import schema_for, task_for
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, adopt, doom
 
 _SALT_BYTES = 32
 _TAKES_NO_WEIGHTS = {
@@ -241,8 +241,8 @@ def import_weights(
         datasets.lock_dataset(session, model.dataset_id)
         model = registry.model_named(session, name, lock=True)
         _require_awaits_weights(session, model)
-        blobs.doom(session, model.imported_blob_id)
-        blobs.adopt(session, blob.id)
+        doom(session, model.imported_blob_id)
+        adopt(session, blob.id)
         model.imported_blob_id = blob.id
         _count_all(session, model)
         log.append(session, "weights.imported", blob=blob.id, **membership_facts(model))

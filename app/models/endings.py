@@ -23,29 +23,29 @@ from app.ledger.certificates import issued
 from app.ledger.withdrawal import withdraw
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
-from app.storage.blobs import Blobs
+from app.storage.blobs import doom
 
 ARCHIVED = "the model was archived: it is served no more, and its weights were shredded"
 DELETED = "the model was deleted before it released anything"
 
 
-def archive_model(session: Session, blobs: Blobs, name: str) -> ModelRow:
+def archive_model(session: Session, name: str) -> ModelRow:
     """Take a model out of service for good; what it owes ends, since nothing is left to forget."""
     model = _without_run(session, name, reason=ARCHIVED)
     require_live("model", model)
-    withdraw(session, blobs, model, reason=ARCHIVED)
+    withdraw(session, model, reason=ARCHIVED)
     model.archived_at = database_time(session)
     log.append(session, "model.archived", model=model.id)
     return model
 
 
-def delete_model(session: Session, blobs: Blobs, name: str) -> None:
+def delete_model(session: Session, name: str) -> None:
     """Remove a model that has released nothing, and free its name."""
     model = registry.model_named(session, name)
     _require_unreleased(session, model)
     model = _without_run(session, name, reason=DELETED)
     _require_unreleased(session, model)
-    withdraw(session, blobs, model, reason=DELETED)
+    withdraw(session, model, reason=DELETED)
     _delete(session, "model", model)
 
 
@@ -76,13 +76,13 @@ def _only_failed(session: Session, model: ModelRow) -> bool:
     )
 
 
-def archive_dataset(session: Session, blobs: Blobs, name: str) -> DatasetRow:
+def archive_dataset(session: Session, name: str) -> DatasetRow:
     """Shred the records of a dataset that no model learns from any more."""
     dataset = datasets.lock_dataset_named(session, name)
     require_live("dataset", dataset)
     _require_unused(session, f"dataset {name!r}", dataset_id=dataset.id)
     imports.end_all(session, dataset.id, reason="the dataset was archived")
-    give_up_records(session, blobs, dataset)
+    give_up_records(session, dataset)
     dataset.archived_at = database_time(session)
     log.append(session, "dataset.archived", dataset=dataset.id)
     return dataset
@@ -98,17 +98,17 @@ def delete_dataset(session: Session, name: str) -> None:
     _delete(session, "dataset", dataset)
 
 
-def archive_backbone(session: Session, blobs: Blobs, name: str) -> BackboneRow:
+def archive_backbone(session: Session, name: str) -> BackboneRow:
     """Shred the weights of a backbone on which no model stands any more."""
     backbone = backbones.backbone_named(session, name, lock=True)
     require_live("backbone", backbone)
-    _end_backbone(session, blobs, backbone)
+    _end_backbone(session, backbone)
     backbone.archived_at = database_time(session)
     log.append(session, "backbone.archived", backbone=backbone.id)
     return backbone
 
 
-def delete_backbone(session: Session, blobs: Blobs, name: str) -> None:
+def delete_backbone(session: Session, name: str) -> None:
     """Remove a backbone on which no model ever released a version, and free its name."""
     backbone = backbones.backbone_named(session, name, lock=True)
     used = registry.models_on(session, backbone=name, archived=True)
@@ -116,14 +116,14 @@ def delete_backbone(session: Session, blobs: Blobs, name: str) -> None:
         raise ConflictError(
             f"backbone {name!r} is named by the certificates of {', '.join(used)}: archive it"
         )
-    _end_backbone(session, blobs, backbone)
+    _end_backbone(session, backbone)
     _delete(session, "backbone", backbone)
 
 
-def _end_backbone(session: Session, blobs: Blobs, backbone: BackboneRow) -> None:
+def _end_backbone(session: Session, backbone: BackboneRow) -> None:
     _require_unused(session, f"backbone {backbone.name!r}", backbone=backbone.name)
-    features.give_up(session, blobs, backbone_id=backbone.id)
-    blobs.doom(session, backbone.blob_id)
+    features.give_up(session, backbone_id=backbone.id)
+    doom(session, backbone.blob_id)
 
 
 def _without_run(session: Session, name: str, *, reason: str) -> ModelRow:

@@ -20,7 +20,7 @@ from app.datasets.tables import DatasetRow
 from app.domain.architectures.backbone import Whitening
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, doom
 
 DEFAULT_EXPONENT = 0.35
 
@@ -133,10 +133,10 @@ def finish(
     blob = blobs.put(session, "backbone", content)
     row = _locked(session, backbone_id)
     if not _is_waiting(row):
-        blobs.doom(session, blob.id)
+        doom(session, blob.id)
         return
     facts = asdict(used)
-    repository.give_weights(session, blobs, row, blob, event="backbone.whitened", whitening=facts)
+    repository.give_weights(session, row, blob, event="backbone.whitened", whitening=facts)
     row.whitening = facts  # not before the weights: it comes with them
 
 

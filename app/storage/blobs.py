@@ -97,18 +97,6 @@ class Blobs:
                 return blob_id
             # A sweep gave it up in between; nothing was written yet.
 
-    def reserve_for_run(self, session: Session, kind: str, *, run_id: str, dataset_id: str) -> str:
-        """Return the id of a new pending blob of a run, within the caller's transaction.
-
-        The transaction must hold the run's lock and have checked that the attempt is current.
-        """
-        blob_id = new_id("blob")
-        row = BlobRow(id=blob_id, kind=kind, state=BlobState.PENDING, dataset_id=dataset_id)
-        row.run_id = run_id
-        session.add(row)
-        session.flush()
-        return blob_id
-
     def fill(self, blob_id: str, content: Content, *, session: Session | None = None) -> StoredBlob:
         """Write the content of a reserved blob under a new key; safe to repeat.
 
@@ -173,18 +161,6 @@ class Blobs:
         with self._database.beside() as session:  # the next sweep deletes the object again
             again = update(BlobRow).where(BlobRow.id == blob_id, shredded)
             session.execute(again.values(object_deleted_at=None))
-
-    def adopt(self, session: Session, blob_id: str) -> None:
-        """Make a pending blob live within the transaction; ``GoneError`` if it was given up."""
-        row = session.get_one(BlobRow, blob_id, with_for_update=True)
-        if row.state != BlobState.PENDING:
-            raise GoneError(f"the stored object is {row.state}; it must be written again")
-        row.state = BlobState.LIVE
-
-    def doom(self, session: Session, blob_id: str | None) -> None:
-        """Give a blob up, if there is one, in the caller's transaction; a ``sweep`` shreds it."""
-        if blob_id is not None:
-            session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
 
     def open_range(self, blob_id: str, start: int, stop: int) -> BlobRange:
         """Read bytes ``start`` up to, not including, ``stop``, in chunks of bounded size.
@@ -291,6 +267,33 @@ class Blobs:
         if row.state == BlobState.SHREDDED or row.size_bytes is None:
             raise GoneError("the stored object was shredded, or never written")
         return Identity(blob_id, row.kind), row.size_bytes
+
+
+def reserve_for_run(session: Session, kind: str, *, run_id: str, dataset_id: str) -> str:
+    """Return the id of a new pending blob of a run, within the caller's transaction.
+
+    The transaction must hold the run's lock and have checked that the attempt is current.
+    """
+    blob_id = new_id("blob")
+    row = BlobRow(id=blob_id, kind=kind, state=BlobState.PENDING, dataset_id=dataset_id)
+    row.run_id = run_id
+    session.add(row)
+    session.flush()
+    return blob_id
+
+
+def adopt(session: Session, blob_id: str) -> None:
+    """Make a pending blob live within the transaction; ``GoneError`` if it was given up."""
+    row = session.get_one(BlobRow, blob_id, with_for_update=True)
+    if row.state != BlobState.PENDING:
+        raise GoneError(f"the stored object is {row.state}; it must be written again")
+    row.state = BlobState.LIVE
+
+
+def doom(session: Session, blob_id: str | None) -> None:
+    """Give a blob up, if there is one, in the caller's transaction; a ``sweep`` shreds it."""
+    if blob_id is not None:
+        session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
 
 
 def doom_attempt(session: Session, run_id: str) -> None:

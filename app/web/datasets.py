@@ -91,5 +91,5 @@ def retry_import(name: str, import_id: str, services: ServicesOf, _: DataSender)
 def archive(name: str, services: ServicesOf, _: DataSender) -> Response:
     """Shred a dataset's records for good."""
     with services.database.transaction() as session:
-        endings.archive_dataset(session, services.blobs, name)
+        endings.archive_dataset(session, name)
     return pages.redirect(f"/datasets/{name}")

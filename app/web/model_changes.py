@@ -97,7 +97,7 @@ def retrain(name: str, services: ServicesOf, _: ModelsSender, make: Make) -> Res
 def archive(name: str, services: ServicesOf, _: ModelsSender) -> Response:
     """Take a model out of service for good."""
     with services.database.transaction() as session:
-        endings.archive_model(session, services.blobs, name)
+        endings.archive_model(session, name)
     return pages.redirect(f"/models/{name}")
 
 

@@ -58,4 +58,4 @@ def give_up_features(workshop):
     """Lose every stored feature."""
     with workshop.transaction() as session:
         for shard in session.query(ShardRow).all():
-            features.give_up(session, workshop.services.blobs, shard_id=shard.id)
+            features.give_up(session, shard_id=shard.id)

@@ -1,6 +1,6 @@
 """Blobs as writers leave them behind."""
 
-from app.storage.blobs import Blobs, StoredBlob
+from app.storage.blobs import Blobs, StoredBlob, adopt
 
 
 def pending(blobs: Blobs, kind: str, content: bytes) -> StoredBlob:
@@ -13,5 +13,5 @@ def live(blobs: Blobs, kind: str, content: bytes) -> StoredBlob:
     """Write a blob that its transaction adopts."""
     with blobs._database.transaction() as session:
         blob = blobs.put(session, kind, content)
-        blobs.adopt(session, blob.id)
+        adopt(session, blob.id)
         return blob

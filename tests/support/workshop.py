@@ -109,7 +109,7 @@ class Workshop:
 
     def archive(self, name: str = "model") -> None:
         with self.transaction() as session:
-            endings.archive_model(session, self.services.blobs, name)
+            endings.archive_model(session, name)
 
     def define(
         self,
@@ -186,7 +186,6 @@ class Workshop:
             shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
         return selections.begin(
             self.services.database,
-            self.services.blobs,
             held.run_id,
             held.token,
             dimension=dimension,
@@ -215,10 +214,9 @@ class Workshop:
 
     def write(self, held: Held, content: bytes) -> StoredBlob:
         """Write weights as the run's worker does."""
-        blobs = self.services.blobs
         with self.transaction() as session:
-            blob_id = runs.reserve_blob(session, blobs, held.run_id, held.token)
-        return blobs.fill(blob_id, content)
+            blob_id = runs.reserve_blob(session, held.run_id, held.token)
+        return self.services.blobs.fill(blob_id, content)
 
     def publish(self, held: Held, result: publication.RunResult | None = None) -> VersionRow:
         result = result or self.result(held)
@@ -227,7 +225,6 @@ class Workshop:
         with self.transaction() as session:
             return publication.publish(
                 session,
-                self.services.blobs,
                 self.services.signer,
                 run_id=held.run_id,
                 fencing_token=held.token,
@@ -253,7 +250,7 @@ class Workshop:
 
     def dispatch(self) -> None:
         """Turn due obligations into runs, as the dispatcher does."""
-        scheduling.schedule_due(self.services.database, self.services.blobs)
+        scheduling.schedule_due(self.services.database)
 
     def wait_for_a_lock(self) -> None:
         """Wait until a transaction waits for another one."""

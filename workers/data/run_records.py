@@ -122,7 +122,6 @@ class _Loading:
         """Return the records that the run may use; ``shards`` were read by one that trains."""
         selection = selections.begin(
             self.services.database,
-            self.services.blobs,
             self.lease.run_id,
             self.lease.fencing_token,
             dimension=self.dimension,

@@ -120,7 +120,7 @@ def _train(services: Services, lease: MemberLease) -> None:
         dict(trained), metadata={} if base is None else {"base": base.sha256}
     )
     held = lease.held
-    reserve = partial(member_trainings.reserve_blob, blobs=services.blobs, held=held)
+    reserve = partial(member_trainings.reserve_blob, held=held)
     blob = stored(services, lease.check, reserve, content)
     reach("member_written")
 

@@ -27,6 +27,7 @@ from app.models.policies import change_policy
 from app.registry import repository as registry
 from app.registry.statistics_file import KIND, StatisticsFile
 from app.registry.tables import VersionRow
+from app.storage.blobs import adopt
 from app.storage.tables import BlobRow
 from tests.support.exact_heads import (
     carry_out,
@@ -231,7 +232,7 @@ def features_that_differ(workshop):
             changed = (part.tensors[INPUTS] + 0.5).astype(np.float16)
             other = Part(part.seqs, {**part.tensors, INPUTS: changed})
             blob = blobs.put(session, "features", other.to_bytes())
-            blobs.adopt(session, blob.id)
+            adopt(session, blob.id)
             row.blob_id = blob.id
 
 
@@ -270,7 +271,7 @@ def test_an_archived_or_deleted_model_leaves_no_sums(workshop, first_release):
     solved(workshop, first_release=first_release)
     if first_release == "none":
         with workshop.transaction() as session:
-            delete_model(session, workshop.services.blobs, "model")
+            delete_model(session, "model")
     else:
         workshop.archive()
     workshop.services.blobs.sweep()

@@ -14,7 +14,7 @@ from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError, LeaseLostError, RunFailedError, WriteRefusedError
 from app.ledger import selections
 from app.processes.stopping import StopSignal
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, doom
 from tests.support.exact_heads import define_backbone, head_of, released
 from tests.support.streamed import (
     FEATURES,
@@ -287,7 +287,7 @@ def test_a_shard_that_vanishes_ends_the_attempt(workshop, loaded, monkeypatch):
     def lose():
         with workshop.transaction() as session:
             shard = session.query(ShardRow).order_by(ShardRow.rows.desc()).first()
-            workshop.services.blobs.doom(session, shard.blob_id)
+            doom(session, shard.blob_id)
         workshop.services.blobs.sweep()
         return True
 

@@ -327,7 +327,7 @@ def test_nothing_that_differs_is_said_so_and_not_tried_again(workshop, monkeypat
     assert "fewer than two records" in row_of(workshop).failure
     with workshop.transaction() as session:
         assert whitening.waiting(session) == []
-        endings.delete_backbone(session, workshop.services.blobs, "white")
+        endings.delete_backbone(session, "white")
     assert faults(workshop.services) == []
 
 
@@ -383,7 +383,7 @@ def test_a_dataset_that_is_not_public_is_refused_by_the_worker_too(workshop):
 def test_an_archived_public_dataset_leaves_the_whitening_as_it_is(workshop):
     row = whitened(workshop)
     with workshop.transaction() as session:
-        endings.archive_dataset(session, workshop.services.blobs, "open")
+        endings.archive_dataset(session, "open")
     spec = ArchitectureSpec("ridge_head", backbone=BackboneUse("white"))
     assert load_backbone(workshop.services, spec, SCHEMA).sha256 == row.sha256
     assert faults(workshop.services) == []

@@ -18,6 +18,7 @@ from app.locations import redis_connection
 from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.services import Services, open_services
+from app.storage.blobs import doom
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.stored import live
 from tests.support.workshop import LEASE_S, Workshop
@@ -183,7 +184,7 @@ def test_what_waits_to_be_shredded(owing: Workshop, scrape: Figures, redis: Redi
     assert scrape("expunge_blobs_to_shred")[()] == 0
     abandoned = live(owing.services.blobs, "weights", b"weights")
     with owing.transaction() as session:
-        owing.services.blobs.doom(session, abandoned.id)
+        doom(session, abandoned.id)
     assert scrape("expunge_blobs_to_shred")[()] == 1
     owing.services.blobs.sweep()
     assert scrape("expunge_blobs_to_shred")[()] == 0

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from app import log
 from app.datasets import repository as datasets
+from app.datasets import service
 from app.datasets.service import define_dataset
 from app.domain.schema import FeatureSchema
 from app.ledger import selections
@@ -86,7 +87,7 @@ def two(workshop: Workshop) -> Workshop:
 @pytest.fixture
 def pushing(two: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """The next push stands still when all of its records are written."""
-    monkeypatch.setattr(two.services.blobs, "adopt", gate.before(two.services.blobs.adopt))
+    monkeypatch.setattr(service, "adopt", gate.before(service.adopt))
     return two
 
 
@@ -168,7 +169,7 @@ def test_a_training_leaves_out_what_was_pushed_after_it_read_the_shards(
 
     services = workshop.services
     selection = selections.begin(
-        services.database, services.blobs, lease.run_id, lease.token, dimension=6, shards=read
+        services.database, lease.run_id, lease.token, dimension=6, shards=read
     )
 
     assert len(selection.retain | selection.held_out) == RECORDS

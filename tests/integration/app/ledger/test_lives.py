@@ -183,7 +183,6 @@ class Lives(RuleBasedStateMachine):
             with pytest.raises(LeaseLostError), self.workshop.transaction() as session:
                 publication.publish(
                     session,
-                    self.workshop.services.blobs,
                     self.workshop.services.signer,
                     run_id=held.run_id,
                     fencing_token=held.token,

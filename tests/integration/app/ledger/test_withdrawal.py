@@ -261,12 +261,11 @@ def test_a_request_that_arrives_during_a_withdrawal_is_owed_nothing(workshop: Wo
     workshop.define()
     workshop.work()
     request = workshop.forget(*workshop.split()[0])
-    blobs = workshop.services.blobs
     later = []
 
     def withdrawing(session: Any) -> None:
         model = registry.model_named(session, "model", lock=True)
-        withdraw(session, blobs, model, reason=EMPTIED)
+        withdraw(session, model, reason=EMPTIED)
 
     _while_locked(workshop, withdrawing, lambda: later.append(workshop.forget("record-1")))
 

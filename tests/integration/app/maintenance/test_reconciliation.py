@@ -164,7 +164,7 @@ def test_what_was_archived_after_the_backup_is_trained_anew_until_it_is_archived
     found = _reconcile(released)
     assert (found.versions, found.records_forgotten) == ([], RECORDS)
     with released.transaction() as session:
-        endings.archive_dataset(session, released.services.blobs, "people")
+        endings.archive_dataset(session, "people")
     released.services.clean_up()
     with released.transaction() as session:
         states = {session.get_one(BlobRow, blob_id).state for blob_id in (weights, shard)}

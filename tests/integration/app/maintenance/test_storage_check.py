@@ -13,7 +13,7 @@ from app.maintenance import storage_check
 from app.maintenance.findings import Finding, Verdict
 from app.maintenance.storage_check import Stores
 from app.services import Services
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, doom
 from app.storage.objects import LocalObjectStore, ObjectReader
 from app.storage.s3 import S3ObjectStore
 from app.storage.tables import BlobRow
@@ -223,7 +223,7 @@ def test_a_blob_that_is_shredded_while_it_is_looked_at_is_no_fault(
         def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
             if name == blob_id:
                 with workshop.transaction() as session:
-                    workshop.services.blobs.doom(session, blob_id)
+                    doom(session, blob_id)
                 workshop.services.blobs.sweep()
             return super().open_range(name, start, stop)
 

@@ -30,12 +30,12 @@ def _stored(workshop: Workshop) -> set[str]:
 
 def _archive_dataset(workshop: Workshop) -> None:
     with workshop.transaction() as session:
-        endings.archive_dataset(session, workshop.services.blobs, DATASET)
+        endings.archive_dataset(session, DATASET)
 
 
 def _delete_model(workshop: Workshop, name: str = "model") -> None:
     with workshop.transaction() as session:
-        endings.delete_model(session, workshop.services.blobs, name)
+        endings.delete_model(session, name)
 
 
 def test_an_archived_model_owes_nothing_and_its_run_publishes_nothing(workshop: Workshop) -> None:
@@ -201,7 +201,7 @@ def test_a_backbone_in_use_stays(workshop: Workshop) -> None:
 
     def attempt(end: Callable[..., object]) -> None:
         with workshop.transaction() as session:
-            end(session, blobs, "public")
+            end(session, "public")
 
     with workshop.transaction() as session:
         definition = BackboneDefinition(

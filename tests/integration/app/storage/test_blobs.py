@@ -19,7 +19,7 @@ from app.log.tables import LogEntryRow
 from app.registry.tables import VersionRow
 from app.services import Services
 from app.storage import file_keys
-from app.storage.blobs import Blobs, doom_attempt
+from app.storage.blobs import Blobs, adopt, doom, doom_attempt, reserve_for_run
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader, ObjectStore
 from app.storage.tables import BlobRow
@@ -46,13 +46,13 @@ def test_a_blob_lives_from_adoption_to_shredding(services: Services) -> None:
     blob = pending(services.blobs, "weights", b"content")
     assert _state(services, blob.id) == "pending"
     with services.database.transaction() as session:
-        services.blobs.adopt(session, blob.id)
+        adopt(session, blob.id)
     assert _state(services, blob.id) == "live"
     assert services.blobs.sweep() == 0
     assert services.blobs.read(blob.id) == b"content"
 
     with services.database.transaction() as session:
-        services.blobs.doom(session, blob.id)
+        doom(session, blob.id)
     assert services.blobs.read(blob.id) == b"content"
     assert services.blobs.sweep() == 1
 
@@ -66,9 +66,9 @@ def test_a_blob_lives_from_adoption_to_shredding(services: Services) -> None:
 def test_dooming_that_is_rolled_back_shreds_nothing(services: Services) -> None:
     blob = pending(services.blobs, "weights", b"content")
     with services.database.transaction() as session:
-        services.blobs.adopt(session, blob.id)
+        adopt(session, blob.id)
     with services.database.transaction() as session:
-        services.blobs.doom(session, blob.id)
+        doom(session, blob.id)
         session.flush()
         session.rollback()
 
@@ -90,7 +90,7 @@ def test_what_no_transaction_writes_any_more_is_shredded_and_the_rest_is_left(
         assert blobs.sweep() == 2
         assert blobs.sweep() == 0
 
-        blobs.adopt(session, own.id)
+        adopt(session, own.id)
     assert _state(services, abandoned.id) == _state(services, empty) == "shredded"
     assert blobs.read(own.id) == b"being written"
 
@@ -111,7 +111,7 @@ def test_what_was_given_up_cannot_be_adopted(services: Services) -> None:
     services.blobs.sweep()
 
     with pytest.raises(GoneError), services.database.transaction() as session:
-        services.blobs.adopt(session, blob.id)
+        adopt(session, blob.id)
 
 
 class Unreliable:
@@ -151,7 +151,7 @@ def keys(services: Services) -> FileKeyStore:
 def _doomed(services: Services, blobs: Blobs, content: bytes) -> str:
     blob = live(blobs, "weights", content)
     with services.database.transaction() as session:
-        blobs.doom(session, blob.id)
+        doom(session, blob.id)
     return blob.id
 
 
@@ -194,7 +194,7 @@ def test_the_log_tells_of_a_retired_version_though_its_object_cannot_be_deleted(
     stored = services.settings.data_dir / "blobs" / first.blob_id
     with services.database.transaction() as session:
         version = session.get_one(VersionRow, first.id)
-        withdrawal.retire(session, services.blobs, version, reason="withdrawn")
+        withdrawal.retire(session, version, reason="withdrawn")
     monkeypatch.setattr("app.storage.objects.erase", _no_space)
 
     services.clean_up()
@@ -234,7 +234,7 @@ def test_a_key_that_cannot_be_destroyed_leaves_its_blob_doomed_and_the_others_sh
 def _reserved(services: Services) -> str:
     """Return a blob of a run that goes on."""
     with services.database.transaction() as session:
-        return services.blobs.reserve_for_run(session, "weights", run_id="run", dataset_id="ds")
+        return reserve_for_run(session, "weights", run_id="run", dataset_id="ds")
 
 
 def _take_over(services: Services) -> None:
@@ -250,7 +250,7 @@ def test_a_run_writes_across_transactions_and_sweeps(services: Services) -> None
     services.blobs.fill(blob_id, b"content")
     services.blobs.sweep()
     with services.database.transaction() as session:
-        services.blobs.adopt(session, blob_id)
+        adopt(session, blob_id)
     _take_over(services)
     assert services.blobs.read(blob_id) == b"content"
 

@@ -12,6 +12,7 @@ from app.database import Database
 from app.domain.errors import ObjectStoreError
 from app.locations import key_store
 from app.services import Services
+from app.storage.blobs import adopt
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
 
@@ -40,7 +41,7 @@ def test_it_is_written_while_the_block_works(services: Services) -> None:
         with services.blobs.filling(session, blob_id, content):
             session.execute(text("SELECT 1"))
             working.set()
-        services.blobs.adopt(session, blob_id)
+        adopt(session, blob_id)
     assert services.blobs.read(blob_id) == b"content"
 
 
@@ -89,7 +90,7 @@ def test_a_slow_write_outlasts_the_limit_of_idle_transactions(
         blob_id = services.blobs.reserve(session, "shard")
         with services.blobs.filling(session, blob_id, content):
             pass
-        services.blobs.adopt(session, blob_id)
+        adopt(session, blob_id)
     impatient.dispose()
     assert services.blobs.read(blob_id) == b"content"
 

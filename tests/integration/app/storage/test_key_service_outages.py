@@ -12,6 +12,7 @@ from app.maintenance import reconciliation
 from app.services import Services, create_keys, open_services
 from app.settings import Settings
 from app.storage import wrapping
+from app.storage.blobs import doom
 from tests.support.key_keepers import Kms, Vault
 from tests.support.stored import live
 from tests.support.workshop import Workshop
@@ -66,7 +67,7 @@ def test_what_was_given_up_is_shredded_all_the_same(
     blob = live(services.blobs, "weights", b"content")
     keeper.stop()
     with services.database.transaction() as session:
-        services.blobs.doom(session, blob.id)
+        doom(session, blob.id)
     assert services.blobs.sweep() == 1
     keeper.start()
 

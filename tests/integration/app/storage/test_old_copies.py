@@ -59,7 +59,7 @@ def retired(workshop: Workshop, services: Services, settings: Settings, tmp_path
     shutil.copytree(key_store_dir(settings), tmp_path / "keys-copy")
     with services.database.transaction() as session:
         row = session.get_one(VersionRow, version.id)
-        withdrawal.retire(session, services.blobs, row, reason="replaced")
+        withdrawal.retire(session, row, reason="replaced")
     services.clean_up()
     return Retired(version.blob_id, tmp_path / "data-copy", tmp_path / "keys-copy", other.id)
 

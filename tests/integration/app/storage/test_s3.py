@@ -13,7 +13,7 @@ from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
 from app.locations import key_store, object_store
 from app.services import Services
 from app.settings import Settings
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, doom
 from app.storage.s3 import S3ObjectStore
 from tests.support.cutting import cutting_proxy
 from tests.support.stored import live
@@ -164,7 +164,7 @@ def test_blobs_live_and_die_in_s3(
     assert not (settings.data_dir / "blobs" / blob.id).exists()
 
     with services.database.transaction() as session:
-        blobs.doom(session, blob.id)
+        doom(session, blob.id)
     assert blobs.sweep() == 1
     assert list(objects.names()) == []
     with pytest.raises(GoneError):
