@@ -1,7 +1,7 @@
 """How processes of this service log: one format, and no messages of foreign exceptions.
 
-Messages of foreign exceptions may quote records, keys and statements. Logs hold our own messages,
-and of every other exception the type and the places that it passed through.
+Messages of foreign exceptions and warnings may quote records, keys and statements. Logs hold our
+own messages, and of every other exception or warning the type and the places that it came from.
 
 ``EXPUNGE_LOG_FORMAT`` is ``text``, for people, or ``json``: one object a line, with an access line
 for every request.
@@ -13,14 +13,18 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from app import log_context
 from app.domain.errors import ExpungeError
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 _FORMAT = "%(asctime)s %(name)s %(message)s"
 # botocore shows whole requests, keys included, to anyone who turns debugging on.
@@ -41,6 +45,8 @@ def configure() -> None:
     ACCESS_LOG.setLevel(logging.INFO if in_json else logging.WARNING)
     sys.excepthook = _on_uncaught
     threading.excepthook = _on_uncaught_in_thread
+    sys.unraisablehook = _on_unraisable
+    warnings.showwarning = _on_warning
 
 
 def describe(error: BaseException) -> str:
@@ -124,3 +130,18 @@ def _on_uncaught_in_thread(failed: threading.ExceptHookArgs) -> None:
     name = failed.thread.name if failed.thread is not None else "unknown"
     error = failed.exc_value or failed.exc_type()
     _log.critical("thread %s ended", name, exc_info=error)
+
+
+def _on_unraisable(failed: "UnraisableHookArgs") -> None:
+    _log.error("an exception had no caller", exc_info=failed.exc_value or failed.exc_type())
+
+
+def _on_warning(
+    message: Warning | str,  # noqa: ARG001
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    _log.warning("%s at %s:%d", category.__name__, Path(filename).name, lineno)

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -88,3 +90,29 @@ def test_a_process_field_reaches_all_threads_and_ends_with_its_block() -> None:
 def test_notes_outside_of_a_request_are_dropped() -> None:
     log_context.note(caller="key_1")
     assert "caller" not in _line(_record("x"))
+
+
+_SPOKEN = f"""
+import warnings
+from app import logs
+
+logs.configure()
+warnings.warn("unknown class {SECRET}")
+
+class Closing:
+    def __del__(self):
+        raise ValueError("{SECRET}")
+
+Closing()
+"""
+
+
+def test_warnings_and_exceptions_without_a_caller_quote_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SPOKEN], capture_output=True, text=True, check=True
+    )
+    warned, failed, why = done.stderr.splitlines()
+    assert warned.endswith(" expunge UserWarning at <string>:6")
+    assert failed.endswith(" expunge an exception had no caller")
+    assert why == "internal error: ValueError at <string>:10 (<string>:10)"
+    assert SECRET not in done.stderr
