@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 import onnxscript  # noqa: F401 - torch's exporter uses it
 import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
 from app.domain.description import METADATA_NAME, ModelDescription
 from app.domain.errors import InvalidInputError
@@ -35,6 +36,8 @@ def output_name(description: ModelDescription) -> str:
 def export(model: PublishedModel, out: Path) -> None:
     """Write a model; the file says of it what the safetensors file says.
 
+    The exporter's own notes do not go into the file: they quote source code and where it lies.
+
     Raises:
         InvalidInputError: the network does something that ONNX cannot express.
     """
@@ -60,6 +63,7 @@ def export(model: PublishedModel, out: Path) -> None:
         ) from error
     if program is None:
         raise InvalidInputError("the network cannot be written as ONNX")
+    ClearMetadataAndDocStringPass()(program.model)
     written = program.model_proto
     entry = written.metadata_props.add()
     entry.key, entry.value = METADATA_NAME, model.description.to_metadata()[METADATA_NAME]

@@ -223,6 +223,8 @@ def test_the_exported_model_answers_as_the_module(name: str, tmp_path: Path) -> 
         assert np.abs(outputs - expected).max() < 1e-5 * max(1, np.abs(expected).max())
     told = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     assert told == description.to_metadata()
+    places = (str(Path(torch.__file__).parent), str(Path(__file__).parents[4]), "in forward")
+    assert not [place for place in places if place.encode() in out.read_bytes()]
 
 
 def test_what_is_not_installed_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
