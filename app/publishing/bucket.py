@@ -7,16 +7,17 @@ replaced or deleted are deleted for good.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
+from typing import Any, Final
 
-from app.domain.errors import ObjectStoreError, TargetError
+from app.domain.errors import CorruptObjectError, ObjectStoreError, TargetError
 from app.domain.release import WEIGHTS, Release
-from app.publishing.target import Step, Subject, weights_of
+from app.publishing.target import Step, Subject, are_weights, weights_of
 from app.storage.s3 import S3ObjectStore
 
 _MARK = ".expunge.json"
 _MOST_MARK_BYTES = 1000
+_PART_BYTES: Final = 1 << 20
 
 
 @contextmanager
@@ -47,7 +48,8 @@ class Bucket:
             kept = {_MARK} if present else set()
         else:
             kept = {WEIGHTS, *release.files, _MARK}
-            if not kept <= present or (mark or {}).get("content") != release.content_id:
+            is_marked = kept <= present and (mark or {}).get("content") == release.content_id
+            if not (is_marked and _has_weights(store, release)):
                 self._write(store, subject, release, step)
         for name in sorted(present - kept):
             store.delete(name)
@@ -66,6 +68,16 @@ class Bucket:
             store.write(name, [text])
         store.write(_MARK, [_mark_of(subject, content=release.content_id)])
         step("switched")
+
+
+def _has_weights(store: S3ObjectStore, release: Release) -> bool:
+    size = release.size_bytes
+    try:
+        with closing(store.open_range(WEIGHTS, 0, size)) as reader:
+            sizes = (min(_PART_BYTES, size - at) for at in range(0, size, _PART_BYTES))
+            return reader.object_size == size and are_weights(release, map(reader.read, sizes))
+    except CorruptObjectError:  # it is empty
+        return False
 
 
 def _mark_of(subject: Subject, *, content: str | None) -> bytes:

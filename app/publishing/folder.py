@@ -10,12 +10,12 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 
 from app.domain.errors import TargetError
 from app.domain.release import WEIGHTS, Release
-from app.publishing.target import Step, Subject, weights_of
+from app.publishing.target import Step, Subject, are_weights, weights_of
 from app.storage.files import sync_directory
 
 _OWNER = "owner.json"
@@ -117,13 +117,10 @@ def _is_whole(content: Path, release: Release) -> bool:
     """Return whether the files are there, with the release's bytes."""
     try:
         with (content / WEIGHTS).open("rb") as file:
-            digest = sha256()
-            while part := file.read(1 << 20):
-                digest.update(part)
-        others = all((content / name).is_file() for name in release.files)
+            has_weights = are_weights(release, iter(partial(file.read, 1 << 20), b""))
     except FileNotFoundError:
         return False
-    return others and digest.hexdigest() == release.sha256
+    return has_weights and all((content / name).is_file() for name in release.files)
 
 
 def _write(path: Path, parts: Iterable[bytes]) -> None:

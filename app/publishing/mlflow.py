@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.domain.errors import TargetError
 from app.domain.release import WEIGHTS, Release
 from app.publishing import mlflow_server
-from app.publishing.target import Step, Subject, weights_of
+from app.publishing.target import Step, Subject, are_weights, weights_of
 
 ALIAS = "certified"
 MODEL_TAG = "expunge.model"
@@ -68,9 +68,14 @@ class Mlflow:
             (each for each in server.versions(name) if _is_of(each, release, source)), None
         )
         present = server.files(place)
-        is_whole = version is not None and present.get(WEIGHTS) == release.size_bytes
+        weights = f"{place}/{WEIGHTS}"
+        is_whole = (
+            version is not None
+            and present.get(WEIGHTS) == release.size_bytes
+            and are_weights(release, server.download(weights))
+        )
         if not is_whole:
-            server.upload(f"{place}/{WEIGHTS}", weights_of(release))
+            server.upload(weights, weights_of(release))
             step("weights")
         is_described = version is not None and version.tags.get(CERTIFICATE_TAG) == (
             release.certificate_id

@@ -201,6 +201,16 @@ class MlflowServer:
         """Store a file."""
         self._send("PUT", f"{_ARTIFACTS}/{quote(path)}", content=parts)
 
+    def download(self, path: str) -> Iterator[bytes]:
+        """Yield a file's content."""
+        with (
+            _answering(),
+            self._client.stream("GET", f"{_ARTIFACTS}/{quote(path)}") as answer,
+        ):
+            if not answer.is_success:
+                raise _RefusedError(answer.status_code, "")
+            yield from answer.iter_bytes()
+
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with all in it."""
         self._send("DELETE", f"{_ARTIFACTS}/{quote(path)}")
@@ -221,12 +231,8 @@ class MlflowServer:
         return self._send(method, f"{_API}/{path}", **content)
 
     def _send(self, method: str, path: str, **content: Any) -> dict[str, Any]:  # noqa: ANN401
-        try:
+        with _answering():
             answer = self._client.request(method, path, **content)
-        except httpx.HTTPError as error:
-            raise TargetError(
-                f"the MLflow server does not answer: {type(error).__name__}"
-            ) from error
         found = _object(answer)
         if not answer.is_success:
             code = found.get("error_code")
@@ -254,6 +260,14 @@ def _tags(found: Mapping[str, Any]) -> dict[str, str]:
 
 def _pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in tags.items()]
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise TargetError(f"the MLflow server does not answer: {type(error).__name__}") from error
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What a place where versions are published must be able to do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
@@ -48,3 +48,11 @@ def weights_of(release: Release) -> Iterator[bytes]:
         yield part
     if digest.hexdigest() != release.sha256:
         raise CorruptObjectError("the weights are not those that were published")
+
+
+def are_weights(release: Release, parts: Iterable[bytes]) -> bool:
+    """Return whether what a place holds are a release's weights, byte for byte."""
+    digest = sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest() == release.sha256

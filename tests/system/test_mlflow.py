@@ -51,14 +51,16 @@ def test_interrupted_anywhere_it_ends_the_same(mlflow: MlflowServer) -> None:
     check_interrupted_everywhere(fresh, all_ends=False)
 
 
-def test_what_was_removed_behind_our_back_is_placed_again(mlflow: MlflowServer) -> None:
+def test_what_was_changed_behind_our_back_is_placed_again(mlflow: MlflowServer) -> None:
     target = _target(mlflow, uuid4().hex)
     hold(target, release(1))
-    (weights,) = mlflow.files()[WEIGHTS]
-    weights.unlink()
-    hold(target, release(1))
-    found = mlflow.files()
-    assert {name: paths[0].read_bytes() for name, paths in found.items()} == files_of(release(1))
+    for false in (None, b"x" * release(1).size_bytes):
+        (weights,) = mlflow.files()[WEIGHTS]
+        weights.unlink() if false is None else weights.write_bytes(false)
+        hold(target, release(1))
+        found = {name: paths[0].read_bytes() for name, paths in mlflow.files().items()}
+        assert found == files_of(release(1))
+    assert "weights" not in hold(target, release(1))  # what is whole is not sent again
     hold(target, None)
     assert mlflow.files() == {}
 

@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 
 from app.domain.errors import TargetError
+from app.domain.release import WEIGHTS
 from app.publishing.bucket import Bucket
 from app.publishing.target import Target
 from app.storage.s3 import S3ObjectStore
@@ -70,6 +71,16 @@ def test_interrupted_anywhere_it_ends_the_same(server: S3Server) -> None:
         return _bucket(server, prefix), lambda: _seen(server, prefix)
 
     check_interrupted_everywhere(fresh, all_ends=False)
+
+
+@pytest.mark.parametrize("false", [b"", b"x" * release(1).size_bytes, b"x" * 100_000])
+def test_other_weights_under_our_mark_are_replaced(server: S3Server, false: bytes) -> None:
+    hold(_bucket(server), release(1))
+    key = f"models/{SUBJECT.name}/{WEIGHTS}"
+    server.client().put_object(Bucket=server.bucket, Key=key, Body=false)
+    hold(_bucket(server), release(1))
+    assert _seen(server) == files_of(release(1))
+    assert hold(_bucket(server), release(1)) == ["removed"]  # what is whole is not sent again
 
 
 def test_nothing_of_others_is_touched(server: S3Server) -> None:
