@@ -10,18 +10,29 @@ def read_json(content: bytes, *, most_values: int | None = None) -> Any:  # noqa
     """Return a document of at most ``most_values`` values, itself and nested ones included.
 
     Raises:
-        UnreadableError: it is not UTF-8, is nested too deeply, or has a number that is too long.
+        UnreadableError: it is not UTF-8, is nested too deeply, has a number that is too long, or an
+            object that names a field twice.
         InvalidInputError: it is not JSON, or holds more values.
     """
     try:
-        document = json.loads(content)
+        document = json.loads(content, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"body: {error.msg} at character {error.pos}") from None
+    except UnreadableError:
+        raise
     except (ValueError, RecursionError) as error:
         raise UnreadableError("the body cannot be read as JSON") from error
     if most_values is not None:
         _refuse_more(document, most_values)
     return document
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of two fields of one name, one would be ignored in silence."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise UnreadableError("an object of the body names a field twice")
+    return fields
 
 
 def _refuse_more(document: object, most: int) -> None:

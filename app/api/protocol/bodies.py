@@ -19,7 +19,7 @@ _JSON_METHODS = ("POST", "PATCH")
 _BODY_METHODS = (*_JSON_METHODS, "PUT")
 _FILES_AT_ONCE = 2
 _WITH_IDS = re.compile(
-    "/v1/forget-requests|/opendsr/v2/requests|/requests(/preview|/[^/]+/receipt)?"
+    "/v1/forget-requests(/preview)?|/opendsr/v2/requests|/requests(/preview|/[^/]+/receipt)?"
 )
 
 

@@ -53,6 +53,18 @@ def test_json_has_a_limit_and_more_where_it_lists_ids(
     assert f"{limit} bytes" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("size", [0, LARGE_BYTES])
+def test_a_field_that_is_named_twice_is_no_field(api: TestClient, size: int) -> None:
+    """Of two lists of records one would be forgotten, and 202 said of both."""
+    Workshop(api.app.state.services)
+    record = '"record_ids": ["record-1"]'
+    body = f'{{"dataset": "{DATASET}", {record}, {record}}}'.ljust(size)
+    for path in ("/v1/forget-requests", "/v1/forget-requests/preview"):
+        answer = api.post(path, content=body, headers=JSON)
+        assert _type(answer) == (400, "bad-request")
+        assert "twice" in answer.json()["detail"]
+
+
 def test_the_limits_are_64_kilobytes_and_16_megabytes_for_ids(api: TestClient) -> None:
     assert (Settings().max_json_bytes, Settings().max_ids_bytes) == (64 * 1024, 16 * 1024**2)
     answer = api.post("/v1/plans", content=b" " * (64 * 1024 + 1), headers=JSON)
