@@ -59,7 +59,7 @@ class Uncoupled:
 
     def delta(self, *, epsilon: float) -> float:
         """Return a delta that holds at ``epsilon`` after this step, rounded up; at most 1."""
-        if require_non_negative("epsilon", epsilon) == 0:
+        if require_non_negative("epsilon", epsilon) == 0 or not max(self.distances):
             return self.total_variation
         if self.before is None:
             return gaussian.delta_of(mu=2 * self.distances[0], epsilon=epsilon)

@@ -90,6 +90,14 @@ def test_one_step_is_one_gaussian():
         assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_worlds_that_a_step_brings_together_are_not_apart(steps):
+    for start, contraction in ((1.0, 0.0), (0.0, 0.5)):
+        apart = apart_after(start, ((NoisyStep(contraction, 0.0, 1.0), steps),))
+        for epsilon in (0.0, 0.5, 4.0):
+            assert 0 < apart.delta(epsilon=epsilon) <= 1e-300
+
+
 def test_two_steps_by_quadrature():
     first, second = NoisyStep(0.5, 0.2, 0.3), NoisyStep(0.9, 0.4, 0.5)
     coupling = ReflectionCoupling(start_distance=1.0)
