@@ -246,9 +246,10 @@ def _require_room(rows: int, size: int, max_bytes: int) -> None:
 
 def _check_columns(columns: pa.Schema, problems: Problems) -> None:
     names = columns.names
-    for column in names:
-        if column not in _COLUMNS:
-            problems.add(None, column, f"unknown column; expected {', '.join(_COLUMNS)}")
+    for number, column in enumerate(names, start=1):
+        if column not in _COLUMNS:  # where a row was taken for the header, its name is a value
+            reason = f"unknown column; expected {', '.join(_COLUMNS)}"
+            problems.add(None, f"number {number}", reason)
     for column in _COLUMNS:
         if names.count(column) != 1 and (column in names or column != "subject_id"):
             problems.add(None, column, "the column must be present exactly once")

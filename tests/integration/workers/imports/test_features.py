@@ -43,6 +43,14 @@ def test_another_shape_is_refused_before_any_row(api, dataset, ended, folder):
     assert api.get("/v1/datasets/numbers").json()["records"] == 0
 
 
+def test_a_row_that_was_taken_for_the_header_is_not_kept(dataset, ended, folder):
+    table = features(0, 10)
+    write(folder / "a.parquet", table.rename_columns(["Zoë Ng", *table.column_names[1:]]))
+    found = ended(url_of(folder), "numbers")
+    assert (found["state"], found["problems"][0]["column"]) == ("failed", "number 1")
+    assert "Zoë" not in repr(found)
+
+
 def test_plain_tables_are_encoded(api, ended, folder):
     import pyarrow as pa
 

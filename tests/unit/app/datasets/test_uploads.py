@@ -75,7 +75,7 @@ def _permuted() -> pa.Array:
         ({"features": _rows(2, [1.0, -1.0, 3.0, 4.0])}, BYTES, 2, "features", "0 to 255"),
         ({"features": [1.0, 2.0, 3.0]}, SCHEMA, None, "features", "list or tensor"),
         ({"features": _permuted()}, SCHEMA, None, "features", "C order"),
-        ({"name": ["x", "y", "z"]}, SCHEMA, None, "name", "unknown column"),
+        ({"Zoë Ng": ["x", "y", "z"]}, SCHEMA, None, "number 4", "unknown column"),
     ],
 )  # fmt: skip
 def test_a_fault_is_named_by_row_and_column(
