@@ -100,8 +100,8 @@ class Examples(Records):
             RunFailedError: one is missing, unknown, or of another size.
         """
         if tensors.keys() != form.layout.keys():
-            names = ", ".join(sorted(form.layout.keys() ^ tensors.keys()))
-            raise RunFailedError(f"records have other tensors than the task's: {names}")
+            names = ", ".join(form.layout)  # the others' may be made of records' values
+            raise RunFailedError(f"records have other tensors than the task's {names}")
         try:
             stored = {
                 name: torch.as_tensor(tensors[name].reshape(-1, *shape)).to(dtype).contiguous()

@@ -111,7 +111,9 @@ class CustomTask:
             return inputs
         target = self._encoded("encode_target", rows.select(list(self._spec.columns)))
         if twice := sorted(inputs.keys() & target.keys()):
-            raise RunFailedError(f"{self._said('encode_target')} must not give {twice[0]} again")
+            raise RunFailedError(
+                f"{self._said('encode_target')} must not give {self._shown(twice[0])} again"
+            )
         return inputs | target
 
     def encode_inputs(self, rows: pa.Table) -> Encoded:
@@ -127,12 +129,13 @@ class CustomTask:
             raise RunFailedError(f"{self._said(method)} must return arrays by name")
         found = {str(name): np.asarray(values) for name, values in made.items()}
         for name, values in found.items():
+            gives = f"{self._said(method)} must give {self._shown(name)}"
             if len(values.shape) < 1 or len(values) != rows.num_rows:
-                raise RunFailedError(f"{self._said(method)} must give each record a {name}")
+                raise RunFailedError(f"{gives} a row for each record")
             if not any(np.issubdtype(values.dtype, kind) for kind in _KINDS):
-                raise RunFailedError(f"{self._said(method)} must give {name} as numbers")
+                raise RunFailedError(f"{gives} as numbers")
             if not np.isfinite(values).all():
-                raise RunFailedError(f"{self._said(method)} must give {name} as finite numbers")
+                raise RunFailedError(f"{gives} as finite numbers")
         return found
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
@@ -175,6 +178,10 @@ class CustomTask:
     def _called(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the operator's types
         work = getattr(self._task, method)
         return called(self._said(method), lambda: work(*arguments), in_full=self._in_full)
+
+    def _shown(self, name: str) -> str:
+        """Return a tensor's name; not of records that were read, whose values it may be made of."""
+        return name if self._in_full else "every tensor"
 
     def _said(self, method: str) -> str:
         return f"{method} of the task {self._spec.path!r}"

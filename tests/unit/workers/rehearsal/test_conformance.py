@@ -11,6 +11,7 @@ from app.domain.errors import PlanError, RunFailedError, WriteRefusedError
 from app.domain.tasks import catalogue
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.own_tasks import OWN, Rents
+from workers.data.examples import Examples
 from workers.rehearsal.rehearse import rehearse
 from workers.tasks.catalogue import form_of, task_of
 
@@ -180,6 +181,30 @@ def test_what_it_raises_of_records_is_told_by_its_place_alone(monkeypatch):
     with pytest.raises(RunFailedError, match=r"ValueError in test_conformance\.py") as caught:
         task.encode(Rents().sample(2))
     assert "author" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, "x", np.nan])
+def test_a_tensors_name_that_is_made_of_records_is_not_told(monkeypatch, value):
+    class Pivoting(Rents):
+        def encode_target(self, rows):
+            values = 1.0 if value is None else [value] * len(rows)
+            return {f"rents {rent:g}": values for rent in rows["rent"].to_pylist()}
+
+    operators_package(monkeypatch, Pivoting)
+    spec = catalogue.from_json(OWN | {"path": f"{PACKAGE}:Pivoting"})
+    task = task_of(spec, allowed=[f"{PACKAGE}:*"], in_full=True)
+    with pytest.raises(RunFailedError, match=r"encode_target of .* must give every") as caught:
+        task.encode(Rents().sample(2))
+    assert "900" not in str(caught.value)
+
+
+def test_other_tensors_than_the_tasks_are_not_named(monkeypatch):
+    operators_package(monkeypatch, Rents)
+    spec = catalogue.from_json(OWN | {"path": f"{PACKAGE}:Rents"})
+    form = form_of(spec, task_of(spec, allowed=[f"{PACKAGE}:*"]), spec.schema())
+    read = {name: np.zeros((2, 1)) for name in ("inputs", "rents 900")}
+    with pytest.raises(RunFailedError, match=r"than the task's inputs, rent$"):
+        Examples.of(form, read)
 
 
 class Spooling(Rents):
