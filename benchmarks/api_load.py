@@ -154,8 +154,7 @@ def serving(
         running.callback(servers.stop)
         environment = _environment(settings)
         _run(environment, "app.cli", "init").wait()
-        servers.start_postgres()
-        servers.start_redis()
+        servers.start()
         began = time.monotonic()
         api = running.enter_context(_serving(settings, "app.cli", "serve"))
         start_s = time.monotonic() - began

@@ -92,8 +92,7 @@ def measure(workshop: Workshop, record: str) -> dict[str, float]:
 def run(directory: Path) -> dict[str, Any]:
     """Measure at each size."""
     servers = EmbeddedServers(directory / "servers")
-    servers.start_postgres()
-    servers.start_redis()
+    servers.start()
     os.environ |= {"EXPUNGE_ENVIRONMENT": "test", "EXPUNGE_DATA_DIR": str(directory / "data")}
     os.environ |= {"EXPUNGE_DATABASE_URL": servers.database_url}
     os.environ |= {"EXPUNGE_REDIS_URL": servers.redis_url}

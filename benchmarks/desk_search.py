@@ -58,8 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="expunge-desk-search-") as folder:
         settings = Settings(data_dir=Path(folder), environment="test")
         servers = EmbeddedServers(settings.data_dir)
-        servers.start_postgres()
-        servers.start_redis()
+        servers.start()
         try:
             schema.upgrade(servers.migration_url, service_url=servers.database_url)
             create_keys(settings)

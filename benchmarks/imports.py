@@ -145,8 +145,7 @@ class _Worker:
         self._settings = Settings()
 
     def __enter__(self) -> Self:
-        self._servers.start_postgres()
-        self._servers.start_redis()
+        self._servers.start()
         schema.upgrade(self._servers.migration_url, service_url=self._servers.database_url)
         create_keys(self._settings)
         self._services: Services = open_services(self._settings)

@@ -41,6 +41,11 @@ class EmbeddedServers:
         """The URL for redis-py, with the password created at the first start."""
         return self.redis.url
 
+    def start(self) -> None:
+        """Ensure that both servers run and that the database ``expunge`` exists."""
+        self.start_postgres()
+        self.start_redis()
+
     def stop(self) -> None:
         """Stop both servers cleanly, if they run."""
         self.stop_redis()

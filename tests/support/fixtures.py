@@ -61,8 +61,7 @@ def servers() -> Iterator[EmbeddedServers]:
     """PostgreSQL and Redis for all tests; what they hold may be lost, so nothing is synced."""
     with tempfile.TemporaryDirectory(prefix="expunge-tests-") as directory:
         servers = EmbeddedServers(Path(directory))
-        servers.start_postgres()
-        servers.start_redis()
+        servers.start()
         with as_admin(servers) as execute:
             execute("ALTER SYSTEM SET fsync = off")
             execute("ALTER SYSTEM SET synchronous_commit = off")
