@@ -38,6 +38,9 @@ class ExpungeClient(Sources, Waiting):
         retry: how calls are retried; ``Retry(attempts=1)`` retries nothing.
         timeout_s: how long an answer may take, at each attempt.
         transport: for tests.
+
+    Raises:
+        ConfigurationError: the URL or the key cannot be one.
     """
 
     def define_model(self, definition: Mapping[str, Any]) -> Json:

@@ -1,18 +1,21 @@
 """One service as its client sees it: calls, their answers, problems."""
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
 
 from app.certificates import strict_json
+from app.domain.errors import ConfigurationError
 from app.retries import Retry, retry_after_s
 
 _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _HOLD_S = 20
+_KEY: Final = re.compile("[!-~]+")
 
 Json = dict[str, Any]
 """An answer, as docs/api.md describes it."""
@@ -63,6 +66,12 @@ class Connection:
         timeout_s: float = _TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                "the URL of the service (EXPUNGE_API_URL) must begin with http:// or https://"
+            )
+        if _KEY.fullmatch(api_key) is None:
+            raise ConfigurationError("the API key is empty, or has characters that no key has")
         self._retry = retry or Retry()
         self._hold_s = min(_HOLD_S, timeout_s / 2)
         self._http = httpx.Client(

@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from app.client import ApiError, ExpungeClient
+from app.domain.errors import ConfigurationError
 
 DONE = {"id": "fr_1", "state": "completed", "obligations": []}
 MODEL = {"name": "m", "latest_run": {"state": "published"}}
@@ -78,3 +79,16 @@ def test_a_name_never_leads_to_another_resource(name: str, path: str) -> None:
         client.archive_model(name)
         client.delete_dataset(name)
     assert called == [f"/v1/datasets/{path}", f"/v1/models/{path}/archive", f"/v1/datasets/{path}"]
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8100", "ftp://test"])
+def test_a_url_that_is_none_of_a_service_is_named(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="http://"):
+        ExpungeClient(url, "key")
+
+
+@pytest.mark.parametrize("key", ["", "schlüssel", "a\nkey", "a key"])
+def test_a_key_that_is_none_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        ExpungeClient("http://test", key)
+    assert str(refused.value) == "the API key is empty, or has characters that no key has"
