@@ -38,6 +38,14 @@ def unknown_names(names: Iterable[str], fields: Iterable[str]) -> Iterator[str]:
         yield f"{name}: there is no such setting; {advice}"
 
 
+def nameless_files(names: Iterable[str], fields: Iterable[str]) -> Iterator[str]:
+    """Say of each file that is named as a setting without our prefix that it sets nothing."""
+    known = set(fields)
+    for name in sorted(names):
+        if name.lower() in known:
+            yield f"{name}: a file of this name sets nothing; did you mean {variable_of(name)}?"
+
+
 def decoded(text: str, annotation: Any) -> Any:  # noqa: ANN401 - whatever the annotation is
     """Return the list or mapping that a text holds, or the text if the annotation is neither.
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -29,7 +30,14 @@ from app.domain.parallelism import MOST_DEVICES
 from app.domain.places import prefix_of
 from app.domain.scopes import Scope
 from app.domain.urls import is_safe_url
-from app.environment import PREFIX, SECRETS_DIR_VARIABLE, decoded, unknown_names, variable_of
+from app.environment import (
+    PREFIX,
+    SECRETS_DIR_VARIABLE,
+    decoded,
+    nameless_files,
+    unknown_names,
+    variable_of,
+)
 from app.publisher_settings import Publisher, TargetName
 
 SECRETS_DIR = "/run/secrets"
@@ -39,6 +47,24 @@ def _safe_url(url: str) -> str:
     if not is_safe_url(url):
         raise ValueError("must be an https:// URL, or http:// on this very machine")
     return url
+
+
+def _url_of(*schemes: str) -> AfterValidator:
+    """Check that a server's URL can be read, and begins with one of these; never quote it."""
+
+    def check(url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError as error:
+            raise ValueError("has a host or port that cannot be read") from error
+        if parts.scheme not in schemes or "://" not in url:
+            raise ValueError(f"must begin with {' or '.join(f'{each}://' for each in schemes)}")
+        if "@" in parts.netloc.rpartition("@")[0]:
+            raise ValueError("has an @ in its password: write it as %40")
+        return url
+
+    return AfterValidator(check)
 
 
 class Settings(BaseSettings):
@@ -166,9 +192,9 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Path(".expunge")
-    database_url: str | None = None
-    migration_url: str | None = None
-    redis_url: str | None = None
+    database_url: Annotated[str, _url_of("postgresql+psycopg")] | None = None
+    migration_url: Annotated[str, _url_of("postgresql+psycopg")] | None = None
+    redis_url: Annotated[str, _url_of("redis", "rediss", "unix")] | None = None
     environment: Literal["production", "development", "test"] = "production"
     log_format: Literal["text", "json"] = "text"
     metrics_public: bool = False
@@ -255,8 +281,9 @@ class Settings(BaseSettings):
         Raises:
             ConfigurationError: some are wrong; its message has a line for each, with its name.
         """
-        names = [*os.environ, *(path.name for path in _secret_files())]
-        problems = list(unknown_names(names, type(self).model_fields))
+        files = [path.name for path in _secret_files()]
+        fields = type(self).model_fields
+        problems = [*unknown_names([*os.environ, *files], fields), *nameless_files(files, fields)]
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -55,6 +55,47 @@ def test_a_list_in_a_file_is_read_as_json(secrets: Path) -> None:
     assert Settings().allowed_factories == ("nets:build",)
 
 
+def test_a_file_that_lacks_the_prefix_is_refused(secrets: Path) -> None:
+    """It would set nothing, and the service would run with servers of its own, and look well."""
+    (secrets / "database_url").write_text("postgresql+psycopg://a:b@db/expunge")
+
+    with pytest.raises(ConfigurationError, match="did you mean EXPUNGE_DATABASE_URL"):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "told"),
+    [
+        ("database_url", "postgresql://a:hidden@db/expunge", r"begin with postgresql\+psycopg://"),
+        ("migration_url", "hidden", r"begin with postgresql\+psycopg://"),
+        ("database_url", "postgresql+psycopg://a:hid@den@db/expunge", "write it as %40"),
+        ("database_url", "postgresql+psycopg://a:b@db:hidden/expunge", "cannot be read"),
+        ("redis_url", "127.0.0.1:6379", "begin with redis://"),
+        ("redis_url", "http://a:hidden@redis", "begin with redis://"),
+        ("redis_url", "redis://redis:hidden/0", "cannot be read"),
+    ],
+)
+def test_a_servers_url_that_cannot_be_one_is_refused_unquoted(
+    name: str, url: str, told: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^EXPUNGE_{name.upper()}: .*{told}") as caught:
+        Settings(**{name: url})
+    assert "hid" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("database_url", "postgresql+psycopg:///expunge?host=/run/postgresql"),
+        ("database_url", "postgresql+psycopg://a:b%40@[::1]:5432/expunge"),
+        ("redis_url", "rediss://:secret@redis:6380/1"),
+        ("redis_url", "unix:///run/redis.sock"),
+    ],
+)
+def test_a_servers_url_is_taken_as_it_is(name: str, url: str) -> None:
+    assert getattr(Settings(**{name: url}), name) == url
+
+
 VAULT = {"vault_key": "expunge", "vault_url": "https://vault.example"}
 
 
