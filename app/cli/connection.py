@@ -11,7 +11,7 @@ import typer
 from app.cli.output import fail, show
 from app.client import ApiError, ExpungeClient
 from app.client.configured import configured_client
-from app.domain.errors import ExpungeError, TableError
+from app.domain.errors import ConfigurationError, ExpungeError, TableError
 
 service = configured_client
 """Opens the client of the configured service."""
@@ -34,7 +34,7 @@ def errors_in_words() -> Iterator[None]:
         yield
     except (*_IN_WORDS, *_of_databases()) as error:
         words = (words for kind, words in _IN_WORDS.items() if isinstance(error, kind))
-        for line in next(words, lambda _: [_NO_DATABASE])(error):
+        for line in next(words, _database)(error):
             fail(line)
         raise typer.Exit(1) from error
 
@@ -66,18 +66,45 @@ def _system(error: OSError) -> Iterator[str]:
     )
 
 
+def _with_details(error: ExpungeError) -> Iterator[str]:
+    first, _, details = str(error).partition("\n")
+    yield f"error: {first}"
+    yield from _below(details)
+
+
+def _below(details: str) -> Iterator[str]:
+    return (f"  {line}".expandtabs(2) for line in details.splitlines() if line.strip())
+
+
+def _database(error: Any) -> Iterator[str]:  # noqa: ANN401 - clients have no library for it
+    """Say what a database's error was: its own words could quote values once it has answered."""
+    cause = error.orig
+    if getattr(cause, "sqlstate", None) is None:
+        yield "error: the database does not answer, or lets nobody in: see EXPUNGE_DATABASE_URL"
+        yield from _below(str(cause))
+        return
+    yield f"error: the database refused a statement: {type(cause).__name__}{_advice(cause)}"
+
+
+def _advice(cause: Any) -> str:  # noqa: ANN401 - likewise
+    return {
+        "42501": "; EXPUNGE_MIGRATION_URL must name the role that owns the tables",
+        "42P01": "; run 'expunge init' first",
+    }.get(cause.sqlstate, "")
+
+
 def _of_databases() -> tuple[type[Exception], ...]:
     """Return a database's errors where one is used: clients have no library for it."""
     found = sys.modules.get("sqlalchemy.exc")
     return () if found is None else (found.DBAPIError,)
 
 
-_NO_DATABASE = "error: the database does not answer"
 _AWAY = "error: the service cannot be reached; start it with 'expunge up' or set EXPUNGE_API_URL"
 _IN_WORDS: Mapping[type[Exception], Callable[[Any], Iterable[str]]] = {
     ApiError: _problem,
     TableError: lambda error: [f"error: {line}" for line in error.lines],
-    ExpungeError: lambda error: (f"error: {line}" for line in str(error).splitlines()),
+    ConfigurationError: lambda error: (f"error: {line}" for line in str(error).splitlines()),
+    ExpungeError: _with_details,
     TimeoutError: lambda error: [f"error: {error}"],
     BrokenPipeError: lambda _: [],
     OSError: _system,
