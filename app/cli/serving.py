@@ -13,7 +13,6 @@ from app.api.protocol.connections import Connections
 from app.api.protocol.watching import Watcher
 from app.main import app_from_environment
 from app.planning.planners import Planners
-from app.processes.stopping import StopSignal
 from app.settings import Settings
 
 _SHUTDOWN_S = 5
@@ -49,20 +48,22 @@ def prepared(settings: Settings) -> uvicorn.Server:
 def run(server: uvicorn.Server, meanwhile: AbstractContextManager[None]) -> None:
     """Serve until a signal, leave ``meanwhile``, and end by the signal.
 
-    uvicorn raises the signal again as soon as it has stopped, which would end the process at once.
+    uvicorn raises the signal again as soon as it has stopped, which would end the process at once,
+    or with a traceback.
     """
-    ended = StopSignal()
+    ended: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        ended.set()
+        ended.append(number)
         server.handle_exit(number, frame)
 
-    signal.signal(signal.SIGTERM, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     with meanwhile:
         server.run()
-    if ended.is_set():
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTERM)
+    for received in ended[:1]:
+        signal.signal(received, signal.SIG_DFL)
+        signal.raise_signal(received)
 
 
 def server_options(settings: Settings) -> dict[str, Any]:

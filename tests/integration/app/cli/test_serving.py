@@ -40,9 +40,9 @@ print("went on")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_goes_on_meanwhile_ends_before_the_process(number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "started")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until((tmp_path / "started").exists)
     process.send_signal(number)
-    told, _ = process.communicate(timeout=PATIENCE_S)
-    assert told == b"left\n"
+    told, complaints = process.communicate(timeout=PATIENCE_S)
+    assert (told, complaints) == (b"left\n", b"")
     assert process.returncode == -number
