@@ -4,7 +4,6 @@ import os
 import subprocess
 from pathlib import Path
 
-from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
 
 from app.embedded import EmbeddedServers
@@ -23,16 +22,8 @@ def dump(
 
 def restore(servers: EmbeddedServers, database_url: str, source: Path) -> None:
     """Put a database in the place of the present one with ``pg_restore``."""
-    name = make_url(database_url).database
-    admin = create_engine(
-        make_url(servers.migration_url).set(database="postgres"), isolation_level="AUTOCOMMIT"
-    )
-    with admin.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    admin.dispose()
-    target = f"--dbname={_owners_url(servers, database_url)}"
-    _run("pg_restore", "--exit-on-error", target, str(source))
+    over = ("--clean", "--if-exists", "--single-transaction")
+    _run("pg_restore", *over, f"--dbname={_owners_url(servers, database_url)}", str(source))
 
 
 def _owners_url(servers: EmbeddedServers, database_url: str) -> str:
