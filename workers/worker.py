@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -35,6 +36,7 @@ from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
 _RECONNECT_DELAY_S = 1.0
+_TELL_EVERY_S = 60.0
 _stop = StopSignal()
 
 
@@ -121,6 +123,7 @@ def main() -> None:
     connection = redis_connection(Settings())
     if not may_lock_memory():
         _log.warning("memory may be swapped: raise the limit on locked memory, or encrypt swap")
+    told_at = -_TELL_EVERY_S
     while not _stop.is_set():
         try:
             worker = RunWorker(
@@ -136,5 +139,7 @@ def main() -> None:
         except StopRequested:
             return
         except RedisError as error:
-            _log.warning("waiting for Redis: %s", type(error).__name__)
+            if time.monotonic() - told_at >= _TELL_EVERY_S:
+                told_at = time.monotonic()
+                _log.warning("waiting for Redis (EXPUNGE_REDIS_URL): %s", type(error).__name__)
         _stop.wait(_RECONNECT_DELAY_S)

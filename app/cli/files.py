@@ -41,7 +41,8 @@ def json_file(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{file} does not hold JSON") from error
+        place = f": line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidInputError(f"{file} does not hold JSON{place}") from error
     if not isinstance(document, dict):
         raise InvalidInputError(f"{file} does not hold a JSON object")
     return document

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import nn
@@ -50,7 +51,7 @@ def prepared(order: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], 
         in_full=True,
     )
     rehearsal = Rehearsal(order["name"], whole, featuriser, records)
-    source, weights = (None, safetensors.torch.load(content)) if content else _installed(factory)
+    source, weights = (None, _read(content)) if content else _installed(factory)
     fitting, left_out = _fitting(whole, weights)
     rehearsal.load(fitting)
     rehearsal.require_independence()
@@ -62,6 +63,15 @@ def prepared(order: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], 
         "source": source,
     }
     return facts, safetensors.torch.save(own)
+
+
+def _read(content: bytes) -> Mapping[str, torch.Tensor]:
+    try:
+        return safetensors.torch.load(content)
+    except safetensors.SafetensorError as error:
+        raise InvalidInputError(
+            f"the weights are neither safetensors nor what torch.save writes, or damaged: {error}"
+        ) from error
 
 
 def _installed(factory: str) -> tuple[str, Mapping[str, torch.Tensor]]:

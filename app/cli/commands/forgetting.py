@@ -100,6 +100,8 @@ def certificates(
             path.write_bytes(bundle_bytes(certificate["bundle"]))
             say(str(path))
             written.append({"model": certificate["model"], "file": str(path)})
+        if not written:
+            fail(f"there is none yet, or none was owed: expunge status {request_id}")
     conclude(written)
 
 

@@ -11,6 +11,7 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.findings import end_with
 from app.cli.options import option
 from app.cli.output import conclude, say
+from app.domain.errors import InvalidInputError, NoteError
 from app.locations import database_at_rest
 from app.maintenance import fsck as ledger_fsck
 from app.services import witness_keys
@@ -55,4 +56,7 @@ def fsck(
 
 def _kept(path: Path, keys: list[Ed25519PublicKey]) -> Checkpoint:
     note = path.read_bytes()
-    return open_checkpoint(note, [NoteKey(origin_of(note), key) for key in keys])
+    try:
+        return open_checkpoint(note, [NoteKey(origin_of(note), key) for key in keys])
+    except NoteError as error:
+        raise InvalidInputError(f"{path} is no checkpoint of this log: {error}") from error

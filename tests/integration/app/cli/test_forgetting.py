@@ -78,6 +78,9 @@ def test_waiting_for_a_request_that_is_cancelled_fails(trained: list[str]) -> No
         assert json.loads(answer.stdout)["state"] == "cancelled"
         assert answer.exit_code == 1
         assert "the request was cancelled" in answer.stderr
+    answer = runner.invoke(app, ["certificates", request["id"], "--json"])
+    assert json.loads(answer.stdout) == []
+    assert f"expunge status {request['id']}" in answer.stderr
 
 
 def test_an_interrupted_wait_shows_the_request_and_how_to_go_on(

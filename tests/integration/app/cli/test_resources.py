@@ -166,6 +166,7 @@ def test_a_public_network_is_tried_here_and_added(
     told = _fail(*add, "--option", "width=x")
     assert "TypeError" in told
     assert "public_nets.py" in told
+    assert "neither safetensors nor" in _fail(*add, "--weights", str(tmp_path / "public_nets.py"))
     assert _run("backbone", "list") == []
 
     added = runner.invoke(app, [*add, "--layer", "2", "--layer", "0"])

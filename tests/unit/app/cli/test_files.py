@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.files import read_ids
+from app.cli.files import json_file, read_ids
 from app.domain.errors import InvalidInputError
 
 
@@ -24,3 +24,10 @@ def test_a_file_without_ids_is_an_error(tmp_path: Path, content: bytes, told: st
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match=told):
         read_ids(path)
+
+
+def test_a_half_written_definition_says_where_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text('{\n  "name": "half",\n')
+    with pytest.raises(InvalidInputError, match=r"model\.json does not hold JSON: line 3"):
+        json_file(path)
