@@ -6,6 +6,8 @@ from sqlalchemy import create_engine, text
 from app.schema import all_tables, role_of
 from migrations.grants import grant
 
+_LOCK = 0x6578_7075  # "expu": any number that no other program of this database locks
+
 
 def main() -> None:
     url, role = _target()
@@ -13,6 +15,8 @@ def main() -> None:
     with engine.connect() as connection:
         connection.execute(text("SET lock_timeout = '10s'"))
         connection.execute(text("SET statement_timeout = '10min'"))
+        # Of two that are started at once, one waits; the lock ends with the connection.
+        connection.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
         connection.commit()
         context.configure(connection=connection, target_metadata=all_tables(), compare_type=True)
         with context.begin_transaction():

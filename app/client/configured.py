@@ -10,7 +10,7 @@ def configured_client() -> ExpungeClient:
     """Return a client with the configured URL and key, or those that ``expunge init`` wrote.
 
     Raises:
-        ConfigurationError: the key is missing.
+        ConfigurationError: the key is missing, or others may read it.
     """
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
@@ -20,5 +20,5 @@ def configured_client() -> ExpungeClient:
         try:
             key = read_key_file(settings.admin_key_file).decode().strip()
         except ConfigurationError as error:
-            raise ConfigurationError("set EXPUNGE_API_KEY, or run 'expunge init' here") from error
+            raise ConfigurationError(f"{error}, or set EXPUNGE_API_KEY") from error
     return ExpungeClient(url, key)

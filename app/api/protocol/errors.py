@@ -1,6 +1,7 @@
 """Errors as problems (RFC 9457): one table from error classes to problem types."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from http import HTTPStatus
@@ -18,7 +19,10 @@ from starlette.routing import Match
 from app import log_context
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.problem_types import PROBLEM_TYPES, ProblemType
+from app.database import is_away
 from app.domain import errors
+
+_log = logging.getLogger("expunge.api")
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 MAX_LISTED = 20
@@ -226,7 +230,9 @@ def _of_validation_error(error: RequestValidationError) -> Response:
 
 def _of_http_exception(error: HTTPException) -> Response:
     name = _OF_STATUS.get(error.status_code, "internal")
-    return _problem(name, error.detail, headers=dict(error.headers or {}))
+    bare = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
+    detail = "there is nothing at this path; /docs lists all" if bare else error.detail
+    return _problem(name, detail, headers=dict(error.headers or {}))
 
 
 def _of_database_error(error: Exception) -> Response:
@@ -238,4 +244,8 @@ def _of_database_error(error: Exception) -> Response:
         return _problem("conflict", detail)
     # The connection may have been lost after a commit, before the answer.
     detail = "the database cannot be reached; repeat the call"
+    if not is_away(error):
+        # Only its kind, such as DiskFull: its words can quote what is stored.
+        _log.error("the database failed: %s", type(getattr(error, "orig", error)).__name__)
+        detail = "the database failed, see the service's log; repeat the call"
     return _problem("unavailable", detail, headers={"Retry-After": "2"})

@@ -1,5 +1,7 @@
 """Migrations and tables say the same."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -9,6 +11,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 
 from app import schema
 from app.embedded import EmbeddedServers
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -41,6 +44,12 @@ def test_migrations_make_exactly_the_tables_and_unmake_them(empty_database: str)
     assert _tables(engine) == set()
     schema.upgrade(empty_database)
     engine.dispose()
+
+
+def test_two_that_migrate_at_once_do_not_disturb_each_other(empty_database: str) -> None:
+    program = f"from app import schema; schema.upgrade({empty_database!r})"
+    both = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [each.wait(PATIENCE_S) for each in both] == [0, 0]
 
 
 def test_migrations_make_every_check_of_the_tables(app_database: Engine) -> None:

@@ -1,9 +1,12 @@
 """The client against a service that goes away and comes back."""
 
+from pathlib import Path
+
 import httpx
 import pytest
 
 from app.client import ApiError, ExpungeClient
+from app.client.configured import configured_client
 from app.domain.errors import ConfigurationError
 
 DONE = {"id": "fr_1", "state": "completed", "obligations": []}
@@ -92,3 +95,17 @@ def test_a_key_that_is_none_is_refused_and_not_shown(key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         ExpungeClient("http://test", key)
     assert str(refused.value) == "the API key is empty, or has characters that no key has"
+
+
+@pytest.mark.parametrize(("mode", "told"), [(None, "expunge init"), (0o644, "chmod 600")])
+def test_a_key_that_cannot_be_used_is_named_with_what_to_do(
+    mode: int | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPUNGE_DATA_DIR", str(tmp_path))
+    file = tmp_path / "keys" / "admin-api-key"
+    if mode is not None:
+        file.parent.mkdir()
+        file.write_text("xpg_secret")
+        file.chmod(mode)
+    with pytest.raises(ConfigurationError, match=f"{file} .*{told}.*EXPUNGE_API_KEY"):
+        configured_client()
