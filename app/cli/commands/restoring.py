@@ -7,6 +7,7 @@ import typer
 
 from app.cli.options import option
 from app.cli.output import conclude, fail, say
+from app.embedded.claim import require_unclaimed
 from app.locations import embedded_postgres
 from app.log import signing_keys
 from app.maintenance import reconciliation
@@ -28,6 +29,7 @@ def reconcile(
     unknown to the ledger are shredded for good: be sure that no newer backup exists.
     """
     settings = Settings()
+    require_unclaimed(settings.data_dir)
     with embedded_postgres(settings):
         services = open_services(settings)
         try:

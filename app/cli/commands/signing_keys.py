@@ -11,6 +11,7 @@ from app.certificates.signing import StatementSigner
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import InvalidInputError
+from app.embedded.claim import require_unclaimed
 from app.locations import database_at_rest, signing_key_file
 from app.log import actor, signing_keys
 from app.settings import Settings
@@ -38,6 +39,7 @@ def rotate(
     """
     since = None if compromised_since is None else _moment(compromised_since)
     settings = Settings()
+    require_unclaimed(settings.data_dir)
     path = signing_key_file(settings)
     next_path = path.with_suffix(".next")
     new = StatementSigner.from_file(next_path, create=True)

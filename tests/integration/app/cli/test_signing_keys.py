@@ -14,6 +14,7 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import ConfigurationError, VerificationError
+from app.embedded.claim import claimed
 from app.ledger.certificates import bundles, issued
 from app.locations import signing_key_file
 from app.log import actor, signing_keys
@@ -124,3 +125,14 @@ def test_a_key_that_was_rotated_meanwhile_signs_nothing(services: Services) -> N
 
     with pytest.raises(ConfigurationError, match="the signing key was changed"):
         publish_late()
+
+
+@pytest.mark.parametrize("command", [["signing-key", "rotate"], ["reconcile", "--apply"]])
+def test_under_a_service_that_runs_no_key_is_changed(
+    command: list[str], services: Services
+) -> None:
+    private = signing_key_file(services.settings).read_bytes()
+    with claimed(services.settings.data_dir):
+        answer = runner.invoke(app, command)
+    assert (answer.exit_code, "stop it" in answer.stderr) == (1, True)
+    assert signing_key_file(services.settings).read_bytes() == private
