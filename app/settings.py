@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -25,6 +25,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.domain.architectures.architecture import IMPORT_PATH
 from app.domain.errors import ConfigurationError
 from app.domain.parallelism import MOST_DEVICES
 from app.domain.places import prefix_of
@@ -41,12 +42,19 @@ from app.environment import (
 from app.publisher_settings import Publisher, TargetName
 
 SECRETS_DIR = "/run/secrets"
+_MOST_S = 10 * 365 * 24 * 3600
 
 
 def _safe_url(url: str) -> str:
     if not is_safe_url(url):
         raise ValueError("must be an https:// URL, or http:// on this very machine")
     return url
+
+
+def _factories(path: str) -> str:
+    if not IMPORT_PATH.fullmatch(path.removesuffix("*") + "any" if path.endswith(":*") else path):
+        raise ValueError("must be MODULE:FUNCTION, or MODULE:* for all of a module")
+    return path
 
 
 def _url_of(*schemes: str) -> AfterValidator:
@@ -203,7 +211,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8100, ge=0, le=65535)
     api_url: str | None = None
     api_key: SecretStr | None = None
-    allowed_factories: tuple[str, ...] = ()
+    allowed_factories: tuple[Annotated[str, AfterValidator(_factories)], ...] = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
     head_timeout_s: float = Field(default=10.0, gt=0)
     body_timeout_s: float = Field(default=30.0, gt=0)
@@ -307,6 +315,15 @@ class Settings(BaseSettings):
         if not isinstance(value, str) or info.field_name is None:
             return value
         return decoded(value, cls.model_fields[info.field_name].annotation)
+
+    @field_validator("*")
+    @classmethod
+    def _within_ten_years(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse seconds that no date can be so far away."""
+        seconds = str(info.field_name).endswith("_s") and isinstance(value, float)
+        if seconds and not cast("float", value) <= _MOST_S:
+            raise ValueError(f"must be at most {_MOST_S} (ten years)")
+        return value
 
     @model_validator(mode="after")
     def _whole_oidc(self) -> Self:

@@ -32,7 +32,7 @@ class PolicyBody(Body):
     budget_epochs: float | None = None
     audit: bool = False
     merge_margin: float | None = Field(default=None, json_schema_extra={"minimum": 0})
-    retrain_every_s: float | None = Field(default=None, json_schema_extra=_ABOVE_ZERO)
+    retrain_every_s: float | None = Field(default=None, json_schema_extra={"minimum": 60})
     retrain_after_records: int | None = Field(default=None, json_schema_extra={"minimum": 1})
 
     def to_policy(self) -> Policy:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from app.certificates import strict_json
 from app.domain.errors import InvalidInputError
 
 
@@ -39,10 +40,10 @@ def read_ids(source: Path | None) -> list[str]:
 def json_file(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or raise ``InvalidInputError``."""
     try:
-        document = json.loads(file.read_bytes())
+        document = strict_json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        place = f": line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise InvalidInputError(f"{file} does not hold JSON{place}") from error
+        place = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise InvalidInputError(f"{file} does not hold JSON: {place}") from error
     if not isinstance(document, dict):
         raise InvalidInputError(f"{file} does not hold a JSON object")
     return document

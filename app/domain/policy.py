@@ -13,6 +13,7 @@ from app.domain.states import FirstRelease, Serving
 AUTO = "auto"
 THIRTY_DAYS_S = 30 * 24 * 3600
 _LONGEST_DEADLINE_S = 10 * 365 * 24 * 3600
+_SHORTEST_INTERVAL_S = 60
 
 
 class Target(TypedDict):
@@ -82,9 +83,12 @@ class Policy:
         if self.window_s > self.deadline_s:
             raise InvalidInputError("window_s must not exceed deadline_s")
         if self.retrain_every_s is not None and not (
-            require_positive("retrain_every_s", self.retrain_every_s) <= _LONGEST_DEADLINE_S
+            _SHORTEST_INTERVAL_S
+            <= require_positive("retrain_every_s", self.retrain_every_s)
+            <= _LONGEST_DEADLINE_S
         ):
-            raise ParameterError("retrain_every_s", f"at most {_LONGEST_DEADLINE_S} (ten years)")
+            allowed = f"{_SHORTEST_INTERVAL_S} (a minute) to {_LONGEST_DEADLINE_S} (ten years)"
+            raise ParameterError("retrain_every_s", allowed)
         if self.retrain_after_records is not None:
             require_steps("retrain_after_records", self.retrain_after_records)
 

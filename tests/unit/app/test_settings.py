@@ -83,6 +83,25 @@ def test_a_servers_url_that_cannot_be_one_is_refused_unquoted(
     assert "hid" not in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["nets.build", "nets:", "nets:b*", "*", "nets:build:x", "os.py"])
+def test_what_can_be_no_factory_is_refused(path: str) -> None:
+    """It would allow nothing, and only the first run would say so."""
+    with pytest.raises(ConfigurationError, match=r"^EXPUNGE_ALLOWED_FACTORIES: .*MODULE:FUNCTION"):
+        Settings(allowed_factories=("nets:build", path))
+
+
+def test_factories_are_named_one_by_one_or_by_their_module() -> None:
+    paths = ("nets:build", "deep.nets:*", "tasks:Counts")
+    assert Settings(allowed_factories=paths).allowed_factories == paths
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e30])
+@pytest.mark.parametrize("name", ["lease_s", "key_period_s", "deadline_warning_s"])
+def test_seconds_have_an_end(name: str, seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match=f"^EXPUNGE_{name.upper()}: "):
+        Settings(**{name: seconds})
+
+
 @pytest.mark.parametrize(
     ("name", "url"),
     [

@@ -106,7 +106,13 @@ def test_what_never_released_is_deleted(api: TestClient, workshop: Workshop) -> 
 
 
 @pytest.mark.parametrize(
-    "policy", [{"retrain_every_s": 0}, {"retrain_after_records": 0}, {"retrain_every_s": 1e12}]
+    "policy",
+    [
+        {"retrain_every_s": 0},
+        {"retrain_every_s": 59.9},
+        {"retrain_after_records": 0},
+        {"retrain_every_s": 1e12},
+    ],
 )
 def test_a_schedule_has_its_range(
     api: TestClient,

@@ -26,8 +26,19 @@ def test_a_file_without_ids_is_an_error(tmp_path: Path, content: bytes, told: st
         read_ids(path)
 
 
-def test_a_half_written_definition_says_where_it_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{\n  "name": "half",\n', "line 3"),
+        ('{"epsilon": 1, "epsilon": 8}', "names a field twice"),
+        ('{"epsilon": 1e999}', "not finite"),
+        ('{"epsilon": NaN}', "not finite"),
+    ],
+)
+def test_a_definition_that_is_not_what_it_seems_is_refused(
+    content: str, told: str, tmp_path: Path
+) -> None:
     path = tmp_path / "model.json"
-    path.write_text('{\n  "name": "half",\n')
-    with pytest.raises(InvalidInputError, match=r"model\.json does not hold JSON: line 3"):
+    path.write_text(content)
+    with pytest.raises(InvalidInputError, match=rf"model\.json does not hold JSON: .*{told}"):
         json_file(path)
