@@ -5,12 +5,12 @@ from typing import Any, Protocol
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from app.locations import key_wrapping
 from app.settings import Settings
 from app.storage.wrapping import Wrapping
-from tests.support.s3 import ACCESS
+from tests.support.s3 import ACCESS, moto_at
+from tests.support.service import free_port
 from tests.support.vault import ROLE, TransitKey, VaultServer
 
 # To what is above them, both services are alike.
@@ -37,8 +37,8 @@ class Kms:
     """A real KMS server, moto's, with one key."""
 
     def __init__(self) -> None:
-        self._server = self._started(0)
-        self._port = self._server.get_host_and_port()[1]
+        self._port = free_port()
+        self._server = moto_at(self._port)
         self.variables = {
             "KMS_KEY": self.new_key(),
             "KMS_ENDPOINT": self.endpoint,
@@ -71,13 +71,7 @@ class Kms:
 
     def start(self) -> None:
         """Answer again, at the same place, with the same keys."""
-        self._server = self._started(self._port)
-
-    @staticmethod
-    def _started(port: int) -> ThreadedMotoServer:
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-        server.start()
-        return server
+        self._server = moto_at(self._port)
 
 
 class Vault:

@@ -6,6 +6,8 @@ from uuid import uuid4
 import boto3
 from moto.server import ThreadedMotoServer
 
+from tests.support.service import free_port
+
 ACCESS = {"access_key": "access", "secret_key": "secret", "region": "eu-central-1"}
 
 
@@ -17,8 +19,8 @@ class S3Server:
     """
 
     def __init__(self) -> None:
-        self._server = self._started(0)
-        self.port = self._server.get_host_and_port()[1]
+        self.port = free_port()
+        self._server = moto_at(self.port)
         self.bucket = f"bucket-{uuid4().hex}"
         self.client().create_bucket(
             Bucket=self.bucket,
@@ -35,7 +37,7 @@ class S3Server:
 
     def start(self) -> None:
         """Answer again, at the same place."""
-        self._server = self._started(self.port)
+        self._server = moto_at(self.port)
 
     def client(self) -> Any:
         """Return Amazon's own client of this server."""
@@ -52,8 +54,9 @@ class S3Server:
         listed = self.client().list_objects_v2(Bucket=self.bucket)
         return {found["Key"] for found in listed.get("Contents", [])}
 
-    @staticmethod
-    def _started(port: int) -> ThreadedMotoServer:
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-        server.start()
-        return server
+
+def moto_at(port: int) -> ThreadedMotoServer:
+    """Start moto's server at a port."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    return server

@@ -18,6 +18,8 @@ from uuid import uuid4
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from tests.support.service import free_port
+
 ROLE = {"role_id": "role", "secret_id": "secret-of-the-role"}
 Members = Mapping[str, Any]
 
@@ -104,7 +106,7 @@ class VaultServer:
         self.status: int | None = None
         self.throttled = self.logins = self.answered = 0
         self.bodies: list[str] = []
-        self._port = 0
+        self._port = free_port()
         self.start()
 
     @property
@@ -114,7 +116,6 @@ class VaultServer:
     def start(self) -> None:
         """Answer, always at the same place."""
         self._server = _Server(("127.0.0.1", self._port), _handler(self.answer))
-        self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=[0.05], daemon=True).start()
 
     def stop(self) -> None:
