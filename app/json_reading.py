@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from app.certificates.strict_json import RepeatedFieldError, distinct_fields
 from app.domain.errors import InvalidInputError, UnreadableError
 
 
@@ -15,24 +16,16 @@ def read_json(content: bytes, *, most_values: int | None = None) -> Any:  # noqa
         InvalidInputError: it is not JSON, or holds more values.
     """
     try:
-        document = json.loads(content, object_pairs_hook=_object)
+        document = json.loads(content, object_pairs_hook=distinct_fields)
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"body: {error.msg} at character {error.pos}") from None
-    except UnreadableError:
-        raise
+    except RepeatedFieldError as error:
+        raise UnreadableError("an object of the body names a field twice") from error
     except (ValueError, RecursionError) as error:
         raise UnreadableError("the body cannot be read as JSON") from error
     if most_values is not None:
         _refuse_more(document, most_values)
     return document
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; of two fields of one name, one would be ignored in silence."""
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise UnreadableError("an object of the body names a field twice")
-    return fields
 
 
 def _refuse_more(document: object, most: int) -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -29,6 +29,7 @@ from app.domain.architectures.architecture import IMPORT_PATH
 from app.domain.errors import ConfigurationError
 from app.domain.parallelism import MOST_DEVICES
 from app.domain.places import prefix_of
+from app.domain.policy import TEN_YEARS_S
 from app.domain.scopes import Scope
 from app.domain.urls import is_safe_url
 from app.environment import (
@@ -42,7 +43,6 @@ from app.environment import (
 from app.publisher_settings import Publisher, TargetName
 
 SECRETS_DIR = "/run/secrets"
-_MOST_S = 10 * 365 * 24 * 3600
 
 
 def _safe_url(url: str) -> str:
@@ -52,7 +52,8 @@ def _safe_url(url: str) -> str:
 
 
 def _factories(path: str) -> str:
-    if not IMPORT_PATH.fullmatch(path.removesuffix("*") + "any" if path.endswith(":*") else path):
+    example = f"{path[:-1]}any" if path.endswith(":*") else path
+    if not IMPORT_PATH.fullmatch(example):
         raise ValueError("must be MODULE:FUNCTION, or MODULE:* for all of a module")
     return path
 
@@ -320,9 +321,9 @@ class Settings(BaseSettings):
     @classmethod
     def _within_ten_years(cls, value: object, info: ValidationInfo) -> object:
         """Refuse seconds that no date can be so far away."""
-        seconds = str(info.field_name).endswith("_s") and isinstance(value, float)
-        if seconds and not cast("float", value) <= _MOST_S:
-            raise ValueError(f"must be at most {_MOST_S} (ten years)")
+        is_seconds = str(info.field_name).endswith("_s")
+        if is_seconds and isinstance(value, float) and not value <= TEN_YEARS_S:
+            raise ValueError(f"must be at most {TEN_YEARS_S} (ten years)")
         return value
 
     @model_validator(mode="after")

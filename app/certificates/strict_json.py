@@ -5,17 +5,22 @@ import math
 from typing import Any, NoReturn
 
 
+class RepeatedFieldError(ValueError):
+    """An object names a field twice."""
+
+
 def loads(text: str | bytes) -> Any:  # noqa: ANN401 - whatever JSON can hold
     """Parse as ``json.loads`` does, or raise ``ValueError``; ``RecursionError`` if too deep."""
     return json.loads(
-        text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float
+        text, object_pairs_hook=distinct_fields, parse_constant=_refuse_constant, parse_float=_float
     )
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; ``RepeatedFieldError`` if one of two fields would be ignored in silence."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("an object names a field twice")
+        raise RepeatedFieldError("an object names a field twice")
     return fields
 
 

@@ -80,7 +80,7 @@ def _database(error: Any) -> Iterator[str]:  # noqa: ANN401 - clients have no li
     """Say what a database's error was: its own words could quote values once it has answered."""
     cause = error.orig
     if getattr(cause, "sqlstate", None) is None:
-        yield "error: the database does not answer, or lets nobody in: see EXPUNGE_DATABASE_URL"
+        yield "error: the database (EXPUNGE_DATABASE_URL) does not answer, or refuses to connect"
         yield from _below(str(cause))
         return
     yield f"error: the database refused a statement: {type(cause).__name__}{_advice(cause)}"

@@ -31,7 +31,7 @@ def known_fields(
     """Return an object's fields: all that are ``required``, and ``known`` ones.
 
     Raises:
-        InvalidInputError: it is no object, or has other fields; the message begins with ``where``.
+        InvalidInputError: no object, or one with other fields; messages begin with ``where``.
     """
     if not isinstance(document, Mapping):
         raise InvalidInputError(f"{where}: must be an object")

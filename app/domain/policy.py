@@ -12,7 +12,7 @@ from app.domain.states import FirstRelease, Serving
 
 AUTO = "auto"
 THIRTY_DAYS_S = 30 * 24 * 3600
-_LONGEST_DEADLINE_S = 10 * 365 * 24 * 3600
+TEN_YEARS_S = 10 * 365 * 24 * 3600
 _SHORTEST_INTERVAL_S = 60
 
 
@@ -76,8 +76,8 @@ class Policy:
             require_positive("budget_epochs", self.budget_epochs)
         if self.merge_margin is not None:
             require_non_negative("merge_margin", self.merge_margin)
-        if self.deadline_s > _LONGEST_DEADLINE_S:
-            raise ParameterError("deadline_s", f"at most {_LONGEST_DEADLINE_S} (ten years)")
+        if self.deadline_s > TEN_YEARS_S:
+            raise ParameterError("deadline_s", f"at most {TEN_YEARS_S} (ten years)")
         if self.budget_epochs is not None and self.budget_epochs > MOST_EPOCHS:
             raise ParameterError("budget_epochs", f"at most {MOST_EPOCHS}")
         if self.window_s > self.deadline_s:
@@ -85,9 +85,9 @@ class Policy:
         if self.retrain_every_s is not None and not (
             _SHORTEST_INTERVAL_S
             <= require_positive("retrain_every_s", self.retrain_every_s)
-            <= _LONGEST_DEADLINE_S
+            <= TEN_YEARS_S
         ):
-            allowed = f"{_SHORTEST_INTERVAL_S} (a minute) to {_LONGEST_DEADLINE_S} (ten years)"
+            allowed = f"{_SHORTEST_INTERVAL_S} (a minute) to {TEN_YEARS_S} (ten years)"
             raise ParameterError("retrain_every_s", allowed)
         if self.retrain_after_records is not None:
             require_steps("retrain_after_records", self.retrain_after_records)

@@ -59,4 +59,4 @@ def _kept(path: Path, keys: list[Ed25519PublicKey]) -> Checkpoint:
     try:
         return open_checkpoint(note, [NoteKey(origin_of(note), key) for key in keys])
     except NoteError as error:
-        raise InvalidInputError(f"{path} is no checkpoint of this log: {error}") from error
+        raise InvalidInputError(f"{path} is not a checkpoint of this log: {error}") from error

@@ -86,7 +86,7 @@ def test_keys_and_checkpoints_that_cannot_be_used_are_told_in_words(
     forged.write_text(stranger.sign_note(note.decode().rpartition("\n\n")[0] + "\n", name=origin))
     for arguments, words in (
         (["--consistent-with", str(forged)], "not signed by a trusted key"),
-        (["--consistent-with", str(public_key)], f"{public_key} is no checkpoint of this log"),
+        (["--consistent-with", str(public_key)], f"{public_key} is not a checkpoint of this log"),
         (["--consistent-with", str(tmp_path / "nowhere")], "No such file"),
         (["--trusted", str(forged)], "not a list of trusted keys"),
     ):
