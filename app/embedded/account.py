@@ -3,9 +3,12 @@
 PostgreSQL refuses to run as root. Started by root, both servers run as a dedicated system user.
 """
 
+import fcntl
 import os
 import pwd
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from app.domain.errors import ConfigurationError
@@ -35,23 +38,42 @@ def find_account() -> Account | None:
 
 def ensure_account() -> Account:
     """Return the servers' account, created if we are root and it is missing."""
-    account = find_account()
-    problem = ""
-    if account is None:
-        command = ["useradd", "--system", "--user-group", "--no-create-home"]
-        command += ["--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", SYSTEM_USER]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            problem = done.stderr.strip()
-        except OSError as error:
-            problem = str(error)
-        # Look it up even after a failure: another process may have created it.
+    account = find_account() or _created_account()
+    if account.uid == 0:
+        raise ConfigurationError(f"the system user {SYSTEM_USER!r} must not be root")
+    return account
+
+
+def _created_account() -> Account:
+    with _one_at_a_time():
         account = find_account()
+        problem = _add_user() if account is None else ""
+        account = account or find_account()
     if account is None:
         raise ConfigurationError(
             f"PostgreSQL cannot run as root, and the system user {SYSTEM_USER!r} could not be "
             f"created ({problem}); create it, or run Expunge as another user"
         )
-    if account.uid == 0:
-        raise ConfigurationError(f"the system user {SYSTEM_USER!r} must not be root")
     return account
+
+
+def _add_user() -> str:
+    """Create the system user; return what went wrong."""
+    command = ["useradd", "--system", "--user-group", "--no-create-home"]
+    command += ["--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", SYSTEM_USER]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return str(error)
+    return done.stderr.strip()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Lock out other processes: of several ``useradd``, a later one changes the user's id."""
+    handle = os.open("/etc", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
