@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 _FORMAT = "%(asctime)s %(name)s %(message)s"
 # botocore shows whole requests, keys included, to anyone who turns debugging on.
 _QUIET = ("httpcore", "httpx", "alembic", "botocore", "rq", "urllib3", "uvicorn")
+_OUTAGES = {
+    "redis.exceptions.ConnectionError": "Redis does not answer",
+    "redis.exceptions.TimeoutError": "Redis does not answer in time",
+    "psycopg.OperationalError": "PostgreSQL does not answer",
+    "psycopg.errors.DiskFull": "PostgreSQL has no room on its disk",
+}
+"""What other libraries' exceptions mean, by name: few of our processes load these libraries."""
 ACCESS_LOG = logging.getLogger("expunge.access")
 _log = logging.getLogger("expunge")
 
@@ -50,9 +57,12 @@ def configure() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return what may be shown of an error: our own message, or a type and the place."""
+    """Return what may be shown of an error: our own words, or a type and the place."""
     if isinstance(error, ExpungeError):
         return str(error)
+    kind = type(getattr(error, "orig", None) or error)  # SQLAlchemy wraps the driver's
+    if outage := _OUTAGES.get(f"{kind.__module__}.{kind.__qualname__}"):
+        return outage
     places = _places(error)
     return f"internal error: {type(error).__name__}" + (f" at {places[-1]}" if places else "")
 

@@ -1,10 +1,9 @@
 """``python -m workers PART``: the entry point of processes started by ``expunge``.
 
-Parts are ``worker``, ``dispatcher`` and ``recompute MODEL``.
+Parts are ``worker``, ``dispatcher``, ``recompute MODEL``, ``check ORDER`` and ``backbone``.
 """
 
 import importlib
-import os
 import sys
 
 from app import logs
@@ -12,11 +11,14 @@ from app.domain.errors import ConfigurationError
 from app.processes.hardening import harden
 from app.processes.loading import uncollected
 from app.processes.supervisor import stop_with_supervisor
+from workers.environment import prepare_environment
 
 _PARTS = {
     ("worker", 0): "workers.worker",
     ("dispatcher", 0): "workers.dispatcher",
     ("recompute", 1): "workers.commands.recompute",
+    ("check", 1): "workers.commands.checking",
+    ("backbone", 0): "workers.commands.backbone_file",
 }
 """Modules by the part's name and how many arguments it has."""
 
@@ -26,14 +28,10 @@ def main() -> None:
     harden()
     module = _PARTS.get(("".join(sys.argv[1:2]), len(sys.argv) - 2))
     if module is None:
-        sys.exit("usage: python -m workers worker|dispatcher|recompute MODEL")
+        sys.exit("usage: python -m workers worker|dispatcher|recompute MODEL|check ORDER|backbone")
     logs.configure()
     stop_with_supervisor()
-    # Before torch is loaded: OpenMP threads spinning at barriers starve each other on shared cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Compiled networks run as they were written: a compiler writes files and starts programs, which
-    # the sealed phase refuses.
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    prepare_environment()
     with uncollected():
         part = importlib.import_module(module)
     try:

@@ -275,7 +275,7 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
         model,
         dataset=session.get_one(DatasetRow, model.dataset_id).name,
         weights=model.weights_source,
-        certified=None if head is None else version_answer(model, head),
+        certified=None if head is None else version_answer(model, head, served=head),
         capacity=None if capacity is None else capacity.left,
         latest_run=None if run is None else RunAnswer.of(run),
     )

@@ -29,6 +29,7 @@ class Ready(Answer):
     ledger: str
     signing_key: str
     key_store: str
+    disk: str
     redis: str
     workers: str
     dispatcher: str

@@ -72,7 +72,8 @@ def get_certified_version(name: str, services: ServicesOf, _: ModelsReader) -> V
     """Show the current certified version."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
-        return version_answer(model, serving.current_version(session, model))
+        current = serving.current_version(session, model)
+        return version_answer(model, current, served=current)
 
 
 @router.head("/{name}/certified/weights", include_in_schema=False)
@@ -108,7 +109,10 @@ def list_versions(
         rows = registry.released_versions(
             session, model.id, state=wanted, before=page.after, limit=page.limit + 1
         )
-        return page.answer(rows, lambda row: row.number, partial(version_answer, model))
+        served = serving.find_current_version(session, model)
+        return page.answer(
+            rows, lambda row: row.number, partial(version_answer, model, served=served)
+        )
 
 
 @router.head("/{name}/versions/{number}/weights", include_in_schema=False)
@@ -212,14 +216,17 @@ def get_model_card(
             version,
             schema=schema_for(task_of(model), session.get_one(DatasetRow, model.dataset_id)),
             predicate=issued.predicate_of(session, version.certificate_id),
+            served=version == serving.find_current_version(session, model),
         )
         return MarkdownResponse(card)
 
 
-def version_answer(model: ModelRow, version: VersionRow) -> VersionAnswer:
-    """Show a version, with links to what can still be downloaded."""
+def version_answer(
+    model: ModelRow, version: VersionRow, *, served: VersionRow | None
+) -> VersionAnswer:
+    """Show a version, with links to what can be downloaded now; the model serves ``served``."""
     parts = ["certificate", "card"]
-    if version.state == VersionState.CERTIFIED:
+    if version == served:
         parts += ["weights", "model.sig"]
     path = _path(model.name, version.number)
     links = {part: f"{path}/{part}" for part in parts}

@@ -6,6 +6,7 @@ Field meanings never change once released; fields are only added. See ``schema``
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
@@ -272,6 +273,7 @@ def _statement(
     }
 
 
+@cache
 def _installed(library: str) -> str:
     """Return a library's version; the API may run without PyTorch."""
     try:

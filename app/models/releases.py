@@ -54,6 +54,7 @@ class Releases:
             version,
             schema=schema_for(task_of(model), session.get_one(DatasetRow, model.dataset_id)),
             predicate=predicate,
+            served=True,
             weights=WEIGHTS,
             certificate=CERTIFICATE,
         )

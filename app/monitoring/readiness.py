@@ -1,10 +1,13 @@
 """Readiness: checks each dependency of the service separately.
 
 Failures that keep the API from accepting requests make the service unavailable. Without Redis,
-workers or a dispatcher it is degraded: requests are still accepted and nothing is lost.
+workers or a dispatcher, or with little room on its disk, it is degraded: requests are still
+accepted and nothing is lost.
 """
 
+import shutil
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
@@ -22,6 +25,7 @@ OK = "ok"
 UNKNOWN = "unknown"
 NEWER = "newer than this program"
 RESTORED = "restored from a backup: stop the service and run 'expunge reconcile'"
+LOW_DISK_BYTES: Final = 256 * 2**20
 _VITAL = ("database", "migrations", "ledger", "signing_key", "key_store")
 
 
@@ -35,6 +39,7 @@ class Readiness:
         ledger: whether it knows everything that is stored; otherwise it is a restored backup.
         signing_key: whether the private keys can be read and match the key in use.
         key_store: whether keys of stored objects can be read and created.
+        disk: whether the data directory's disk has ``LOW_DISK_BYTES`` left.
         redis: whether Redis answers.
         workers, dispatcher: whether at least one of each is alive.
     """
@@ -44,6 +49,7 @@ class Readiness:
     ledger: str = UNKNOWN
     signing_key: str = UNKNOWN
     key_store: str = OK
+    disk: str = OK
     redis: str = OK
     workers: str = UNKNOWN
     dispatcher: str = UNKNOWN
@@ -64,6 +70,7 @@ def readiness(services: Services) -> Readiness:
     _look_at_database(services, found)
     _look_at_keys(services, found)
     _look_at_queue(services, found)
+    _look_at_disk(services, found)
     return found
 
 
@@ -106,3 +113,13 @@ def _look_at_queue(services: Services, found: Readiness) -> None:
         return
     found.workers = OK if state.workers else "none is alive"
     found.dispatcher = OK if state.dispatchers else "none is alive"
+
+
+def _look_at_disk(services: Services, found: Readiness) -> None:
+    try:
+        free = shutil.disk_usage(services.settings.data_dir).free
+    except OSError:
+        found.disk = "unreadable"
+        return
+    if free < LOW_DISK_BYTES:
+        found.disk = f"nearly full: {free >> 20} MiB are left"

@@ -36,12 +36,14 @@ def model_card(
     *,
     schema: FeatureSchema,
     predicate: Mapping[str, Any],
+    served: bool,
     weights: str | None = None,
     certificate: str | None = None,
 ) -> str:
     """Return the card of a model's version.
 
     ``schema`` is of what the network reads, before a backbone; ``predicate`` is the certificate's.
+    ``served`` says whether its weights can be downloaded now.
     ``weights`` and ``certificate`` name the files beside the card; by default as downloads do.
     """
     name, number = model.name, version.number
@@ -54,6 +56,7 @@ def model_card(
         trained=members_by_version(members),
         task=task_of(model),
         predicate=predicate,
+        served=served,
         weights=weights or weights_filename(name, number),
         certificate=certificate or certificate_filename(name, number),
         signature=signature_filename(name, number),

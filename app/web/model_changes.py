@@ -29,7 +29,9 @@ _FIRST |= dict.fromkeys(("name", "dataset", "task"), "")
 @router.get("/new-model")
 def ask(services: ServicesOf, visitor: ModelsWriter) -> Response:
     """Ask for a model's definition."""
-    return _form("new_model.html", visitor, Policy(), _FIRST, datasets=_dataset_names(services))
+    return _form(
+        "models/new_model.html", visitor, Policy(), _FIRST, datasets=_dataset_names(services)
+    )
 
 
 @router.post("/new-model/quote")
@@ -41,7 +43,7 @@ def quote_new(services: ServicesOf, visitor: ModelsSender, form: Form, left: Lef
     )
     quotes = services.planners.quotes(policy=occasion.policy, shape=occasion.shape, left=left)
     names = _dataset_names(services)
-    return _form("new_model.html", visitor, definition.policy, form, quotes, datasets=names)
+    return _form("models/new_model.html", visitor, definition.policy, form, quotes, datasets=names)
 
 
 @router.post("/new-model")
@@ -62,7 +64,7 @@ def show_policy(name: str, services: ServicesOf, visitor: ModelsWriter) -> Respo
     """Show a model's policy in a form."""
     with services.database.transaction() as session:
         policy = Policy.from_json(registry.model_named(session, name).policy)
-    return _form("policy.html", visitor, policy, {}, name=name)
+    return _form("models/policy.html", visitor, policy, {}, name=name)
 
 
 @router.post("/models/{name}/policy/quote")
@@ -73,7 +75,7 @@ def quote_policy(
     changes = policy_changes(form, fixed=True)
     policy, occasion = policies.changed_occasion(services.database, name, changes)
     quotes = services.planners.quotes(policy=policy, shape=occasion.shape, left=left)
-    return _form("policy.html", visitor, policy, {}, quotes, name=name)
+    return _form("models/policy.html", visitor, policy, {}, quotes, name=name)
 
 
 @router.post("/models/{name}/policy")

@@ -48,7 +48,7 @@ def show_all(services: ServicesOf, visitor: ModelsReader) -> Response:
     """List models."""
     with services.database.snapshot() as session:
         found = model_lines(session)
-    return render("models.html", visitor, lines=found)
+    return render("models/models.html", visitor, lines=found)
 
 
 @router.get("/models/{name}")
@@ -60,7 +60,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         gradients, met = costs_of_model(session, model.id)
         metric, scores = _scores(released)
         return render(
-            "model.html",
+            "models/model.html",
             visitor,
             line=_line(session, model, _owed_by_model(session).get(model.id, 0)),
             policy=Policy.from_json(model.policy),
@@ -83,13 +83,15 @@ def show_version(
     """Show the contents of a version's certificate, and let the browser verify it."""
     with services.database.transaction() as session:
         version = _version(session, name, number)
+        served = serving.find_current_version(session, registry.model_named(session, name))
         predicate = issued.predicate_of(session, version.certificate_id)
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
     return render(
-        "version.html",
+        "models/version.html",
         visitor,
         name=name,
         version=version,
+        is_served=version == served,
         predicate=predicate,
         members=members_in_words(members, version=number) if members else None,
         trained=members_by_version(members),

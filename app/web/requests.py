@@ -47,7 +47,7 @@ def show_all(
         lines = list(request_views.read(session, [row.id for row in rows]).values())
         names = registry.model_names(session)
     return render(
-        "requests.html",
+        "requests/requests.html",
         visitor,
         lines=lines,
         models=names,
@@ -70,7 +70,7 @@ def find(services: ServicesOf, visitor: RequestsSeeker, form: Form) -> Response:
         raise InvalidInputError(f"give a ticket or an id of at most {_LONGEST_NAME} characters")
     with services.database.transaction() as session:
         lines = request_views.find(session, services.pseudonyms, name)
-    return render("found.html", visitor, lines=lines, most=request_views.MOST_FOUND)
+    return render("requests/found.html", visitor, lines=lines, most=request_views.MOST_FOUND)
 
 
 @router.get("/requests/{request_id}")
@@ -78,7 +78,7 @@ def show(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Resp
     """Show one request with its obligations."""
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
-    return render("request.html", visitor, line=line)
+    return render("requests/request.html", visitor, line=line)
 
 
 @router.get("/requests/{request_id}/answer")
@@ -94,7 +94,11 @@ def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Re
         models = {owed.model for owed in line.obligations}
         withdrawing = any(model in models for model, *_ in publishing.not_withdrawn(session))
     return render(
-        "answer.html", visitor, line=line, certificates=certificates, withdrawing=withdrawing
+        "requests/answer.html",
+        visitor,
+        line=line,
+        certificates=certificates,
+        withdrawing=withdrawing,
     )
 
 

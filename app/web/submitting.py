@@ -50,7 +50,7 @@ def ask(services: ServicesOf, visitor: RequestsWriter) -> Response:
             for each in datasets.datasets(session)
             if not each.public and each.archived_at is None
         ]
-    return render("new_request.html", visitor, datasets=names)
+    return render("requests/new_request.html", visitor, datasets=names)
 
 
 @router.post("/requests/preview")
@@ -62,7 +62,9 @@ def preview(services: ServicesOf, visitor: FileSender, form: FileForm, make: Mak
         previews.preview(database, acceptance, asked, api_key_id=key_id, make=make)
         for asked in _asked(services, fields)
     ]
-    return render("preview.html", visitor, fields=fields, previews=found, ids=_count(fields))
+    return render(
+        "requests/preview.html", visitor, fields=fields, previews=found, ids=_count(fields)
+    )
 
 
 @router.post("/requests")
@@ -77,7 +79,7 @@ async def submit(
         made = [(await forgetting.submit(call), new)]
     else:
         made = await run_in_threadpool(_everywhere, services, visitor, fields)
-    return render("accepted.html", visitor, status=201, made=made)
+    return render("requests/accepted.html", visitor, status=201, made=made)
 
 
 @router.post("/requests/{request_id}/receipt")

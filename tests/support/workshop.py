@@ -326,10 +326,9 @@ class Workshop:
         """Return the ids that the model trains on, and those that it holds out, of one push."""
         membership = self.membership(name)
         with self.transaction() as session:
-            held_out = {
-                i: membership.is_held_out(self.record(session, i).record_key)
-                for i in record_ids(first=first)
-            }
+            dataset = datasets.dataset_named(session, DATASET)
+        key = self.services.forget_requests.pseudonyms.record
+        held_out = {i: membership.is_held_out(key(dataset.id, i)) for i in record_ids(first=first)}
         return [i for i, out in held_out.items() if not out], [
             i for i, out in held_out.items() if out
         ]

@@ -6,7 +6,6 @@ weights to upload: those that the network has, under its own names.
 """
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,6 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.schema import FeatureSchema
-from app.processes.hardening import harden
 from workers.data.backbone_rehearsal import Rehearsal
 from workers.networks.architectures import build_features
 
@@ -105,8 +103,6 @@ def _fitting(
 
 def main() -> None:
     """Carry out the order on standard input."""
-    harden()
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     order, content = sys.stdin.buffer.read().split(b"\n", 1)
     output, sys.stdout = sys.stdout.buffer, sys.stderr  # libraries print
     try:
@@ -115,7 +111,3 @@ def main() -> None:
         found, weights = {"error": str(error)}, b""
     output.write(json.dumps(found).encode() + b"\n" + weights)
     output.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,6 @@ finds, and exits with 1 if no mechanism works.
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,7 +38,6 @@ from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.planner import make_plan
 from app.planning.shape import EnsembleShape, ModelShape
-from app.processes.hardening import harden
 from app.settings import Settings
 from app.tables.reading import read_source
 from workers.data.examples import Examples
@@ -274,9 +272,7 @@ def _listed(names: list[str]) -> str:
 
 def main() -> None:
     """Carry out the order on the command line."""
-    harden()
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    document = json.loads(sys.argv[1])
+    document = json.loads(sys.argv[2])
     found = []
     for finding in findings(Order.from_json(document)):
         found.append(finding)
@@ -294,7 +290,3 @@ def main() -> None:
 def _print(finding: Finding) -> None:
     detail = finding.detail.replace("\n", "\n    ")
     print(f"{finding.subject:<21} {finding.outcome:<8} {detail}", flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

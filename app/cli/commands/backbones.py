@@ -124,7 +124,7 @@ def _layer(text: str) -> FeatureLayer:
 def _prepared(order: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
     """Return what was found, and the weights to upload."""
     done = subprocess.run(
-        python_command("workers.commands.backbone_file"),
+        python_command("workers", "backbone"),
         input=json.dumps(order).encode() + b"\n" + content,
         stdout=subprocess.PIPE,
         check=False,

@@ -77,8 +77,8 @@ def plan(
     budget_epochs: Annotated[
         float | None, option("The most epochs that forgetting may take.")
     ] = None,
-    records: Annotated[int, option("How many records remain to train on.")] = 50_000,
-    batch_size: Annotated[int, option("Records per step.")] = 128,
+    records: Annotated[int, option("How many records remain to train on.", min=1)] = 50_000,
+    batch_size: Annotated[int, option("Records per step.", min=1)] = 128,
     epochs: Annotated[float, option("Epochs of one training.")] = 50.0,
     model: Annotated[
         str | None, option("Ask the service about this model instead of --records and so on.")

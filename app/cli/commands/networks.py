@@ -70,9 +70,7 @@ def check(
         "record_id": record_id,
         "json": wants_json(),
     }
-    done = subprocess.run(
-        python_command("workers.commands.checking", json.dumps(order)), check=False
-    )
+    done = subprocess.run(python_command("workers", "check", json.dumps(order)), check=False)
     raise typer.Exit(min(abs(done.returncode), 1))
 
 

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import threading
 
+import psycopg
 import pytest
+import redis
+import sqlalchemy
 
 from app import log_context
 from app.domain.errors import ConflictError
-from app.logs import DiscreetFormatter, JsonFormatter
+from app.logs import DiscreetFormatter, JsonFormatter, describe
 
 SECRET = "record-17"
 
@@ -57,6 +60,23 @@ def test_a_json_line_of_an_exception_has_its_kind_and_its_way_alone() -> None:
 def test_our_own_errors_keep_their_words() -> None:
     line = _line(_record("it failed", exc_info=_caught(ConflictError("the run is over"))))
     assert line["error"] == "the run is over"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (redis.ConnectionError(SECRET), "Redis does not answer"),
+        (redis.TimeoutError(SECRET), "Redis does not answer in time"),
+        (psycopg.OperationalError(SECRET), "PostgreSQL does not answer"),
+        (
+            sqlalchemy.exc.OperationalError("", {}, psycopg.errors.DiskFull(SECRET)),
+            "PostgreSQL has no room on its disk",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_outage_is_told_as_what_it_is(error: Exception, words: str) -> None:
+    assert describe(error) == words
 
 
 def test_nothing_but_the_fields_that_were_meant_is_shown() -> None:

@@ -1,5 +1,6 @@
 """Readiness: every part is taken away once, and the answer says which."""
 
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from app.certificates.signing import StatementSigner
 from app.locations import key_store_dir, model_signing_key_file, redis_connection, signing_key_file
 from app.log import signing_keys
 from app.main import create_app
+from app.monitoring import readiness
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.schema import migration_config
 from app.services import Services, open_services
@@ -25,6 +27,7 @@ PARTS = (
     "ledger",
     "signing_key",
     "key_store",
+    "disk",
     "redis",
     "workers",
     "dispatcher",
@@ -72,6 +75,14 @@ def test_without_a_database(services: Services) -> None:
     assert (status, whole) == (503, "unavailable")
     unknown = {"migrations": "unknown", "ledger": "unknown", "signing_key": "unknown"}
     assert parts == {"database": "unreachable", **unknown}
+
+
+def test_with_little_room_on_the_disk(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "LOW_DISK_BYTES", 2**60)
+    status, whole, parts = _ready(services)
+    assert (status, whole) == (200, "degraded")
+    assert re.fullmatch(r"nearly full: \d+ MiB are left", parts.pop("disk"))
+    assert parts == {}
 
 
 def test_without_a_migration(services: Services, app_database: Engine) -> None:

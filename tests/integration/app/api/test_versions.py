@@ -5,6 +5,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -202,3 +203,25 @@ def test_versions_are_listed_with_their_states_reasons_and_links(
         gone = api.get(f"/v1/models/model/versions/1/{part}")
         assert (gone.status_code, gone.json()["type"]) == (410, "urn:expunge:problem:gone")
         assert "to meet forget requests" in gone.json()["detail"]
+
+
+def test_a_withdrawn_model_offers_no_weights(
+    api: TestClient, workshop: Workshop, published: str
+) -> None:
+    policy = {"serving": "withdraw_on_request"}
+    assert api.patch("/v1/models/model", json={"policy": policy}).is_success
+    assert set(_only_version(api)["links"]) == {"weights", "certificate", "card", "model.sig"}
+
+    workshop.forget(workshop.split()[0][0])
+
+    links = _only_version(api)["links"]
+    assert set(links) == {"certificate", "card"}
+    card = api.get(links["card"]).text
+    assert "**This version is withdrawn** until open forget requests are met." in card
+    assert "expunge download" not in card
+    assert api.get(WEIGHTS).status_code == 410
+
+
+def _only_version(api: TestClient) -> dict[str, Any]:
+    (version,) = api.get("/v1/models/model/versions").json()["items"]
+    return dict(version)

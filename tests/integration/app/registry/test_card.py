@@ -238,7 +238,8 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
         certificate = issued.certificate(session, version.certificate_id)
         session.expunge_all()
     predicate = statement_of(certificate.envelope)["predicate"]
-    return {"model": model, "version": version, "schema": schema, "predicate": predicate}
+    facts = {"model": model, "version": version, "schema": schema, "predicate": predicate}
+    return facts | {"served": True}
 
 
 def test_no_text_of_a_definition_breaks_out_of_its_fence(workshop: Workshop) -> None:
