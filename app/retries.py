@@ -42,11 +42,7 @@ class Retry:
     sleep: Callable[[float], None] = time.sleep
 
     def call(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        """Send until there is an outcome.
-
-        Raises:
-            httpx.TransportError: the last attempt's connection failed.
-        """
+        """Send until there is an outcome, or the last attempt raises ``httpx.TransportError``."""
         for attempt in range(1, self.attempts):
             try:
                 answer = send()

@@ -201,11 +201,7 @@ class Services:
 
 
 def witness_keys(settings: Settings) -> list[WitnessKey]:
-    """Return the keys of the log's witnesses, in the order of the settings.
-
-    Raises:
-        ConfigurationError: one is not a witness's verifier key.
-    """
+    """Return the witnesses' keys, in the settings' order; ``ConfigurationError`` if one is none."""
     try:
         return [WitnessKey.from_text(key) for key in settings.witnesses.values()]
     except NoteError as error:

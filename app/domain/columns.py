@@ -210,13 +210,9 @@ _KINDS: Final[Mapping[str, type[Column]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class InputColumns:
-    """The columns that a network reads.
+    """The columns that a network reads, in the order of their features.
 
-    Attributes:
-        columns: in the order of their features.
-
-    Raises:
-        InvalidInputError: there is none, or one occurs twice.
+    Raises ``InvalidInputError`` if there is none, or one occurs twice.
     """
 
     columns: tuple[Column, ...]

@@ -112,11 +112,7 @@ def define_model(
 def occasion_of(
     database: Database, definition: ModelDefinition, *, max_parameters: int | None = None
 ) -> Occasion:
-    """Return what the first run of such a model would be planned from; nothing is stored.
-
-    Raises:
-        ExpungeError: as ``define_model`` does before it plans.
-    """
+    """Return what a first run would be planned from; store nothing, raise as ``define_model``."""
     with database.transaction() as session:
         found = Occasion.of(session, _definable(session, definition, max_parameters))
         session.rollback()

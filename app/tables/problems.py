@@ -11,8 +11,7 @@ MAX_REPORTED_PROBLEMS = 20
 class Problems:
     """The faults so far. Those of one column and reason are one, with a count of its rows.
 
-    Attributes:
-        first: the number of the first row of the part that is looked at.
+    ``first`` is the number of the first row of the part that is looked at.
     """
 
     def __init__(self) -> None:

@@ -51,11 +51,7 @@ class Beginning:
 
 
 def require_same_frame(team: Team, frame: ReferenceFrame | None) -> None:
-    """Check that the noisy phase's coordinates are the leading process's, if it has any.
-
-    Raises:
-        PlanError: the network's factory draws other numbers under the same seeds here.
-    """
+    """Raise ``PlanError`` unless the noisy phase's frame, if any, is the leading process's."""
     own = torch.frombuffer(bytearray(_digest(frame)), dtype=torch.uint8)
     leading = own.clone()
     team.align_(leading)

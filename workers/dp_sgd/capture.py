@@ -37,12 +37,7 @@ class _Noted:
 
 @dataclass
 class Capture:
-    """Computes losses, and each record's contribution to the gradient of each parameter.
-
-    Attributes:
-        module: whose layers are watched.
-        parameters: the trainable ones, by name.
-    """
+    """Computes losses, and each record's contribution to each trainable parameter's gradient."""
 
     module: nn.Module
     parameters: dict[str, nn.Parameter]
@@ -58,11 +53,7 @@ class Capture:
             self._calls = None
 
     def contributions(self, task: Task, batch: Batch) -> dict[str, Contribution]:
-        """Return what each record contributes, by parameter; unused ones are left out.
-
-        Raises:
-            PlanError: a layer is used in a way that has no gradient per record.
-        """
+        """Return what each record contributes, by parameter; unused ones are left out."""
         losses, noted = self.losses(task, batch)
         return self.of(losses, noted, len(batch[INPUTS]))
 

@@ -35,12 +35,8 @@ def attempted(
 ) -> bool:
     """Return whether leased work was carried out; raises nothing.
 
-    Args:
-        database: where failures are recorded, never in Redis.
-        lease: kept while the work goes on.
-        work: carries it out.
-        give_up: records why it failed, if this worker still holds it.
-        told: what the log says of a failure.
+    The lease is kept meanwhile. ``give_up`` records in Postgres, never in Redis, why it failed, if
+    this worker still holds it; ``told`` is what the log says.
     """
     try:
         with lease:

@@ -33,11 +33,7 @@ class Term(TypedDict):
 
 
 class Holding:
-    """One attempt at one piece of work.
-
-    Attributes:
-        what: the work, for messages.
-    """
+    """One attempt at one piece of work, which messages call ``what``."""
 
     def __init__(self, database: Database, what: str, **term: Unpack[Term]) -> None:
         self._database = database

@@ -24,11 +24,7 @@ from workers.mechanisms.vectors import clip_, move_, require_dimension
 
 @dataclass(frozen=True, kw_only=True)
 class ModelClipping(mechanism.ModelClipping):
-    """The mechanism with its rule.
-
-    Attributes:
-        learning_rate, weight_decay: of the step; the guarantee does not depend on them.
-    """
+    """The mechanism with its rule; the guarantee does not depend on rate and decay."""
 
     learning_rate: float
     weight_decay: float

@@ -62,11 +62,7 @@ class FlatParameters:
         return self.values.device
 
     def spread(self, tensors: Mapping[str, torch.Tensor] | None) -> None:
-        """Take the values of whole tensors by name; None in a process that does not lead.
-
-        Raises:
-            RunFailedError: this process has nothing to take them from.
-        """
+        """Take whole tensors by name; ``RunFailedError`` for None, which only followers give."""
         if tensors is None:
             raise RunFailedError("there are no weights to load")
         for name, held in zip(self.shapes, self.held, strict=True):
@@ -95,11 +91,7 @@ class FlatParameters:
             tensor.grad = None
 
     def require_attached(self) -> None:
-        """Check that the module still computes with this buffer only.
-
-        Raises:
-            SealedStateError: a parameter was added, replaced or moved out of the buffer.
-        """
+        """Raise ``SealedStateError`` unless the module still computes with this buffer only."""
         now = dict(self._module.named_parameters())
         for (name, shape), value in zip(self.shapes.items(), self._split(self.values), strict=True):
             tensor = now.pop(name, None)

@@ -17,14 +17,9 @@ _SHOWN: Final = 3
 
 
 def renamed(tensors: Mapping[str, Tensor], own: Collection[str]) -> Mapping[str, Tensor]:
-    """Return the tensors under the network's names.
+    """Return the tensors under the network's own names.
 
-    Args:
-        tensors: by the names in a file.
-        own: the network's names.
-
-    Raises:
-        RunFailedError: they are not the network's, with or without a prefix; it names them.
+    Raises ``RunFailedError``, with names, if they are not these, with or without a prefix.
     """
     names = set(own)
     if tensors.keys() == names:

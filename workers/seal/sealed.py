@@ -139,11 +139,7 @@ class Sealed:
         epochs: float,
         on_progress: SealedProgress | None = None,
     ) -> int:
-        """Train without noise; return the steps taken.
-
-        Raises:
-            RunFailedError: there are no examples, or training diverged.
-        """
+        """Train without noise; return the steps taken. Raises as ``Certified.fine_tune``."""
         held = self._require_held()
         fresh = held.origin is _Origin.FRESH
         held.origin = _Origin.TRAINED_HERE if fresh else _Origin.OTHER

@@ -29,12 +29,10 @@ def draw_afresh() -> None:
 
 @dataclass(frozen=True)
 class Augmented(Generic[Spec]):
-    """What built-in tasks have in common.
+    """What built-in tasks have in common; ``spec.augment`` is carried out in its order.
 
-    Attributes:
-        spec: the description; its ``augment`` is carried out in its order.
-        calibrated: whether the outputs are logits where the task is to classify; a ridge head's
-            scores are not, and yield no probabilities.
+    ``calibrated`` says whether the outputs are logits where the task is to classify; a ridge head's
+    scores are not, and yield no probabilities.
     """
 
     spec: Spec

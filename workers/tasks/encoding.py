@@ -19,11 +19,7 @@ Encoded = dict[str, NDArray[Any]]
 
 
 def encode(rows: pa.Table, spec: TaskSpec) -> Encoded:
-    """Return inputs, target and weight of all rows, each [n, …].
-
-    Raises:
-        InvalidRecordsError: some rows cannot be encoded; it says which, and which column.
-    """
+    """Return inputs, target and weight of all rows, each [n, …], or ``InvalidRecordsError``."""
     if spec.inputs is None:
         raise TypeError("a task without inputs reads features")
     found: Encoded = {INPUTS: features_of(rows, spec.inputs)}

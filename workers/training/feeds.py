@@ -30,11 +30,7 @@ class Feed(Protocol):
 
 
 class RandomBatches:
-    """Random minibatches and their mean loss.
-
-    Raises:
-        RunFailedError: at the first batch, if there are no records.
-    """
+    """Random minibatches and their mean loss; ``RunFailedError`` at the first without records."""
 
     def __init__(self, examples: Records, batch_size: int, *, micro_batches: int = 1) -> None:
         self._examples = examples

@@ -13,11 +13,7 @@ from app.planning.quote import Quote
 
 @dataclass(frozen=True, kw_only=True)
 class Deterministic(Mechanism):
-    """A mechanism whose releases are computed anew, without a seed and without earlier weights.
-
-    Attributes:
-        terms: of the guarantee.
-    """
+    """A mechanism whose releases are computed anew, without a seed and without earlier weights."""
 
     trains_anew: ClassVar[bool] = True
     carries_adaptive: ClassVar[bool] = True

@@ -48,8 +48,7 @@ def _certified(document: object) -> History:
 class Tracked(mechanism.Descending):
     """A mechanism that accounts for all that happened to a linear head since its training began.
 
-    Attributes:
-        full_batch: whether each step takes the whole data at once.
+    ``full_batch`` says whether each step takes the whole data at once.
     """
 
     needs: ClassVar[mechanism.Needs] = mechanism.Needs.LINEAR_HEAD
