@@ -37,11 +37,7 @@ def migration_url(settings: Settings) -> str:
 
 @contextmanager
 def embedded_postgres(settings: Settings) -> Iterator[None]:
-    """Ensure that PostgreSQL runs: the embedded one is started, and stopped again at the end.
-
-    Raises:
-        ClaimedError: it does not run, and another process is starting or stopping it.
-    """
+    """Have PostgreSQL run: the embedded one is started, and stopped again, or ``ClaimedError``."""
     servers = EmbeddedServers(settings.data_dir)
     if settings.database_url is not None or servers.postgres.running():
         yield

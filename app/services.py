@@ -130,11 +130,7 @@ class Services:
         )
 
     def publisher(self) -> Publisher:
-        """Return what publishes served versions to their targets.
-
-        Raises:
-            ConfigurationError: a file of certificates cannot be read.
-        """
+        """Return what publishes served versions, or raise ``ConfigurationError``."""
         settings = self.settings
         releases = Releases(self.blobs, self.signer, self.witnesses)
         terms = PublishingTerms(
@@ -223,11 +219,7 @@ def open_blobs(settings: Settings, database: Database) -> Blobs:
 
 
 def open_services(settings: Settings) -> Services:
-    """Put the services together.
-
-    Raises:
-        ConfigurationError: a key is missing; run ``expunge init``. Or a witness's is wrong.
-    """
+    """Put the services together, or raise ``ConfigurationError``: ``expunge init`` makes keys."""
     witnesses = witness_keys(settings)  # before anything is opened
     database = Database(locations.database_url(settings))
     blobs = open_blobs(settings, database)

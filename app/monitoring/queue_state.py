@@ -26,14 +26,9 @@ _WORKER_SILENT_AFTER_S = 60.0
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A live worker, as last reported to Redis.
+    """A live worker, as last reported to Redis; None is what it has not reported yet.
 
-    Attributes:
-        name: its RQ name.
-        host, pid: where it runs; None before its first report.
-        state: its RQ state: ``idle``, ``busy``, ``started`` or ``suspended``.
-        last_heartbeat: in UTC; None while it registers.
-        run: its current run, if any.
+    ``state`` is RQ's: ``idle``, ``busy``, ``started`` or ``suspended``.
     """
 
     name: str

@@ -56,11 +56,7 @@ class ArtifactFolder:
 
     @property
     def path(self) -> str:
-        """Where it is below the server's artifacts.
-
-        Raises:
-            TargetError: the server gives its artifacts to clients to reach by themselves.
-        """
+        """Where it is below the server's artifacts, or ``TargetError`` if clients reach them."""
         rest = self.uri.removeprefix(_SCHEME)
         if rest == self.uri or rest.startswith("/"):
             raise TargetError("the MLflow server does not serve artifacts itself")

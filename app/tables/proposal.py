@@ -36,13 +36,7 @@ _TRUTH: Final = frozenset({"true", "false"})
 
 @dataclass(frozen=True)
 class Proposal:
-    """An encoding for a table.
-
-    Attributes:
-        encoding: the rules.
-        unconfirmed: columns whose listed values the user did not give, but the file.
-        ignored: columns of the file that are not read.
-    """
+    """An encoding, the columns whose listed values only the file gave, and the ignored ones."""
 
     encoding: TableEncoding
     unconfirmed: Sequence[str]

@@ -36,9 +36,7 @@ def connected(
 ) -> Processes:
     """Return the processes of this run, connected, as ``elastic_launch`` describes them.
 
-    Raises:
-        ProcessLostError: not all of them came in time.
-        RunFailedError: this host has fewer GPUs than there are processes.
+    Raises ``ProcessLostError`` if one did not come in time, ``RunFailedError`` for too few GPUs.
     """
     rank, devices = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     device = _device(rank, devices)

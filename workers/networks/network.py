@@ -42,8 +42,6 @@ class Network:
             trained tensor; all begin with the leading one's.
 
     Attributes:
-        task: what it learns.
-        team: the processes that divide it.
         module: the network; its parameters are those of ``flat``.
         flat: its trainable parameters and their gradients, or what this process holds of them.
         base: the digest of its public tensors, which nothing here changes; None without any.
@@ -129,13 +127,7 @@ class Network:
             values.copy_(kept)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all parameters and buffers but the base's, on the CPU.
-
-        They have their ``state_dict`` names.
-
-        Raises:
-            PlanError: the network changed its base.
-        """
+        """Return copies of all parameters and buffers but the base's, by name, on the CPU."""
         return {name: np.array(each, copy=True, order="C") for name, each in self.views().items()}
 
     def views(self) -> dict[str, NDArray[Any]]:
@@ -144,9 +136,9 @@ class Network:
         return {name: tensor.detach().cpu().numpy() for name, tensor in self._own().items()}
 
     def gathered(self) -> "Network":
-        """Return the whole network, in the leading process; overwrite what each held of it.
+        """Return the whole network, in the leading process; elsewhere what is of no use any more.
 
-        The others return theirs, which is of no use any more.
+        What each held of it is overwritten.
         """
         if self.team.devices == 1:
             return self

@@ -122,11 +122,7 @@ def _install() -> None:
 
 @contextmanager
 def writes_refused() -> Iterator[None]:
-    """Refuse these functions in all threads until the block ends.
-
-    Raises:
-        WriteRefusedError: in the code that tries, and out of the block if not handled.
-    """
+    """Refuse these functions in all threads, by ``WriteRefusedError``, until the block ends."""
     _install()
     _Guard.armed += 1
     try:
@@ -137,11 +133,7 @@ def writes_refused() -> Iterator[None]:
 
 @contextmanager
 def encoding() -> Iterator[None]:
-    """Refuse these functions in this thread until the block ends, which encodes records.
-
-    Raises:
-        WriteRefusedError: in the code that tries, and out of the block if not handled.
-    """
+    """Refuse these functions in this thread, which encodes records, until the block ends."""
     _install()
     _THREAD.encodes = True
     try:

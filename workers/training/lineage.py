@@ -45,12 +45,9 @@ Training = Callable[[Sealed, NoiseSource, SealedProgress], object]
 
 @dataclass(frozen=True)
 class Lineage:
-    """What a run needs to know about its model's kind of lineage.
+    """A model's kind of lineage: the data of its noisy steps, and their frame, None for weights.
 
-    Attributes:
-        feed: the data of the noisy steps; unused where there are none.
-        frame: the coordinates of the noisy steps; None for the weights themselves.
-        dtype: of the network; None leaves it as built.
+    ``dtype`` is the network's; None leaves it as built.
     """
 
     train: Training
@@ -125,19 +122,9 @@ def meet_target(
 ) -> Certified:
     """Train a fresh network, or take a loaded one, until it meets its plan's target.
 
-    Args:
-        lineage: of the plan.
-        plan: what is carried out.
-        sealed: the network.
-        noise: for its training and its noisy steps.
-        trains: whether it is fresh.
-        training: called after each step of its training.
-        noisy: called after each noisy step.
-        phase: entered with what is done.
-
-    Raises:
-        TargetNotMetError: it does not meet it.
-        RunFailedError: there are no records, or training diverged.
+    ``trains`` says whether it is fresh. ``training`` and ``noisy`` are called after each step, and
+    ``phase`` is entered with what is done. Raises ``TargetNotMetError``, or ``RunFailedError`` if
+    there are no records, or training diverged.
     """
     if trains:
         with phase(Phase.TRAINING):

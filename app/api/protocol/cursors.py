@@ -24,12 +24,7 @@ DEFAULT_LIMIT = 50
 
 @dataclass(frozen=True)
 class Paging(Generic[Position]):
-    """The page that a caller asked for.
-
-    Attributes:
-        after: the position that it follows; None for the first.
-        limit: how many rows it may have; read one more to see whether there is another page.
-    """
+    """The page after a position, or the first; one row more than ``limit`` shows if more follow."""
 
     order: "Order[Position]"
     after: Position | None

@@ -149,10 +149,7 @@ def cancel(
 def receipt_file(path: Path | None) -> Iterator[FileIO | None]:
     """Open a new file that only the user can read; if nothing is written, it is removed again.
 
-    Raises:
-        InvalidInputError: there is something in the file already, maybe the only receipt of another
-            request.
-        OSError: it cannot be written.
+    Raises ``InvalidInputError`` if something is in it already, maybe the only receipt of another.
     """
     if path is None:
         yield None

@@ -40,12 +40,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightColumn:
-    """A column of factors for the records' losses.
-
-    Attributes:
-        column: its name.
-        most: the largest allowed factor; a record with another one, or a negative one, is refused.
-    """
+    """A column of factors for the records' losses: from 0 to ``most``; others are refused."""
 
     column: str
     most: float = 1.0
@@ -58,13 +53,7 @@ class WeightColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(ABC):
-    """A task over a dataset.
-
-    Attributes:
-        inputs: how columns become what the network reads; None for a dataset of features.
-        weight: the records' weights, if they have any.
-        augment: random variants of records in training.
-    """
+    """A task over a dataset; ``inputs`` are None for one of features."""
 
     name: ClassVar[str]
     inputs: InputColumns | None = None

@@ -41,12 +41,7 @@ def tree_names(key: LineageKey) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Lineage:
-    """A model's versions since a training, or since an upload.
-
-    Attributes:
-        since_version: the number of its first version.
-        membership: which records its weights may have learned from.
-    """
+    """A model's versions since a training, or since an upload, by the number of the first."""
 
     model_id: str
     dataset_id: str
