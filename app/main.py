@@ -100,7 +100,7 @@ def _gate(services: Services) -> Gate:
 def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
     harden()
-    services = open_services(Settings())
+    services = open_services(Settings(), process="API")
     _warn_of_excess_rights(services)
     _warn_of_keys_beside_objects(services)
     _warn_of_restored_ledger(services)

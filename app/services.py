@@ -218,10 +218,13 @@ def open_blobs(settings: Settings, database: Database) -> Blobs:
     return Blobs(database, locations.object_store(settings), locations.key_store(settings))
 
 
-def open_services(settings: Settings) -> Services:
-    """Put the services together, or raise ``ConfigurationError``: ``expunge init`` makes keys."""
+def open_services(settings: Settings, *, process: str | None = None) -> Services:
+    """Put the services together, or raise ``ConfigurationError``: ``expunge init`` makes keys.
+
+    ``process`` is what a process of the service is called at the database; a command is none.
+    """
     witnesses = witness_keys(settings)  # before anything is opened
-    database = Database(locations.database_url(settings))
+    database = Database(locations.database_url(settings), process=process)
     blobs = open_blobs(settings, database)
     pseudonyms = Pseudonyms.from_file(locations.pseudonym_key_file(settings))
     signer = StatementSigner.from_file(locations.signing_key_file(settings))

@@ -192,7 +192,7 @@ def main() -> None:
     """
     stop = StopSignal().listen()
     settings = Settings()
-    services = open_services(settings)
+    services = open_services(settings, process="dispatcher")
     dispatcher = Dispatcher(services, open_queue(redis_connection(settings)))
     deliverer = services.deliverer()
     collectors = services.cosignature_collectors()

@@ -65,7 +65,7 @@ def carry_out_import(import_id: str) -> None:
 def _with_services(failing: str, work: Callable[[Services], None]) -> None:
     """Work with services that are closed afterwards; a failure is logged, never raised."""
     try:
-        services = open_services(Settings())
+        services = open_services(Settings(), process="worker")
         try:
             work(services)
         finally:

@@ -29,6 +29,8 @@ _NAMES = {
     "pk": "pk_%(table_name)s",
 }
 
+PROCESSES = "expunge "
+"""How the ``application_name`` of each process of the service begins."""
 _CONNECT_S = 10
 _BESIDE = 4
 IDLE_IN_TRANSACTION_S = 300.0
@@ -62,6 +64,7 @@ class Database:
         *,
         idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S,
         most_connections: int = 40,
+        process: str | None = None,
     ) -> None:
         """Connect when first used.
 
@@ -71,10 +74,12 @@ class Database:
                 frozen process holds its locks no longer than that. A limit that the role, the
                 database or the URL sets has priority.
             most_connections: how many transactions there are at once, beside short ones.
+            process: what this process of the service is called where others look for it
+                (``processes.py``).
         """
         limit_ms = max(1, round(idle_in_transaction_s * 1000))
-        self.engine = _engine(url, limit_ms, connections=most_connections)
-        self._beside = _engine(url, limit_ms, connections=_BESIDE)
+        self.engine = _engine(url, limit_ms, connections=most_connections, process=process)
+        self._beside = _engine(url, limit_ms, connections=_BESIDE, process=process)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._snapshots = sessionmaker(
             self.engine.execution_options(
@@ -130,17 +135,21 @@ def is_away(error: Exception) -> bool:
     return isinstance(error, PoolTimeoutError)
 
 
-def _engine(url: str, limit_ms: int, *, connections: int) -> Engine:
+def _engine(url: str, limit_ms: int, *, connections: int, process: str | None = None) -> Engine:
     """Return an engine that keeps half of its connections open when they are not used."""
     kept = (connections + 1) // 2
-    asked = make_url(url).query
+    options: dict[str, Any] = {}
+    if "connect_timeout" not in make_url(url).query:
+        options["connect_timeout"] = _CONNECT_S
+    if process is not None:
+        options["application_name"] = f"{PROCESSES}{process}"
     engine = create_engine(
         url,
         hide_parameters=True,
         pool_pre_ping=True,
         pool_size=kept,
         max_overflow=connections - kept,
-        connect_args={} if "connect_timeout" in asked else {"connect_timeout": _CONNECT_S},
+        connect_args=options,
     )
     # Many rows in one statement: psycopg would send them in a pipeline (see direct.py).
     engine.dialect.use_insertmanyvalues_wo_returning = True

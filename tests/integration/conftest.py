@@ -42,9 +42,9 @@ def _connected_once(_compiled_once: None) -> Iterator[None]:
     made = engine._engine
     pools: dict[object, Pool] = {}
 
-    def share(url: str, limit_ms: int, *, connections: int) -> Engine:
-        fresh = made(url, limit_ms, connections=connections)
-        if f"/{_NAME}?" in url:
+    def share(url: str, limit_ms: int, *, connections: int, process: str | None = None) -> Engine:
+        fresh = made(url, limit_ms, connections=connections, process=process)
+        if f"/{_NAME}?" in url and process is None:
             fresh.pool = pools.setdefault((url, limit_ms, connections), fresh.pool)
             fresh.dispose = lambda close=True: None  # type: ignore[method-assign]
         return fresh

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -105,8 +106,8 @@ def _compiled_once(servers: EmbeddedServers, template: str) -> Iterator[None]:
         pass
     first.dispose()
 
-    def share(url: str, limit_ms: int, *, connections: int) -> Engine:
-        fresh = made(url, limit_ms, connections=connections)
+    def share(url: str, limit_ms: int, **options: Any) -> Engine:
+        fresh = made(url, limit_ms, **options)
         fresh.dialect.initialize = lambda _: None  # type: ignore[method-assign]
         fresh.dialect, fresh._compiled_cache = first.dialect, first._compiled_cache
         return fresh

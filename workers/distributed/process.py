@@ -75,7 +75,7 @@ def _take_part(run_id: str, fencing_token: int, stop: StopSignal) -> None:
     if int(os.environ["RANK"]) != 0:
         reach("follower_connecting")
     team = connected(os.environ)
-    services = open_services(Settings())
+    services = open_services(Settings(), process="worker")
     try:
         if not team.leads:
             follow(services, team)

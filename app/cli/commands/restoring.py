@@ -7,6 +7,7 @@ import typer
 
 from app.cli.options import option
 from app.cli.output import conclude, fail, say
+from app.database.processes import require_none
 from app.embedded.claim import require_unclaimed
 from app.locations import embedded_postgres
 from app.log import signing_keys
@@ -33,6 +34,7 @@ def reconcile(
     with embedded_postgres(settings):
         services = open_services(settings)
         try:
+            require_none(services.database)
             found = _reconcile(services, apply=apply)
         finally:
             services.database.dispose()

@@ -10,6 +10,7 @@ import typer
 from app.certificates.signing import StatementSigner
 from app.cli.options import option
 from app.cli.output import conclude, say
+from app.database.processes import require_none
 from app.domain.errors import InvalidInputError
 from app.embedded.claim import require_unclaimed
 from app.locations import database_at_rest, signing_key_file
@@ -42,9 +43,10 @@ def rotate(
     require_unclaimed(settings.data_dir)
     path = signing_key_file(settings)
     next_path = path.with_suffix(".next")
-    new = StatementSigner.from_file(next_path, create=True)
     trusted = settings.trusted_keys_file
     with actor.acting_as(actor.OPERATOR), database_at_rest(settings) as database:
+        require_none(database)
+        new = StatementSigner.from_file(next_path, create=True)
         known = ensure_trusted_keys(settings, database)
         with database.transaction() as session:
             if not signing_keys.is_in_use(session, new):  # else it was interrupted after this

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from app import main
+from app.database import Database
+from app.database.processes import require_none
+from app.domain.errors import ConfigurationError
 from app.locations import is_key_store_apart, key_store_dir
 from app.settings import Settings
 
@@ -52,3 +55,12 @@ def test_a_link_counts_for_where_it_leads(settings: Settings, tmp_path: Path) ->
     assert is_key_store_apart(settings)
     sibling = settings.data_dir.with_name(settings.data_dir.name + "-keys")
     assert is_key_store_apart(settings.model_copy(update={"key_store_dir": sibling}))
+
+
+def test_it_says_at_the_database_that_it_runs(settings: Settings, database_url: str) -> None:
+    api = main.app_from_environment().state.services.database
+    others = Database(database_url)
+    with pytest.raises(ConfigurationError, match="the service runs: API"):
+        require_none(others)
+    api.dispose()
+    require_none(others)

@@ -135,4 +135,11 @@ def test_under_a_service_that_runs_no_key_is_changed(
     with claimed(services.settings.data_dir):
         answer = runner.invoke(app, command)
     assert (answer.exit_code, "stop it" in answer.stderr) == (1, True)
+    separate = open_services(services.settings, process="dispatcher")
+    with separate.database.transaction() as session:
+        signing_keys.is_in_use(session, separate.signer)  # the connection stays open
+    answer = runner.invoke(app, command)
+    separate.database.dispose()
+    assert (answer.exit_code, "the service runs: dispatcher" in answer.stderr) == (1, True)
     assert signing_key_file(services.settings).read_bytes() == private
+    assert runner.invoke(app, command).exit_code == 0
