@@ -1,7 +1,7 @@
 """Where the parts of the service are, by its settings: servers, files, addresses, stores."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from redis import Redis
 from app.database import Database
 from app.domain.errors import ConfigurationError
 from app.embedded import EmbeddedServers
-from app.embedded.claim import claimed
+from app.embedded.claim import ClaimedError, claimed
 from app.publisher_settings import revealed
 from app.settings import Settings
 from app.storage.aws import Access
@@ -36,13 +36,28 @@ def migration_url(settings: Settings) -> str:
 
 
 @contextmanager
-def embedded_postgres(settings: Settings) -> Iterator[None]:
-    """Have PostgreSQL run: the embedded one is started, and stopped again, or ``ClaimedError``."""
+def embedded_postgres(settings: Settings, *, create: bool = False) -> Iterator[None]:
+    """Have PostgreSQL run: the embedded one is started, and stopped again, or ``ClaimedError``.
+
+    One that does not exist is an error without ``create``.
+    """
     servers = EmbeddedServers(settings.data_dir)
     if settings.database_url is not None or servers.postgres.running():
         yield
         return
-    with claimed(settings.data_dir):
+    if not (create or servers.postgres.exists()):
+        raise ConfigurationError(
+            f"there is no service in {settings.data_dir} (EXPUNGE_DATA_DIR): run 'expunge init' "
+            "first, or set EXPUNGE_DATABASE_URL"
+        )
+    with ExitStack() as held:
+        try:
+            held.enter_context(claimed(settings.data_dir))
+        except ClaimedError as error:
+            raise ClaimedError(
+                "PostgreSQL does not answer, and another expunge is starting or stopping it: "
+                f"repeat the command; if that does not help, see {servers.postgres.log}"
+            ) from error
         servers.start_postgres()
         try:
             yield

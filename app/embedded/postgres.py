@@ -65,7 +65,7 @@ class Postgres:
         self._home = home
         self._cluster = home.data_dir / "postgres"
         self._socket = home.sockets / f".s.PGSQL.{PORT}"
-        self._log = home.log / "postgres.log"
+        self.log = home.log / "postgres.log"
         self._mark = f"cluster_name={home.identity}"
 
     @property
@@ -82,6 +82,10 @@ class Postgres:
         self._home.refuse_foreign_sockets()
         where = f"host={quote(str(self._home.sockets))}&port={PORT}"
         return f"postgresql+psycopg://{role}@/{DATABASE}?{where}"
+
+    def exists(self) -> bool:
+        """Return whether a cluster was ever made here."""
+        return (self._cluster / "PG_VERSION").exists()
 
     def pid(self) -> int | None:
         """Return the postmaster's process id from the pid file, if that process is ours."""
@@ -104,7 +108,7 @@ class Postgres:
         while not self.running():
             waited = time.monotonic() - began
             if waited > START_TIMEOUT_S:
-                raise ConfigurationError(f"PostgreSQL does not start; see {self._log}")
+                raise ConfigurationError(f"PostgreSQL does not start; see {self.log}")
             if self.pid() is None:
                 try:
                     self._launch()
@@ -124,7 +128,7 @@ class Postgres:
             send(pid, signal.SIGINT)
             if not wait_until(lambda: self.pid() is None, STOP_TIMEOUT_S):
                 raise ConfigurationError(
-                    f"PostgreSQL (process {pid}) does not stop; see {self._log}"
+                    f"PostgreSQL (process {pid}) does not stop; see {self.log}"
                 )
         kill_all(self._is_ours)
 
@@ -136,7 +140,7 @@ class Postgres:
     def _launch(self) -> None:
         # Orphans hold the shared memory of the crashed server, which stops a new one.
         kill_all(self._is_ours)
-        if not (self._cluster / "PG_VERSION").exists():
+        if not self.exists():
             self._create_cluster()
         self._disown_lock_files()
         settings = SETTINGS | {"unix_socket_directories": str(self._home.sockets)}
@@ -145,7 +149,7 @@ class Postgres:
         self._run(
             self._cluster,
             "pg_ctl",
-            *("start", "-D", self._cluster.name, "-l", f"{self._home.log.name}/{self._log.name}"),
+            *("start", "-D", self._cluster.name, "-l", f"{self._home.log.name}/{self.log.name}"),
             *("-w", "-t", str(START_TIMEOUT_S), "-o", f"-c {self._mark} {options}"),
         )
 
@@ -213,7 +217,7 @@ class Postgres:
                         connection.execute(f"CREATE ROLE {SERVICE} LOGIN")
         except psycopg.Error as error:
             raise ConfigurationError(
-                f"cannot create the database {DATABASE!r} and its role: {error}; see {self._log}"
+                f"cannot create the database {DATABASE!r} and its role: {error}; see {self.log}"
             ) from error
 
     def _run(self, cluster: Path, program: str, *arguments: str) -> None:
@@ -229,7 +233,7 @@ class Postgres:
                 *(cluster, self._home.sockets, self._home.log),
             ],
             cwd=self._home.data_dir,
-            log=self._log,
+            log=self.log,
             timeout_s=START_TIMEOUT_S + 10,
         )
 

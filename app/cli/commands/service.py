@@ -1,6 +1,7 @@
 """Commands that set up and run the service on this machine."""
 
 import errno
+import logging
 import os
 import socket
 import sys
@@ -32,14 +33,18 @@ from app.storage.s3 import S3ObjectStore
 from app.tracing.sending import sending
 from app.trust_file import ensure_trusted_keys, require_same
 
+_log = logging.getLogger("expunge.service")
+
 
 def init() -> None:
     """Create the data directory, its keys and the database's tables. Safe to repeat.
 
-    Run it once, and again after each upgrade. 'expunge up' does it automatically.
+    Run it once, and again after each upgrade. 'expunge up' does it automatically. An embedded
+    PostgreSQL runs meanwhile, and afterwards only if it did before.
     """
     settings = Settings()
-    trusted = _set_up(settings)
+    with locations.embedded_postgres(settings, create=True):
+        trusted = _set_up(settings)
     say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
     conclude({"data_dir": str(settings.data_dir), "trusted_keys": str(trusted)})
 
@@ -89,6 +94,7 @@ def serve() -> None:
     stop_with_supervisor()
     settings = Settings()
     require_free_port(settings)
+    _warn_without_servers(settings)
     server = serving.prepared(settings)
     serving.run(server, sending(settings))
 
@@ -118,6 +124,7 @@ def dispatcher() -> None:
 
 def _supervise(children: Sequence[Child]) -> None:
     settings = Settings()  # so that a wrong one ends this, and not each of its children
+    _warn_without_servers(settings)
     with sending(settings):
         supervise(children, StopSignal().listen())
 
@@ -166,6 +173,15 @@ def _embedded(settings: Settings) -> EmbeddedServers | None:
     if settings.database_url is not None and settings.redis_url is not None:
         return None
     return EmbeddedServers(settings.data_dir)
+
+
+def _warn_without_servers(settings: Settings) -> None:
+    if settings.database_url is None and not EmbeddedServers(settings.data_dir).postgres.running():
+        _log.warning(
+            "waiting for the embedded PostgreSQL, which 'expunge up' runs in %s; for servers of "
+            "your own, set EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL",
+            settings.data_dir,
+        )
 
 
 def _create_bucket(settings: Settings) -> None:

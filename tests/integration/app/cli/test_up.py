@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from app.cli.commands.service import _warn_without_servers
 from app.cli.main import app
+from app.embedded import EmbeddedServers
 from app.embedded.claim import claimed
+from app.settings import Settings
 
 runner = CliRunner()
 
@@ -24,8 +27,8 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def _refused(command: str = "up") -> str:
-    answer = runner.invoke(app, [command])
+def _refused(*command: str) -> str:
+    answer = runner.invoke(app, command or ["up"])
     assert answer.exit_code == 1
     assert answer.stdout == ""
     (line,) = answer.stderr.splitlines()
@@ -67,3 +70,30 @@ def test_a_misspelt_setting(
         "error: EXPUNGE_PROT: there is no such setting; did you mean EXPUNGE_PORT?"
     )
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["signing-key", "rotate"], ["storage", "check"], ["reconcile"]]
+)
+def test_a_directory_without_a_service(port: int, tmp_path: Path, command: list[str]) -> None:
+    assert "run 'expunge init' first" in _refused(*command)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_part_alone_says_which_command_runs_its_servers(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn_without_servers(Settings())
+    assert "waiting for the embedded PostgreSQL, which 'expunge up' runs" in caplog.text
+
+
+def test_init_leaves_no_server_behind(port: int, tmp_path: Path) -> None:
+    postgres = EmbeddedServers(tmp_path / "data").postgres
+    try:
+        assert runner.invoke(app, ["init"]).exit_code == 0
+        assert not postgres.running()
+        assert runner.invoke(app, ["signing-key", "list"]).exit_code == 0
+        with claimed(tmp_path / "data"):
+            assert "PostgreSQL does not answer" in _refused("signing-key", "list")
+    finally:
+        postgres.stop()
