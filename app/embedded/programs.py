@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,8 @@ from app.embedded.home import Home
 
 # The caller's environment may hold keys, and a server's environment can be read through SQL.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
+_FULL_BYTES = 16 * 2**20
+"""What PostgreSQL must have to begin a file of its write-ahead log."""
 
 
 def wheel_folder(package: str) -> Path:
@@ -79,6 +82,10 @@ def run_program(
         except (OSError, subprocess.SubprocessError) as error:
             raise ConfigurationError(f"cannot run {command[0]}: {error}; see {log}") from error
         if done.returncode != 0:
+            if shutil.disk_usage(home.data_dir).free < _FULL_BYTES:
+                raise ConfigurationError(
+                    f"{name} failed: the disk of {home.data_dir} is full; make room, and it starts"
+                )
             output.seek(0)
             printed = " ".join(output.read().decode(errors="replace").split())[-500:]
             raise ConfigurationError(f"{name} failed: {printed or done.returncode}; see {log}")

@@ -114,15 +114,20 @@ def supervise(
     """Run children until asked to stop, then stop them.
 
     They are started in this order, and restarted when they end. ``keep_up`` is called twice a
-    second, for servers that are not children; its failures are retried.
+    second, for servers that are not children; its failures are retried, and told when they change.
     """
+    attempts = (keep_up, *(child.keep_up for child in children))
+    failing = dict.fromkeys(attempts, "")
     try:
         while not stop.is_set():
-            for attempt in (keep_up, *(child.keep_up for child in children)):
+            for attempt in attempts:
+                told, failing[attempt] = failing[attempt], ""
                 try:
                     attempt()
                 except Exception as error:  # noqa: BLE001 - one failure must not stop the others
-                    _log.error("trying again: %s", describe(error))
+                    failing[attempt] = describe(error)
+                    if failing[attempt] != told:
+                        _log.error("trying again: %s", failing[attempt])
             stop.wait(_CHECK_INTERVAL_S)
     finally:
         for child in children:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from psycopg.errors import DiskFull
 from pydantic import BaseModel
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -112,7 +113,7 @@ def install(app: FastAPI) -> None:
         PoolTimeoutError,
         Exception,
     ):
-        app.add_exception_handler(kind, lambda _, error: problem_of(error))
+        app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
 
 
@@ -129,6 +130,14 @@ def problem_of(error: Exception) -> Response:
     # This answer is created outside all middleware.
     headers = {"X-Request-ID": log_context.present().get("request_id", "")}
     return _problem("internal", "an unexpected error; see the service's log", headers=headers)
+
+
+def _on_error(_request: Request, error: Exception) -> Response:
+    answered = isinstance(error, DataError | IntegrityError) or is_away(error)
+    if isinstance(error, DBAPIError) and not answered:
+        # Only its kind: its words can quote what is stored.
+        _log.error("the database failed: %s", type(error.orig).__name__)
+    return problem_of(error)
 
 
 def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -244,8 +253,8 @@ def _of_database_error(error: Exception) -> Response:
         return _problem("conflict", detail)
     # The connection may have been lost after a commit, before the answer.
     detail = "the database cannot be reached; repeat the call"
-    if not is_away(error):
-        # Only its kind, such as DiskFull: its words can quote what is stored.
-        _log.error("the database failed: %s", type(getattr(error, "orig", error)).__name__)
+    if isinstance(getattr(error, "orig", None), DiskFull):
+        detail = "the database has no room on its disk; repeat the call once there is some"
+    elif not is_away(error):
         detail = "the database failed, see the service's log; repeat the call"
     return _problem("unavailable", detail, headers={"Retry-After": "2"})

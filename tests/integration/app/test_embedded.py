@@ -33,6 +33,7 @@ from app.embedded.processes import matching, send
 from app.embedded.programs import wheel_folder
 from tests.support.confined import may_confine
 from tests.support.patience import PATIENCE_S, until
+from tests.support.small_disk import small_disk
 
 ROOT = os.geteuid() == 0
 REPOSITORY = Path(__file__).parents[3]
@@ -770,3 +771,11 @@ def test_a_data_dir_below_a_file_is_a_configuration_error(folder):
     (folder / "file").write_text("")
     with pytest.raises(ConfigurationError, match="another data directory"):
         EmbeddedServers(folder / "file" / "data").start()
+
+
+def test_a_full_disk_is_named(servers, data_dir):
+    with small_disk(data_dir, size_mb=8) as mounted:
+        if not mounted:
+            pytest.skip("this machine does not let the test mount a small disk")
+        with pytest.raises(ConfigurationError, match=f"the disk of {data_dir} is full"):
+            servers.start_postgres()

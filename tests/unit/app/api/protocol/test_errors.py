@@ -5,25 +5,37 @@ import logging
 
 import psycopg
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
-from app.api.protocol.errors import problem_of
+from app.api.protocol.errors import install, problem_of
 
 
 @pytest.mark.parametrize(
     ("cause", "detail", "logged"),
     [
         (psycopg.OperationalError("refused: secret"), "cannot be reached", []),
-        (psycopg.errors.DiskFull("secret"), "see the service's log", ["DiskFull"]),
+        (psycopg.errors.DiskFull("secret"), "no room on its disk", ["DiskFull"]),
+        (psycopg.errors.DataCorrupted("secret"), "see the service's log", ["DataCorrupted"]),
     ],
 )
 def test_a_database_that_fails_is_told_from_one_that_is_away(
     cause: Exception, detail: str, logged: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    error = OperationalError("SELECT 'secret'", {}, cause)
+    api = FastAPI()
+    install(api)
+
+    @api.get("/")
+    def fail() -> None:
+        problem_of(error)  # as it is asked for its status before
+        raise error
+
     with caplog.at_level(logging.ERROR, "expunge.api"):
-        answer = problem_of(OperationalError("SELECT 'secret'", {}, cause))
-    body = json.loads(answer.body)
+        answer = TestClient(api).get("/")
+    body = answer.json()
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
     assert detail in body["detail"]
     assert [record.args for record in caplog.records] == [tuple(logged)] * len(logged)
