@@ -4,6 +4,7 @@ A prediction is a table with a row for each record. Its columns depend on the ta
 docs/tasks.md.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -143,4 +144,5 @@ def write_predictions(
     try:
         pq.write_table(predictions, path)
     except OSError as error:
-        raise InvalidInputError(f"{path} cannot be written: {type(error).__name__}") from error
+        reason = type(error).__name__ if error.errno is None else os.strerror(error.errno)
+        raise InvalidInputError(f"{path} cannot be written: {reason}") from error

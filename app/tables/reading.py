@@ -98,6 +98,8 @@ _Reader = Callable[[bytes, str, Dialect], tuple[list[str], pa.Table]]
 
 
 def _reader(content: bytes, name: str) -> tuple[str, _Reader]:
+    if not content.strip():
+        raise TableError([f"{name}: the file is empty"])
     if content.startswith(b"PAR1"):
         return "Parquet", _read_parquet
     if content.startswith((b"ARROW1", b"\xff\xff\xff\xff")):

@@ -47,5 +47,8 @@ def erase_check(
             if len(ids) > 1:
                 say(f"id {number} of {len(ids)}:", bold=True)
             report = partial(tally.report, id=number)
+            before = tally.total()
             search.check(stores, dataset=dataset, owners_id=each, report=report)
+            if tally.total() == before:
+                say("nothing is known of this id: is it spelled as in the records?", fg="yellow")
     tally.conclude(", ".join(f"{tally[verdict]} {verdict}" for verdict in Verdict))

@@ -27,6 +27,12 @@ def test_a_completed_request_passes_and_a_left_id_does_not(
     assert "record-12" not in answer.output
 
 
+def test_an_id_that_was_never_pushed_is_not_taken_for_erased(workshop: Workshop) -> None:
+    answer = runner.invoke(app, ["erase-check", "Record-12", "--dataset", DATASET])
+    assert answer.exit_code == 0, answer.output
+    assert "nothing is known of this id: is it spelled as in the records?" in answer.stdout
+
+
 def test_an_unknown_dataset_is_told_in_words(services: Services) -> None:
     answer = runner.invoke(app, ["erase-check", "somebody", "--dataset", "nothing"])
     assert answer.exit_code == 1

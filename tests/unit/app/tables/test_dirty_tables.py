@@ -238,7 +238,7 @@ CASES = [
     Case("no such label", CLEAN, "t.csv: column 'gone': the table has no such column", {"label": "gone"}),
     Case("misspelt column", CLEAN, "t.csv: column 'agee': the table has no such column", {"drop": ("agee",)}),
     Case("no ids", CLEAN, "name the column of the records' ids with --record-id", {"record_id": None}),
-    Case("empty", "", "t.csv: column '1': the file is empty"),
+    Case("empty", "", "t.csv: the file is empty"),
     Case("header only", HEADER, "t.csv: the table has no rows"),
     Case("cut off", _parquet(_table())[:-20], "t.csv: cannot be read: ArrowInvalid"),
     Case("cut off gzip", gzip.compress(CLEAN.encode())[:-12], "t.csv: cannot be read: EOFError"),

@@ -1,12 +1,14 @@
 """A network's outputs become what its task predicts: worked out by hand, and as in training."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
 from app.domain.errors import InvalidInputError, InvalidRecordsError
-from app.tables.outputs import inputs_of, predictions_of, table_of
+from app.tables.outputs import inputs_of, predictions_of, table_of, write_predictions
 from tests.support.described import DESCRIPTIONS
 from workers.tasks.catalogue import task_of
 from workers.tasks.task import INPUTS
@@ -94,3 +96,9 @@ def test_an_operators_predictions_are_columns() -> None:
     assert found.to_pydict() == {"one": [0, 1], "more": [[1.0] * 4] * 2}
     with pytest.raises(InvalidInputError, match="no columns of numbers"):
         table_of({"one": np.arange(2), "other": np.arange(3)})
+
+
+def test_a_folder_that_is_missing_is_told_in_words(tmp_path: Path) -> None:
+    rows = pa.table({"a": [1]})
+    with pytest.raises(InvalidInputError, match="cannot be written: No such file or directory"):
+        write_predictions(tmp_path / "no" / "p.parquet", rows, rows, DESCRIPTIONS["labels"])
