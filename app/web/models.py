@@ -14,6 +14,7 @@ from app.certificates.bundle import MEDIA_TYPE
 from app.datasets.tables import DatasetRow
 from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words
+from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename
 from app.domain.states import UNMET_OBLIGATION_STATES
@@ -83,7 +84,7 @@ def show_version(
     """Show the contents of a version's certificate, and let the browser verify it."""
     with services.database.transaction() as session:
         version = _version(session, name, number)
-        served = serving.find_current_version(session, registry.model_named(session, name))
+        served, unserved = _served(session, registry.model_named(session, name))
         predicate = issued.predicate_of(session, version.certificate_id)
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
     return render(
@@ -92,6 +93,7 @@ def show_version(
         name=name,
         version=version,
         is_served=version == served,
+        reason=version.reason or unserved,
         predicate=predicate,
         members=members_in_words(members, version=number) if members else None,
         trained=members_by_version(members),
@@ -141,10 +143,24 @@ def _owed_by_model(session: Session) -> Mapping[str, int]:
 
 
 def _line(session: Session, model: ModelRow, owed: int) -> dict[str, Any]:
-    current = serving.find_current_version(session, model)
+    current, reason = _served(session, model)
     dataset = session.get_one(DatasetRow, model.dataset_id).name
     version = None if current is None else current.number
-    return {"model": model, "dataset": dataset, "version": version, "owed": owed}
+    return {
+        "model": model,
+        "dataset": dataset,
+        "version": version,
+        "unserved": reason,
+        "owed": owed,
+    }
+
+
+def _served(session: Session, model: ModelRow) -> tuple[VersionRow | None, str]:
+    """Return the version that is served, or why there is none."""
+    try:
+        return serving.current_version(session, model), ""
+    except (NotReadyError, GoneError) as error:
+        return None, str(error)
 
 
 def _version(session: Session, name: str, number: int) -> VersionRow:

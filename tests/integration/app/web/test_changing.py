@@ -153,7 +153,7 @@ def test_a_model_is_retrained_and_archived_and_then_its_dataset(
 
     operator.post("/models/model/archive", data={"token": token})
     page = operator.get("/models/model").text
-    assert "nothing: archived" in page
+    assert "nothing: model &#39;model&#39; was archived on" in page
     assert "/models/model/archive" not in page
     operator.post(f"/datasets/{DATASET}/archive", data={"token": token})
     page = operator.get(f"/datasets/{DATASET}").text

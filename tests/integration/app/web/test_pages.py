@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.domain.plan import Plan
 from app.domain.scopes import Scope
+from app.domain.states import Serving
 from app.ledger.tables import RunRow
 from app.locations import redis_connection
 from app.main import create_app
@@ -415,6 +416,18 @@ def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop
     bundle = operator.get("/models/model/versions/1/certificate")
     assert bundle.headers["content-disposition"].endswith('"model-v1.certificate.json"')
     assert bundle.json()["envelope"]["signatures"]
+
+
+def test_a_model_that_serves_nothing_says_why(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define(serving=Serving.WITHDRAW_ON_REQUEST)
+    assert "has no released version yet" in operator.get("/models/model").text
+    workshop.work()
+    workshop.forget(workshop.split()[0][0])
+
+    for path in ("/models/model", "/models/model/versions/1"):
+        page = operator.get(path).text
+        assert "is withdrawn until open forget requests are met" in page
+        assert "/models/model/versions/1/weights" not in page
 
 
 def test_models_and_versions_show_their_task_and_figures(
