@@ -91,8 +91,15 @@ def fetch(
 ) -> Path:
     """Complete the partial file beside ``target``, compare its digest, and return its path.
 
-    The pause, ``wait_s`` after the first try without progress, about doubles after each further
-    one. ``DownloadError`` says that the connection keeps breaking, or the content is another.
+    Args:
+        http: a client of the service.
+        version: what to fetch.
+        target: the name that the file will have; it is not touched.
+        error_of: makes an error from the service's refusal.
+        wait_s: pause after the first try without progress; about doubled after each further one.
+
+    Raises:
+        DownloadError: the connection keeps breaking, or the content is not what was announced.
     """
     part = target.with_name(target.name + ".part")
     with _held(part) as file:

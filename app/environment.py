@@ -49,8 +49,10 @@ def nameless_files(names: Iterable[str], fields: Iterable[str]) -> Iterator[str]
 def decoded(text: str, annotation: Any) -> Any:  # noqa: ANN401 - whatever the annotation is
     """Return the list or mapping that a text holds, or the text if the annotation is neither.
 
-    Either JSON, or items with commas between them; those of a mapping are NAME=VALUE. Else
-    ``ValueError``.
+    Either JSON, or items with commas between them; those of a mapping are NAME=VALUE.
+
+    Raises:
+        ValueError: it is neither.
     """
     kind = get_origin(annotation)
     if kind not in (tuple, dict):

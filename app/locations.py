@@ -37,9 +37,12 @@ def migration_url(settings: Settings) -> str:
 
 @contextmanager
 def embedded_postgres(settings: Settings, *, create: bool = False) -> Iterator[None]:
-    """Have PostgreSQL run: the embedded one is started, and stopped again, or ``ClaimedError``.
+    """Ensure that PostgreSQL runs: the embedded one is started, and stopped again at the end.
 
     One that does not exist is an error without ``create``.
+
+    Raises:
+        ClaimedError: it does not run, and another process is starting or stopping it.
     """
     servers = EmbeddedServers(settings.data_dir)
     if settings.database_url is not None or servers.postgres.running():

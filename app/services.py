@@ -130,7 +130,11 @@ class Services:
         )
 
     def publisher(self) -> Publisher:
-        """Return what publishes served versions, or raise ``ConfigurationError``."""
+        """Return what publishes served versions to their targets.
+
+        Raises:
+            ConfigurationError: a file of certificates cannot be read.
+        """
         settings = self.settings
         releases = Releases(self.blobs, self.signer, self.witnesses)
         terms = PublishingTerms(
@@ -219,9 +223,12 @@ def open_blobs(settings: Settings, database: Database) -> Blobs:
 
 
 def open_services(settings: Settings, *, process: str | None = None) -> Services:
-    """Put the services together, or raise ``ConfigurationError``: ``expunge init`` makes keys.
+    """Put the services together.
 
     ``process`` is what a process of the service is called at the database; a command is none.
+
+    Raises:
+        ConfigurationError: a key is missing; run ``expunge init``. Or a witness's is wrong.
     """
     witnesses = witness_keys(settings)  # before anything is opened
     database = Database(locations.database_url(settings), process=process)

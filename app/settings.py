@@ -285,7 +285,11 @@ class Settings(BaseSettings):
     witnesses: Annotated[dict[HttpUrl, str], Field(max_length=8)] = {}
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - whatever the fields hold
-        """Read them; ``values`` win. ``ConfigurationError`` has a line for each wrong one."""
+        """Read the settings; ``values`` win over variables and files.
+
+        Raises:
+            ConfigurationError: some are wrong; its message has a line for each, with its name.
+        """
         files = [path.name for path in _secret_files()]
         fields = type(self).model_fields
         problems = [*unknown_names([*os.environ, *files], fields), *nameless_files(files, fields)]

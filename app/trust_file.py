@@ -16,7 +16,11 @@ from app.settings import Settings
 
 
 def ensure_trusted_keys(settings: Settings, database: Database) -> TrustedKeys:
-    """Return what the file says; without a file, write what the ledger says."""
+    """Return what the file says; without a file, write what the ledger says.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or the signing key.
+    """
     path = settings.trusted_keys_file
     if path.exists():
         try:
@@ -52,7 +56,11 @@ def require_rotated(
     *,
     compromised_since: datetime | None = None,
 ) -> None:
-    """Raise ``ConfigurationError`` if ledger and file differ by more than a rotation to our key."""
+    """Check that the ledger differs from the file by one rotation at most, to a key of ours.
+
+    Raises:
+        ConfigurationError: it differs in something else.
+    """
     at = next((key.valid_from for key in stored.keys if key.id == new.key_id), None)
     if at is not None and all(key.id != new.key_id for key in known.keys):
         known = known.rotated(new.public_key, at=at, compromised_since=compromised_since)

@@ -30,7 +30,11 @@ class ApiKeyRow(Base):
 
 
 class IdempotencyKeyRow(Base):
-    """A call made under an ``Idempotency-Key``, and its answer: see ``access/idempotency.py``."""
+    """A call made under an ``Idempotency-Key``, and its answer once there is one.
+
+    The key is stored as a keyed hash, the answer encrypted under a key derived from the caller's
+    (see ``app/access/idempotency.py``).
+    """
 
     __tablename__ = "idempotency_keys"
     __table_args__ = (

@@ -12,8 +12,11 @@ from app.domain.errors import InvalidInputError
 def read_ids(source: Path | None) -> list[str]:
     """Return the ids in a file, one on each line; ``-`` is standard input, None no ids.
 
-    Lines without a character are skipped; blanks are part of an id. Raises ``InvalidInputError`` if
-    it is not UTF-8, or holds no id.
+    Lines without a character are skipped; blanks are part of an id.
+
+    Raises:
+        InvalidInputError: the file is not UTF-8, or holds no id.
+        OSError: it cannot be read.
     """
     if source is None:
         return []

@@ -76,9 +76,12 @@ def show(
     *,
     derived: Mapping[str, Callable[[Mapping[str, Any]], object]] = MappingProxyType({}),
 ) -> None:
-    """Print an answer of the service: an object, or a list of objects.
+    """Print an answer of the service.
 
-    Of a list, a table shows these members, with dots to inner ones, and what is ``derived``.
+    Args:
+        answer: an object, or a list of objects.
+        columns: the members of a list's objects that a table shows; dots lead to inner ones.
+        derived: columns of a table that are worked out from an object.
     """
     if _JSON.get() or not _is_terminal():
         _print_json(answer)

@@ -20,9 +20,15 @@ _LONGEST_S: Final = 600.0
 
 
 def read_weights(file: Path, key: str | None) -> bytes:
-    """Return a file's weights as safetensors; a PyTorch file may have them under a ``key``.
+    """Return a file's weights as safetensors.
 
-    Raises ``InvalidInputError`` if it cannot be converted, ``MissingExtraError`` without PyTorch.
+    Args:
+        file: safetensors, or what ``torch.save`` wrote.
+        key: of the latter: where the weights are in it; None looks for them.
+
+    Raises:
+        InvalidInputError: it cannot be converted; the message says why.
+        MissingExtraError: PyTorch, which a file of its own needs, is not installed.
     """
     content = file.read_bytes()
     if not content.startswith((_ZIP, _PICKLE)):

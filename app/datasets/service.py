@@ -32,7 +32,11 @@ _ATTEMPTS = 5
 class PushResult:
     """What became of an upload's rows, which count from 0.
 
-    The dataset keeps what it has of those that changed, and forgotten ones do not come back.
+    Attributes:
+        added: how many were new.
+        already_present: how many the dataset holds as they are.
+        changed_rows: those that it holds otherwise; it keeps what it has.
+        forgotten_rows: those that were forgotten; they do not come back.
     """
 
     added: int
@@ -177,9 +181,15 @@ class Records:
     ) -> PushResult:
         """Add the new ones of these records as one shard, atomically.
 
-        Of rows with one id, the first counts as pushed before the others. ``looks_new`` tries first
-        whether all are new, which is faster if they are. ``also`` is called in the transaction that
-        adds them, or in another one if none is new; its exceptions undo all.
+        Of rows with one id, the first counts as pushed before the others.
+
+        Args:
+            dataset_id: the dataset.
+            pushed: the records, not empty.
+            part_of: the import that they belong to.
+            looks_new: whether to try first whether all are new, which is faster if they are.
+            also: called in the transaction that adds them, or in another one if none is new. Its
+                exceptions undo all.
         """
         if looks_new:
             result = PushResult(added=len(pushed.record_keys), already_present=0)

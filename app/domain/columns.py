@@ -139,7 +139,12 @@ ClassName = str | int | bool
 
 @dataclass(frozen=True, kw_only=True)
 class TextColumn:
-    """A text becomes tokens: 1 + each byte of its UTF-8, then 0 up to ``length``, or it is cut."""
+    """A text becomes tokens: 1 + each byte of its UTF-8, then 0 up to ``length``.
+
+    Attributes:
+        name: the column.
+        length: how many tokens; what is longer is cut off.
+    """
 
     kind: ClassVar = "text"
     dtype: ClassVar = "int32"
@@ -166,9 +171,13 @@ class TextColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageColumn:
-    """An image file, JPEG or PNG, becomes bytes [channels, height, width], grey or RGB.
+    """An image file, JPEG or PNG, becomes bytes [channels, height, width].
 
     It is scaled to the size, without regard to its proportions.
+
+    Attributes:
+        name: the column.
+        shape: of the result; one channel is grey, three are red, green and blue.
     """
 
     kind: ClassVar = "image"

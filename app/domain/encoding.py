@@ -20,7 +20,9 @@ MAX_CLASSES: Final = 1_000_000
 class LabelColumn:
     """Which column holds the label, and the names of the classes 0, 1, ….
 
-    Names are distinct and of one type: text, whole numbers, or false and true.
+    Attributes:
+        name: the column.
+        classes: distinct names of one type: text, whole numbers, or false and true.
     """
 
     name: str
@@ -38,9 +40,16 @@ class LabelColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class TableEncoding(columns.InputColumns):
-    """The rule by which every table of a dataset is read; columns in the order of their features.
+    """The rule by which every table of a dataset is read.
 
-    Raises ``InvalidInputError`` where a rule contradicts itself or another.
+    Attributes:
+        columns: the feature columns, in the order of their features.
+        label: the label's column and classes.
+        record_id: the column of the records' ids.
+        subject_id: the column of their persons' ids; None if records have no person.
+
+    Raises:
+        InvalidInputError: a rule contradicts itself or another.
     """
 
     label: LabelColumn

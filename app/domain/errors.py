@@ -17,7 +17,12 @@ class ExpungeError(Exception):
 
 
 class ParameterError(ExpungeError, ValueError):
-    """A parameter lies outside the range for which a theorem holds, which ``allowed`` tells."""
+    """A parameter lies outside the range for which a theorem holds.
+
+    Attributes:
+        name: the parameter's name, the same in every interface.
+        allowed: its range, in words or as an inequality.
+    """
 
     def __init__(self, name: str, allowed: str) -> None:
         super().__init__(f"{name} must be {allowed}")

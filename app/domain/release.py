@@ -12,10 +12,18 @@ CONFIG: Final = "config.json"
 
 @dataclass(frozen=True)
 class Release:
-    """A version that is served now, under one certificate; it may get another one later.
+    """A version that is served now, under one certificate.
 
-    Its ``sha256`` and size are of the weights, which ``weights`` opens, in parts; ``files`` has the
-    content of all others, by name. ``epsilon`` and ``delta`` are None if it guarantees nothing.
+    Attributes:
+        version_id: of the version.
+        number: by which the version is known.
+        certificate_id: of its certificate; the same version may get another one later.
+        sha256: of the weights, in hexadecimal.
+        size_bytes: of the weights.
+        epsilon: of the certificate's guarantee; None if it guarantees nothing.
+        delta: likewise.
+        files: the content of all files but the weights, by name.
+        weights: opens the weights, in parts.
     """
 
     version_id: str

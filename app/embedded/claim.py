@@ -36,9 +36,14 @@ def claimed(data_dir: Path) -> Iterator[None]:
 
 
 def require_unclaimed(data_dir: Path) -> bool:
-    """Check that no process holds a data directory, or raise ``ClaimedError``; change nothing.
+    """Check that no process holds a data directory; change nothing.
 
-    Return whether the last holder was killed, so that its children may still be stopping.
+    Returns:
+        Whether the last holder was killed, so that its children may still be stopping.
+
+    Raises:
+        ClaimedError: one does.
+        OSError: it cannot be read.
     """
     try:
         handle = os.open(data_dir / _NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

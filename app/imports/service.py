@@ -27,7 +27,13 @@ _LISTED_PROBLEMS = 20
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of an import: its path below the place, a word that changes with it, and its rows."""
+    """A file of an import.
+
+    Attributes:
+        name: its path below the import's place; of a single file, its name.
+        version: differs when its content does.
+        rows: how many it has.
+    """
 
     name: str
     version: str

@@ -54,9 +54,11 @@ class Call:
 
 @dataclass(frozen=True)
 class DedupKeys:
-    """What a repeated request is recognised by: keyed hashes of its names and of its content.
+    """What a repeated request is recognised by.
 
-    Another ``digest`` under a known name is a mistake.
+    Attributes:
+        external_key, idempotency_key: keyed hashes of the caller's own names of it.
+        digest: keyed hash of its content; a different one under a known name is a mistake.
     """
 
     external_key: bytes | None

@@ -26,7 +26,13 @@ from app.registry.shapes import TrainingSet
 
 @dataclass(frozen=True)
 class Effect:
-    """What a request would be owed by one model: a run's plan, or the problem if none could be."""
+    """What a request would be owed by one model.
+
+    Attributes:
+        plan: of the run that it would need, if it needs one.
+        withdrawn: whether the model would be withdrawn, having no record left to learn from.
+        problem: why no run could answer it under the policy.
+    """
 
     obligation: ObligationView
     plan: Plan | None = None

@@ -19,7 +19,13 @@ _RECENT = 64
 
 @dataclass(frozen=True)
 class Uncosigned:
-    """A checkpoint that a witness has not cosigned; ``old_size`` is of its last one, or 0."""
+    """A checkpoint that a witness has not cosigned.
+
+    Attributes:
+        size: how many entries it covers.
+        note: its note, signed with the log's key.
+        old_size: size of the checkpoint that the witness cosigned last; 0 before the first.
+    """
 
     size: int
     note: str

@@ -26,9 +26,14 @@ _WORKER_SILENT_AFTER_S = 60.0
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A live worker, as last reported to Redis; None is what it has not reported yet.
+    """A live worker, as last reported to Redis.
 
-    ``state`` is RQ's: ``idle``, ``busy``, ``started`` or ``suspended``.
+    Attributes:
+        name: its RQ name.
+        host, pid: where it runs; None before its first report.
+        state: its RQ state: ``idle``, ``busy``, ``started`` or ``suspended``.
+        last_heartbeat: in UTC; None while it registers.
+        run: its current run, if any.
     """
 
     name: str

@@ -15,7 +15,13 @@ MOST_WEIGHTS = 10**12
 
 @dataclass(frozen=True)
 class ConvexShape:
-    """A linear head whose constants the service enforces; ``lipschitz`` is None without a bound."""
+    """A linear head whose constants the service enforces.
+
+    Attributes:
+        lipschitz: the largest slope of a record's loss; None where it has no bound.
+        smoothness: its largest curvature.
+        weight_decay, learning_rate: of its recipe.
+    """
 
     lipschitz: float | None
     smoothness: float
@@ -32,7 +38,13 @@ class ConvexShape:
 
 @dataclass(frozen=True)
 class RidgeShape:
-    """A ridge head: public bounds of features and of a regression's targets, and its classifier."""
+    """A ridge head.
+
+    Attributes:
+        feature_range: public bound to which features are clipped.
+        classifier: what is computed from the sums.
+        target_range: public bound to which a regression's targets are clipped.
+    """
 
     feature_range: float
     classifier: str = ridge_head.RIDGE

@@ -56,7 +56,11 @@ class ArtifactFolder:
 
     @property
     def path(self) -> str:
-        """Where it is below the server's artifacts, or ``TargetError`` if clients reach them."""
+        """Where it is below the server's artifacts.
+
+        Raises:
+            TargetError: the server gives its artifacts to clients to reach by themselves.
+        """
         rest = self.uri.removeprefix(_SCHEME)
         if rest == self.uri or rest.startswith("/"):
             raise TargetError("the MLflow server does not serve artifacts itself")

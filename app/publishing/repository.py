@@ -28,7 +28,11 @@ def want(session: Session, model: ModelRow, target: str) -> PlacementRow:
 
 
 def unwant(session: Session, model: ModelRow, target: str) -> PlacementRow:
-    """Ask for nothing of a model at a locked target; ``NotFoundError`` if nothing was asked for."""
+    """Ask for nothing of a model to be at a target, which is locked.
+
+    Raises:
+        NotFoundError: nothing of it was ever asked for there.
+    """
     row = known(_find(session, model, target), "target of the model", target)
     return _ask(session, row, is_wanted=False)
 

@@ -58,7 +58,11 @@ class Occasion:
         )
 
     def forecast(self, make: PlanMaker = make_plan) -> "Forecast":
-        """Make the plan, which may take seconds, or raise as planning does."""
+        """Make the plan; this may take seconds.
+
+        Raises:
+            PlanError, ParameterError, CalibrationError: the policy cannot be met.
+        """
         return Forecast(make(policy=self.policy, shape=self.shape), self)
 
     def fits(self, model: ModelRow) -> bool:
@@ -77,7 +81,11 @@ class Forecast:
     occasion: Occasion
 
     def require_tracked_start(self) -> None:
-        """Raise ``InvalidInputError`` if a lineage to be tracked is released as trained."""
+        """Check that a lineage that must be tracked is tracked from its training on.
+
+        Raises:
+            InvalidInputError: its policy trains and releases it without tracking.
+        """
         occasion, plan = self.occasion, self.plan
         as_trained = occasion.policy.first_release is FirstRelease.AS_TRAINED
         if occasion.shape.is_new and plan.is_tracked and as_trained:

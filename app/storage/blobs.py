@@ -202,7 +202,11 @@ class Blobs:
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
 
     def is_readable(self, blob_id: str) -> bool:
-        """Return whether a blob's key exists and its object has the right length."""
+        """Return whether a blob's key exists and its object has the right length.
+
+        Raises:
+            ObjectStoreError, KeyServiceError: it cannot be told now.
+        """
         try:
             self.open_range(blob_id, 0, 0).close()
         except (GoneError, KeyStoreError, CorruptObjectError):

@@ -10,7 +10,11 @@ from app.domain.errors import ConfigurationError
 
 
 def create_key_file(path: Path, generate: Callable[[], bytes]) -> bytes:
-    """Write a new key atomically with mode 0600 unless the file exists; return its content."""
+    """Write a new key atomically with mode 0600 unless the file exists; return its content.
+
+    Raises:
+        ConfigurationError: others may read an existing file.
+    """
     if path.exists():
         return read_key_file(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -36,7 +36,13 @@ _TRUTH: Final = frozenset({"true", "false"})
 
 @dataclass(frozen=True)
 class Proposal:
-    """An encoding, the columns whose listed values only the file gave, and the ignored ones."""
+    """An encoding for a table.
+
+    Attributes:
+        encoding: the rules.
+        unconfirmed: columns whose listed values the user did not give, but the file.
+        ignored: columns of the file that are not read.
+    """
 
     encoding: TableEncoding
     unconfirmed: Sequence[str]

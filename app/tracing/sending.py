@@ -26,7 +26,10 @@ _PASSED_ON: Final = {*PASSED_ON, "EXPUNGE_LOG_FORMAT", "REQUESTS_CA_BUNDLE", "SS
 def sending(settings: Settings) -> Iterator[None]:
     """Have spans of this process and of those that it starts sent, if the settings ask for it.
 
-    A process that another one of ours has started uses that one's. May raise ``MissingExtraError``.
+    A process that another one of ours has started uses that one's.
+
+    Raises:
+        MissingExtraError: the libraries are not installed.
     """
     if not settings.traces or is_on():
         yield

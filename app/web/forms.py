@@ -36,7 +36,12 @@ class ForeignFormError(ExpungeError):
 
 def _reader(max_bytes: int) -> Callable[[Request], Awaitable[Mapping[str, str]]]:
     async def read(request: Request) -> Mapping[str, str]:
-        """Return a posted form's fields: ``InvalidInputError``, ``PayloadTooLargeError`` if not."""
+        """Return a posted form's fields.
+
+        Raises:
+            InvalidInputError: the body is not a form.
+            PayloadTooLargeError: it is larger than this form may be.
+        """
         media_type = request.headers.get("content-type", "")
         kind = media_type.partition(";")[0].strip()
         if kind not in (_MEDIA_TYPE, _WITH_FILES):

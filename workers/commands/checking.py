@@ -62,7 +62,13 @@ NOTE: Final = "note"
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check, or a mechanism, came to: ``works``, ``refused`` or ``note``, in words."""
+    """What one check or mechanism came to.
+
+    Attributes:
+        subject: a check, or a mechanism's name.
+        outcome: ``works``, ``refused`` or ``note``.
+        detail: in words; of a refusal, why and what to do.
+    """
 
     subject: str
     outcome: str

@@ -35,8 +35,12 @@ _STATE_DICT: Final = "torch.save(network.state_dict(), FILE)"
 def converted(content: bytes, key: str | None = None) -> bytes:
     """Return a checkpoint's weights as a safetensors file, with the names that they have there.
 
-    ``key`` says where they are in it, with dots between nested names; None looks for them. Raises
-    ``InvalidInputError`` if it holds other objects than weights, or none, or several sets of them.
+    Args:
+        content: what ``torch.save`` wrote.
+        key: where the weights are in it, with dots between nested names; None looks for them.
+
+    Raises:
+        InvalidInputError: it holds other objects than weights, or none, or several sets of them.
     """
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if release < _SAFE_SINCE:

@@ -129,7 +129,11 @@ def frame_of(backbone: Backbone | None, factory: Callable[[], nn.Module]) -> Ref
 def publishable(
     backbone: Backbone | None, tensors: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Return all of a model's tensors, a frozen backbone's too; equal names: ``RunFailedError``."""
+    """Return the complete model's tensors, including a frozen backbone's.
+
+    Raises:
+        RunFailedError: a tensor of the head has the name of one of the backbone.
+    """
     complete = dict(tensors)
     if not isinstance(backbone, FrozenBackbone):
         return complete

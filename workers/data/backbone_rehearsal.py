@@ -25,10 +25,20 @@ _MOST_CHARACTERS: Final = 2000
 
 
 class Rehearsal:
-    """A backbone that is about to be used, and the number of its features.
+    """A backbone that is about to be used.
 
-    Raises ``RunFailedError`` if ``whole``, its network, fails, makes no row of features for each
-    record, or expects other numbers.
+    Args:
+        name: of the backbone.
+        whole: its network, which owns all tensors.
+        featuriser: what computes features with it.
+        records: the schema of the records that it will read.
+
+    Attributes:
+        size: the number of features.
+
+    Raises:
+        RunFailedError: the network fails, makes no row of features for each record, or expects
+            other numbers.
     """
 
     def __init__(

@@ -70,9 +70,14 @@ class Records(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Examples(Records):
-    """Records of one form as tensors in memory; each batch is converted as it is needed.
+    """Records as tensors in memory; each batch is converted as it is needed.
 
-    ``tensors`` are [n, …], as they are stored; one of them is ``inputs``.
+    Attributes:
+        tensors: by name, each [n, …], as they are stored; one of them is ``inputs``.
+        form: what they look like to a network.
+
+    Raises:
+        RunFailedError: the tensors are of different numbers of records.
     """
 
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
@@ -155,7 +160,13 @@ class Examples(Records):
     def filled(
         self, chosen: NDArray[np.int64], filler: "Examples", *, device: torch.device
     ) -> Batch:
-        """Return the examples at ``chosen``, then rows of ``filler``, up to its number."""
+        """Return the examples at ``chosen``, and behind them rows of ``filler``, as many as it has.
+
+        Args:
+            chosen: at most as many as ``filler`` has.
+            filler: of the same form, on the same device.
+            device: of the batch.
+        """
         index = torch.from_numpy(chosen).to(self.device)
         rows = {}
         for name, tensor in self.tensors.items():

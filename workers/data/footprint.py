@@ -94,7 +94,9 @@ class Footprint:
     def streamed(self, *, held: int, evaluated: int) -> Needs:
         """Return what a run needs that reads records as it needs them, without its windows.
 
-        ``held`` are bytes of records that stay in memory, ``evaluated`` those to evaluate on.
+        Args:
+            held: bytes of records that stay in memory.
+            evaluated: records to evaluate on.
         """
         always = self._always(self.stock.rows, evaluated=evaluated)
         return Needs({**always, "records to evaluate on": held})

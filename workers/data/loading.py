@@ -139,7 +139,9 @@ class RunData:
 def load_model(services: Services, model_id: str) -> ModelSpec:
     """Return a model's definition; no record was read yet.
 
-    Raises ``RunFailedError``, with all that the operator's code raised, if it cannot be used.
+    Raises:
+        RunFailedError: its backbone or its task cannot be used; what the operator's code raised is
+            shown in full.
     """
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, model_id)

@@ -27,10 +27,16 @@ _SHARE_HELD = 4
 
 
 class MemberRecords:
-    """The records of the members that a run trains, by their ``seqs``, int64 [n], ascending.
+    """The records of the members that a run trains.
 
-    ``parts`` reads all shards, one after the other. At most so many records are held at once, but
-    for a single member that has more.
+    Args:
+        seqs: by member, the sequence numbers of its records, int64 [n], ascending.
+        form: what encoded records look like.
+        parts: reads all shards, one after the other.
+        most: how many records may be held at once; a single member may have more.
+
+    Attributes:
+        seqs: as given.
     """
 
     def __init__(
@@ -49,7 +55,11 @@ class MemberRecords:
         self._given: set[int] = set()
 
     def of(self, member: int) -> Examples:
-        """Return a member's records, once; all shards are read for as many members as fit."""
+        """Return a member's records, once; all shards are read for as many members as fit.
+
+        Raises:
+            GoneError: one of them is in no shard any more.
+        """
         if member not in self._held:
             self.read(self._parts(), first=member)
         self._given.add(member)

@@ -176,6 +176,9 @@ class _Loading:
 
         Other workers are asked for help before the records are read, unless this stores what they
         have to read. All shards are read once here: a record that cannot be encoded fails the run.
+
+        Raises:
+            RunFailedError: the run needs more memory than it may use.
         """
         services, model, check = self.services, self.model, self.lease.check
         selection = self._begin(shards)
@@ -219,6 +222,9 @@ class _Loading:
 
         All shards are read once before: a record that cannot be encoded fails the run here, and a
         frozen backbone's features are stored.
+
+        Raises:
+            RunFailedError: the run needs more memory than it may use.
         """
         model, lease = self.model, self.lease
         groups = [ascending(s) for s in (selection.retain, selection.held_out, selection.forgotten)]

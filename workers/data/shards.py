@@ -31,8 +31,13 @@ def read_records(
 ) -> list[Part] | None:
     """Return these records alone, from the shards that hold them; no other shard is read.
 
-    Of one shard at a time there is more in memory than the records. None if one of them is not
-    there: it was erased, or the ledger names another shard.
+    Of one shard at a time there is more in memory than the records.
+
+    Returns:
+        None if one of them is not there: it was erased, or the ledger names another shard.
+
+    Raises:
+        GoneError: a shard kept changing while it was read.
     """
     wanted = ascending(seqs)
     with services.database.transaction() as session:
@@ -58,6 +63,9 @@ def as_it_is_now(read: Callable[[], Result | None]) -> Result:
     """Return what is read of a shard; if an erasure rewrites it meanwhile, of the rewritten one.
 
     ``read`` returns None, or raises ``GoneError``, where the shard has changed.
+
+    Raises:
+        GoneError: it kept changing.
     """
     for _ in range(_ATTEMPTS):
         with suppress(GoneError):

@@ -41,7 +41,11 @@ Holdings = dict[str, NDArray[np.int64]]
 
 
 class Survey:
-    """What shards hold of some groups of records, int64 [n] each, ascending."""
+    """What shards hold of some groups of records.
+
+    Args:
+        groups: sequence numbers, int64 [n] each, ascending.
+    """
 
     def __init__(self, groups: Sequence[NDArray[np.int64]]) -> None:
         self._groups = groups

@@ -120,7 +120,11 @@ class Moments:
             self._products += exact.T @ exact
 
     def whitening(self, exponent: float) -> tuple[Floats, Floats]:
-        """Return m [size] and s U diag(l + 0.001 l0)^(-exponent) [size, size]."""
+        """Return m [size] and s U diag(l + 0.001 l0)^(-exponent) [size, size].
+
+        Raises:
+            RunFailedError: there are fewer than two records, or none that differ.
+        """
         if self.records < 2 or self._origin is None:
             raise RunFailedError("the public dataset has fewer than two records: push more")
         centre = self._sum / self.records

@@ -36,7 +36,9 @@ def connected(
 ) -> Processes:
     """Return the processes of this run, connected, as ``elastic_launch`` describes them.
 
-    Raises ``ProcessLostError`` if one did not come in time, ``RunFailedError`` for too few GPUs.
+    Raises:
+        ProcessLostError: not all of them came in time.
+        RunFailedError: this host has fewer GPUs than there are processes.
     """
     rank, devices = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     device = _device(rank, devices)

@@ -59,7 +59,12 @@ class Elsewhere(examples.Records):
 
 
 def follow(services: Services, team: Processes) -> None:
-    """Take part in a run until the leading process says that it is over."""
+    """Take part in a run until the leading process says that it is over.
+
+    Raises:
+        ProcessLostError: another process ended.
+        PlanError: the network here is not the leading process's.
+    """
     while (order := team.heard()).pop("do") == Order.REHEARSE:
         model = load_model(services, order["model_id"])
         rehearse_model(model, services.settings, team=team).destroy()

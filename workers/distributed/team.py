@@ -50,7 +50,12 @@ class Team:
         return own
 
     def counted(self, noise: NoiseSource) -> dict[float, int]:
-        """Return how many numbers all processes drew, from one kind of generator, by deviation."""
+        """Return how many numbers all processes drew, by standard deviation.
+
+        Raises:
+            ProcessLostError: one of them does not say.
+            RunFailedError: they drew from generators of different names.
+        """
         return dict(noise.drawn)
 
     def align_(self, values: torch.Tensor) -> None:
@@ -65,7 +70,11 @@ class Team:
         return batches
 
     def flat_of(self, module: nn.Module) -> FlatParameters:
-        """Return what this process holds of a module's trained parameters, or ``PlanError``."""
+        """Return what this process holds of a module's trainable parameters: all, if it is alone.
+
+        Raises:
+            PlanError: a parameter cannot be trained, or not be divided.
+        """
         return FlatParameters(module)
 
     def announce(self, what: str, **fields: object) -> None:

@@ -198,7 +198,9 @@ class TableRows:
 def of_product(inputs: torch.Tensor, outputs: torch.Tensor) -> Contribution:
     """Return outer products summed over places, as factors or whole, whichever is less work.
 
-    Inputs are [R, L, K], outputs [R, L, O].
+    Args:
+        inputs: [R, L, K].
+        outputs: [R, L, O].
     """
     places, columns = inputs.shape[1:]
     lines = outputs.shape[2]
@@ -221,7 +223,10 @@ def _doubled(values: torch.Tensor) -> torch.Tensor:
 def of_table(index: torch.Tensor, values: torch.Tensor, *, table: int) -> TableRows:
     """Return the gradients of a table's rows, with those of a row that comes again added up.
 
-    ``index``, int64 [R, L], is below ``table``; ``values`` [R, L, D] is the gradient at each place.
+    Args:
+        index: int64 [R, L].
+        values: [R, L, D], the gradient at each place.
+        table: how many rows there are.
     """
     first = (index.unsqueeze(2) == index.unsqueeze(1)).to(torch.uint8).argmax(dim=2)
     combined = torch.zeros_like(values, dtype=torch.float64)

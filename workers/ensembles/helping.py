@@ -85,7 +85,12 @@ def _helped(services: Services, lease: MemberLease) -> bool:
 
 
 def _train(services: Services, lease: MemberLease) -> None:
-    """Train the leased member and hand it over, unless it was lost, or cannot be trained here."""
+    """Train the leased member and hand it over.
+
+    Raises:
+        LeaseLostError: another worker trains it, or the run is over.
+        RunFailedError: it cannot be trained here.
+    """
     member = lease.held.member
     with services.database.transaction() as session:
         run = repository.run(session, lease.held.run_id)

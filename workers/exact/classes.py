@@ -34,9 +34,14 @@ def nearest_means(statistics: Statistics) -> Solution:
 
 
 def discriminant(statistics: Statistics, *, regularisation: float | None) -> Solution:
-    """Return the linear discriminant of classes with one covariance; targets are 1 or 0.
+    """Return the linear discriminant of classes with one covariance.
 
-    A ``regularisation`` of None is chosen. ``RunFailedError`` if nothing finite follows.
+    Args:
+        statistics: of the retained records; targets are 1 for a record's class, else 0.
+        regularisation: above 0; None chooses it.
+
+    Raises:
+        RunFailedError: there are no records, or the solution is not finite.
     """
     require_records(statistics)
     with repeatable():

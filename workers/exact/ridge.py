@@ -47,9 +47,14 @@ class Solution:
 
 
 def solve(statistics: Statistics, *, regularisation: float | None) -> Solution:
-    """Return the solution, of retained records' sums; the same sums give the same bits.
+    """Return the solution; the same sums give the same bits.
 
-    A ``regularisation`` of None is chosen. ``RunFailedError`` if nothing finite follows.
+    Args:
+        statistics: of the retained records.
+        regularisation: above 0; None chooses it.
+
+    Raises:
+        RunFailedError: there are no records, or the solution is not finite.
     """
     require_records(statistics)
     with repeatable():

@@ -69,10 +69,17 @@ def source_of(place: Place, settings: Settings) -> Source:
 
 
 def chosen(place: Place, paths: Iterable[Sequence[str]]) -> list[str]:
-    """Return which files below a place's folder belong to it, by name, from each one's segments.
+    """Return which files below a place's folder belong to it, by name.
 
     Of a folder they are the files that end with ``.parquet``, and whose path has no part that
-    begins with a dot or an underscore. Raises ``ImportFailedError`` for none, or too many.
+    begins with a dot or an underscore.
+
+    Args:
+        place: a folder or a pattern.
+        paths: each file's segments below the place's folder.
+
+    Raises:
+        ImportFailedError: there are none, or too many.
     """
     found: set[str] = set()
     for entries, path in enumerate(paths):

@@ -49,7 +49,11 @@ class Lease(Holding):
     def shared(
         cls, database: Database, run_id: str, fencing_token: int, **term: Unpack[Term]
     ) -> "Lease":
-        """Return a run's lease in another process of its worker, or raise ``LeaseLostError``."""
+        """Return a run's lease in another process of its worker.
+
+        Raises:
+            LeaseLostError: another worker holds the run, or it is over.
+        """
         with database.transaction() as session:
             row = runs.holder(session, run_id, fencing_token)
             return cls(database, row, shared=True, **term)

@@ -126,7 +126,9 @@ class DescentRun:
 def from_plan(plan: Plan) -> DescentRule:
     """Return the rule of a plan; its guarantee is that of the whole history.
 
-    Raises ``PlanError`` for a mechanism of another kind, ``ParameterError`` for its parameters.
+    Raises:
+        PlanError: the plan's mechanism is not one of descent.
+        ParameterError: the plan's history is malformed, or a parameter is out of its range.
     """
     mechanism = mechanism_of(plan)
     if not isinstance(mechanism, Descending):

@@ -55,10 +55,13 @@ def clip_(vector: torch.Tensor, clip_norm: float, team: Team) -> None:
 def move_(
     position: torch.Tensor, gradient: torch.Tensor, *, contraction: float, rate: float
 ) -> None:
-    """Replace ``position``, float64, by contraction * position - rate * gradient: three roundings.
+    """Replace ``position`` by contraction * position - rate * gradient, with three roundings.
 
     The contraction is taken as it is, so that it is the number that was accounted for. At rate 0
     the gradient is left out, and may hold anything.
+
+    Raises:
+        ValueError: ``position`` is not float64.
     """
     if position.dtype != torch.float64:
         raise ValueError("positions are float64")

@@ -103,9 +103,20 @@ def build_features(
 ) -> tuple[nn.Module, nn.Module]:
     """Return a network and what computes features with it: [n, *input_shape] to [n, d].
 
-    Without ``layers``, whose outputs are the features, a zoo network ends in a linear layer, which
-    is left out, and a factory's network is used as a whole, whatever its output's shape. The other
-    arguments, and what it raises, are as for ``build``.
+    Without layers, a zoo network ends in a linear layer, which is left out, and a factory's network
+    is used as a whole, whatever its output's shape.
+
+    Args:
+        architecture: what to build.
+        input_shape: shape of one record's features.
+        classes: number of classes of the task that the network was trained for.
+        allowed_factories: as for ``build``.
+        layers: whose outputs are the features.
+        in_full: as for ``build``.
+
+    Raises:
+        RunFailedError: as for ``build``, or the network lacks that layer, or the zoo network does
+            not end in a linear layer.
     """
     if architecture.name == "custom":
         network = _build_custom(

@@ -18,8 +18,14 @@ class Layered(nn.Module):
     """Maps [n, *input_shape] to the features of all layers, in their order, float32 [n, size].
 
     Outputs are [n, C, H, W] of images, [n, T, C] of sequences, or [n, C]. A network with a method
-    ``token_mask``, from its inputs to bool [n, T], says which tokens count; by default all do. It
-    calls each of the layers, at least one, once for a batch; ``RunFailedError`` without one.
+    ``token_mask``, from its inputs to bool [n, T], says which tokens count; by default all do.
+
+    Args:
+        network: calls each of the layers once for a batch.
+        layers: at least one.
+
+    Raises:
+        RunFailedError: the network has no module of that name.
     """
 
     def __init__(self, network: nn.Module, layers: Sequence[FeatureLayer]) -> None:

@@ -42,6 +42,8 @@ class Network:
             trained tensor; all begin with the leading one's.
 
     Attributes:
+        task: what it learns.
+        team: the processes that divide it.
         module: the network; its parameters are those of ``flat``.
         flat: its trainable parameters and their gradients, or what this process holds of them.
         base: the digest of its public tensors, which nothing here changes; None without any.
@@ -127,7 +129,13 @@ class Network:
             values.copy_(kept)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all parameters and buffers but the base's, by name, on the CPU."""
+        """Return copies of all parameters and buffers but the base's, on the CPU.
+
+        They have their ``state_dict`` names.
+
+        Raises:
+            PlanError: the network changed its base.
+        """
         return {name: np.array(each, copy=True, order="C") for name, each in self.views().items()}
 
     def views(self) -> dict[str, NDArray[Any]]:
@@ -136,9 +144,9 @@ class Network:
         return {name: tensor.detach().cpu().numpy() for name, tensor in self._own().items()}
 
     def gathered(self) -> "Network":
-        """Return the whole network, in the leading process; elsewhere what is of no use any more.
+        """Return the whole network, in the leading process; overwrite what each held of it.
 
-        What each held of it is overwritten.
+        The others return theirs, which is of no use any more.
         """
         if self.team.devices == 1:
             return self

@@ -68,10 +68,16 @@ def called(
 def imported(
     path: str, *, allowed: Sequence[str], what: str, in_full: bool = False
 ) -> Callable[..., Any]:
-    """Return what an import path names, which must be one of ``allowed``, or ``package.module:*``.
+    """Return what an import path names.
 
-    ``what`` is a factory or a task, for messages. Raises ``RunFailedError`` if it is not allowed,
-    cannot be imported, or cannot be called.
+    Args:
+        path: ``package.module:name``.
+        allowed: such paths, or ``package.module:*``.
+        what: a factory or a task, for messages.
+        in_full: as for ``called``.
+
+    Raises:
+        RunFailedError: it is not allowed, cannot be imported, or cannot be called.
     """
     package, _, attribute = path.partition(":")
     if not is_allowed(path, allowed):

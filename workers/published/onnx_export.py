@@ -34,9 +34,12 @@ def output_name(description: ModelDescription) -> str:
 
 
 def export(model: PublishedModel, out: Path) -> None:
-    """Write a model, or raise ``InvalidInputError``; its file says what the safetensors file says.
+    """Write a model; the file says of it what the safetensors file says.
 
     The exporter's own notes do not go into the file: they quote source code and where it lies.
+
+    Raises:
+        InvalidInputError: the network does something that ONNX cannot express.
     """
     schema = model.description.schema
     example = torch.zeros((2, *schema.shape), dtype=getattr(torch, schema.dtype))

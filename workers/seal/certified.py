@@ -24,8 +24,11 @@ OPENING: Final = object()
 class Certified:
     """Weights that met their target. Post-processing without the forgotten records preserves it.
 
-    Only ``Sealed.open`` creates these. ``guarantee`` holds for all that is derived from them, but
-    not for ``auc_before``, the result of ``Sealed.audit``, if any.
+    Only ``Sealed.open`` creates these.
+
+    Attributes:
+        guarantee: holds for the weights and for everything derived from them.
+        auc_before: the result of ``Sealed.audit``, if any; not covered by the guarantee.
     """
 
     def __init__(
@@ -55,8 +58,12 @@ class Certified:
     ) -> int:
         """Train on retained records, noise-free, with a fresh optimiser; return the steps taken.
 
-        Retained ``held_out`` records may end it early, by the recipe's ``patience``. The loss may
-        be shown, as post-processing. ``RunFailedError`` if there are no records, or it diverged.
+        Retained ``held_out`` records may end it early, by the recipe's ``patience``.
+
+        The loss may be shown, as post-processing.
+
+        Raises:
+            RunFailedError: there are no records, or training diverged.
         """
         return self._network.train(
             retain, recipe, epochs=epochs, held_out=held_out, on_progress=on_progress

@@ -120,9 +120,12 @@ class Sealed:
         _HELD[self] = _Held(network, factory, dtype)
 
     def load(self, tensors: Tensors | None) -> None:
-        """Load the weights and buffers of the lineage head or of an upload, or ``RunFailedError``.
+        """Load the weights and buffers of the lineage head or of an upload.
 
         A process that does not lead gives None, and gets what it holds of them.
+
+        Raises:
+            RunFailedError: the tensors do not fit the architecture, or are not finite.
         """
         held = self._require_held()
         held.origin = _Origin.OTHER
@@ -252,7 +255,11 @@ class Sealed:
         held.auc_before = self._inside("the audit", work)
 
     def open(self) -> Certified:
-        """Return the certified weights, with buffers recomputed, or raise ``TargetNotMetError``."""
+        """Return the certified weights, with buffers recomputed from the retained records.
+
+        Raises:
+            TargetNotMetError: the target is not met (yet); the object stays unchanged.
+        """
         held = self._require()
         met = held.met
         if met is None or not met.guarantee.meets(epsilon=self._epsilon, delta=self._delta):

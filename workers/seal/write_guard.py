@@ -122,7 +122,11 @@ def _install() -> None:
 
 @contextmanager
 def writes_refused() -> Iterator[None]:
-    """Refuse these functions in all threads, by ``WriteRefusedError``, until the block ends."""
+    """Refuse these functions in all threads until the block ends.
+
+    Raises:
+        WriteRefusedError: in the code that tries, and out of the block if not handled.
+    """
     _install()
     _Guard.armed += 1
     try:
@@ -133,7 +137,11 @@ def writes_refused() -> Iterator[None]:
 
 @contextmanager
 def encoding() -> Iterator[None]:
-    """Refuse these functions in this thread, which encodes records, until the block ends."""
+    """Refuse these functions in this thread until the block ends, which encodes records.
+
+    Raises:
+        WriteRefusedError: in the code that tries, and out of the block if not handled.
+    """
     _install()
     _THREAD.encodes = True
     try:

@@ -65,11 +65,16 @@ def encoder_of(spec: TaskSpec, task: Task) -> Encoder:
 
 
 def form_of(spec: TaskSpec, task: Task, schema: FeatureSchema) -> FeatureForm:
-    """Return what encoded records of a description's task look like.
+    """Return what encoded records look like.
 
-    ``schema`` is of what the network reads: the task's inputs, or a frozen backbone's features.
-    Raises ``RunFailedError`` if the operator's class makes no records of its own; what it raised is
-    shown completely, so no record may have been read.
+    Args:
+        spec: the description.
+        task: its task.
+        schema: of what the network reads: the task's inputs, or a frozen backbone's features.
+
+    Raises:
+        RunFailedError: the operator's class makes no records of its own; what it raised is shown
+            completely, so no record may have been read.
     """
     if isinstance(task, CustomTask):
         with task.in_full():

@@ -23,8 +23,14 @@ _KINDS: Final = (np.floating, np.integer, np.bool_)
 class CustomTask:
     """Calls the operator's class; what it returns is checked, and what it raises is told.
 
-    ``in_full`` says whether exceptions of making it are shown completely; only before a record is
-    read. Raises ``RunFailedError`` if it is not ``allowed``, fails, or lacks a method.
+    Args:
+        spec: which class.
+        allowed: import paths that this worker may call.
+        in_full: whether exceptions of making it are shown completely; only before a record is
+            read.
+
+    Raises:
+        RunFailedError: the class is not allowed, cannot be imported, fails, or lacks a method.
     """
 
     def __init__(self, spec: CustomSpec, *, allowed: Sequence[str], in_full: bool = False) -> None:

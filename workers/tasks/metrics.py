@@ -13,8 +13,12 @@ def of_classes(
 ) -> dict[str, float]:
     """Return accuracy, macro F1 over the classes that occur, and calibration error.
 
-    Of two classes there is also the area under the ROC curve, if both occur. Probabilities are
-    [n, classes], targets [n]; where not ``calibrated``, only their order counts.
+    Of two classes there is also the area under the ROC curve, if both occur.
+
+    Args:
+        probabilities: [n, classes].
+        target: whole numbers [n] below ``classes``.
+        calibrated: whether they are probabilities; else only their order counts.
     """
     chosen = probabilities.argmax(axis=1)
     right, said, true = (
@@ -39,8 +43,10 @@ def of_labels(
 ) -> dict[str, float]:
     """Return figures of labels that a record may have any number of.
 
-    Probabilities are [n, labels], as the targets, 0 and 1; where not ``calibrated``, only their
-    order and one half count.
+    Args:
+        probabilities: [n, labels].
+        target: 0 and 1, [n, labels].
+        calibrated: whether they are probabilities; else only their order and one half count.
     """
     chosen, truth = probabilities > 0.5, target > 0.5
     found = {

@@ -35,7 +35,10 @@ class Evaluation:
 def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
     """Return metrics and mean loss in evaluation mode; the module's mode is kept.
 
-    Of all records, at least one, only predictions and targets are kept: a metric may need them all.
+    Of all records only predictions and targets are kept, since a metric may need all of them.
+
+    Raises:
+        RunFailedError: there are no examples.
     """
     if len(examples) == 0:
         raise RunFailedError(_NONE)

@@ -45,9 +45,12 @@ Training = Callable[[Sealed, NoiseSource, SealedProgress], object]
 
 @dataclass(frozen=True)
 class Lineage:
-    """A model's kind of lineage: the data of its noisy steps, and their frame, None for weights.
+    """What a run needs to know about its model's kind of lineage.
 
-    ``dtype`` is the network's; None leaves it as built.
+    Attributes:
+        feed: the data of the noisy steps; unused where there are none.
+        frame: the coordinates of the noisy steps; None for the weights themselves.
+        dtype: of the network; None leaves it as built.
     """
 
     train: Training
@@ -122,9 +125,19 @@ def meet_target(
 ) -> Certified:
     """Train a fresh network, or take a loaded one, until it meets its plan's target.
 
-    ``trains`` says whether it is fresh. ``training`` and ``noisy`` are called after each step, and
-    ``phase`` is entered with what is done. Raises ``TargetNotMetError``, or ``RunFailedError`` if
-    there are no records, or training diverged.
+    Args:
+        lineage: of the plan.
+        plan: what is carried out.
+        sealed: the network.
+        noise: for its training and its noisy steps.
+        trains: whether it is fresh.
+        training: called after each step of its training.
+        noisy: called after each noisy step.
+        phase: entered with what is done.
+
+    Raises:
+        TargetNotMetError: it does not meet it.
+        RunFailedError: there are no records, or training diverged.
     """
     if trains:
         with phase(Phase.TRAINING):

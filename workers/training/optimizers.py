@@ -42,8 +42,10 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """Return a fresh optimiser of all trainable parameters, in the recipe's groups.
 
-    With ``pieces``, it changes these parts of them instead, by their parameters' names. Raises
-    ``RunFailedError`` if a group has no parameter.
+    With ``pieces``, it changes these parts of them instead, by their parameters' names.
+
+    Raises:
+        RunFailedError: a group has no parameter.
     """
     trainable: Mapping[str, torch.Tensor] = pieces or {
         name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad
@@ -94,7 +96,11 @@ class Schedule:
 def share_of_rate(schedule: str, warmup: float, *, step: int, steps: int) -> float:
     """Return a step's learning rate as a share of the highest, above 0 and at most 1.
 
-    Steps count from 0; ``warmup`` is the share of them in which the rate rises, below 1.
+    Args:
+        schedule: ``one_cycle``, ``cosine`` or ``constant``.
+        warmup: share of the steps in which the rate rises, from 0 to below 1.
+        step: from 0.
+        steps: how many there are.
     """
     if schedule == "one_cycle":
         # One step more than is taken: the last one would have a rate of almost zero.

@@ -24,7 +24,12 @@ DEFAULT_LIMIT = 50
 
 @dataclass(frozen=True)
 class Paging(Generic[Position]):
-    """The page after a position, or the first; one row more than ``limit`` shows if more follow."""
+    """The page that a caller asked for.
+
+    Attributes:
+        after: the position that it follows; None for the first.
+        limit: how many rows it may have; read one more to see whether there is another page.
+    """
 
     order: "Order[Position]"
     after: Position | None

@@ -149,7 +149,10 @@ def cancel(
 def receipt_file(path: Path | None) -> Iterator[FileIO | None]:
     """Open a new file that only the user can read; if nothing is written, it is removed again.
 
-    Raises ``InvalidInputError`` if something is in it already, maybe the only receipt of another.
+    Raises:
+        InvalidInputError: there is something in the file already, maybe the only receipt of another
+            request.
+        OSError: it cannot be written.
     """
     if path is None:
         yield None

@@ -9,7 +9,12 @@ from app.domain.tasks.spec import Bounds, TaskSpec
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelSpec(TaskSpec):
-    """The next token of a text, which is its own target; ``padding`` fills up short ones."""
+    """The next token; the text is its own target.
+
+    Attributes:
+        vocabulary: how many different tokens there are.
+        padding: the token that fills up short texts.
+    """
 
     name: ClassVar = "language_model"
     vocabulary: int

@@ -40,7 +40,12 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightColumn:
-    """A column of factors for the records' losses: from 0 to ``most``; others are refused."""
+    """A column of factors for the records' losses.
+
+    Attributes:
+        column: its name.
+        most: the largest allowed factor; a record with another one, or a negative one, is refused.
+    """
 
     column: str
     most: float = 1.0
@@ -53,7 +58,13 @@ class WeightColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(ABC):
-    """A task over a dataset; ``inputs`` are None for one of features."""
+    """A task over a dataset.
+
+    Attributes:
+        inputs: how columns become what the network reads; None for a dataset of features.
+        weight: the records' weights, if they have any.
+        augment: random variants of records in training.
+    """
 
     name: ClassVar[str]
     inputs: InputColumns | None = None

@@ -41,7 +41,12 @@ def tree_names(key: LineageKey) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Lineage:
-    """A model's versions since a training, or since an upload, by the number of the first."""
+    """A model's versions since a training, or since an upload.
+
+    Attributes:
+        since_version: the number of its first version.
+        membership: which records its weights may have learned from.
+    """
 
     model_id: str
     dataset_id: str
