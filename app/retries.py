@@ -42,7 +42,11 @@ class Retry:
     sleep: Callable[[float], None] = time.sleep
 
     def call(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        """Send until there is an outcome, or the last attempt raises ``httpx.TransportError``."""
+        """Send until there is an outcome.
+
+        Raises:
+            httpx.TransportError: the last attempt's connection failed.
+        """
         for attempt in range(1, self.attempts):
             try:
                 answer = send()

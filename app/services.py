@@ -201,7 +201,11 @@ class Services:
 
 
 def witness_keys(settings: Settings) -> list[WitnessKey]:
-    """Return the witnesses' keys, in the settings' order; ``ConfigurationError`` if one is none."""
+    """Return the keys of the log's witnesses, in the order of the settings.
+
+    Raises:
+        ConfigurationError: one is not a witness's verifier key.
+    """
     try:
         return [WitnessKey.from_text(key) for key in settings.witnesses.values()]
     except NoteError as error:

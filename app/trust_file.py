@@ -38,7 +38,11 @@ def ensure_trusted_keys(settings: Settings, database: Database) -> TrustedKeys:
 
 
 def require_same(known: TrustedKeys, stored: TrustedKeys) -> None:
-    """Raise ``ConfigurationError``, with key and field, unless ledger and file agree."""
+    """Check that the ledger and the file agree about every key.
+
+    Raises:
+        ConfigurationError: they do not; the message names the key and the field.
+    """
     difference = known.difference(stored)
     if difference is not None:
         raise ConfigurationError(

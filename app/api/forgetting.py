@@ -77,7 +77,11 @@ class Forgetting:
         self._lanes = Lanes(self.submit_all, linger_s=_LINGER_S)
 
     async def submit(self, call: Call) -> RequestView:
-        """Accept a new request and return it, or raise what ``Acceptance.submit`` raises."""
+        """Accept a new request; return it.
+
+        Raises:
+            ExpungeError: as ``Acceptance.submit`` does.
+        """
         if call.request.size > _FEW:
             return await run_in_threadpool(self._alone, call)
         return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))

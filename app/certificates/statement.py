@@ -61,7 +61,15 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The certified version, the digest of the certificate before it, and its public weights."""
+    """The certified version.
+
+    Attributes:
+        model, version: which.
+        weights_sha256: of its file.
+        times: of its run.
+        previous_certificate: the digest of the model's certificate before this one, if any.
+        backbone, base: the public weights that it stands on, if any.
+    """
 
     model: str
     version: int

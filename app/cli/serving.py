@@ -33,7 +33,11 @@ class _Server(uvicorn.Server):
 
 
 def prepared(settings: Settings) -> uvicorn.Server:
-    """Return the server of the API, which has read its keys, or raise ``ConfigurationError``."""
+    """Return the server of the API, which has read its keys.
+
+    Raises:
+        ConfigurationError: the settings or the keys are wrong.
+    """
     _allow_many_sockets()
     app = app_from_environment()
     gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s

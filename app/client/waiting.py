@@ -54,9 +54,12 @@ class Waiting(Connection):
         timeout_s: float,
         on_change: Callable[[Json], None] = lambda _run: None,
     ) -> Json:
-        """Poll a model until its newest run has ended, also through an outage, or ``TimeoutError``.
+        """Poll a model until its newest run has ended; wait while the service is away.
 
         A model that waits for its weights has no run, and is returned as it is.
+
+        Raises:
+            TimeoutError: it has not ended in time.
         """
 
         def look(_: float) -> Json:
@@ -73,7 +76,11 @@ class Waiting(Connection):
         raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
 
     def wait_for_backbone(self, name: str, *, timeout_s: float) -> Json:
-        """Poll a whitened backbone until it has weights or a failure, or raise ``TimeoutError``."""
+        """Poll a whitened backbone until its weights are there, or there will be none.
+
+        Raises:
+            TimeoutError: neither happened in time.
+        """
         for backbone in _seen_until(timeout_s, lambda _: self._once(f"/v1/backbones/{name}")):
             used = backbone["whitening"]
             if used is None or used["failure"] or backbone["sha256"] or backbone["archived_at"]:
@@ -88,7 +95,11 @@ class Waiting(Connection):
         timeout_s: float,
         on_change: Callable[[Json], None] = lambda _import: None,
     ) -> Json:
-        """Poll an import until it ends, also through an outage, or raise ``TimeoutError``."""
+        """Poll an import until it has ended; wait while the service is away.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
         path = at("datasets", name, "imports", import_id)
         for seen in _seen_until(timeout_s, lambda _: self._once(path)):
             on_change(seen)

@@ -55,7 +55,11 @@ def without_rows(content: bytes, seqs: Collection[int]) -> bytes:
 
 
 def unpacked(content: bytes) -> Iterator[bytes]:
-    """Yield all bytes of a shard's columns, for searching; ``CorruptObjectError`` if it is none."""
+    """Yield all bytes that a shard's columns consist of, for searching.
+
+    Raises:
+        CorruptObjectError: the content is not a shard.
+    """
     try:
         table = _table(content)
     except (pa.ArrowException, OSError) as error:

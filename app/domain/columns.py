@@ -210,9 +210,13 @@ _KINDS: Final[Mapping[str, type[Column]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class InputColumns:
-    """The columns that a network reads, in the order of their features.
+    """The columns that a network reads.
 
-    Raises ``InvalidInputError`` if there is none, or one occurs twice.
+    Attributes:
+        columns: in the order of their features.
+
+    Raises:
+        InvalidInputError: there is none, or one occurs twice.
     """
 
     columns: tuple[Column, ...]

@@ -147,7 +147,11 @@ class RowProblem:
 
 @dataclass(frozen=True)
 class FileProblem(RowProblem):
-    """One error in a file of an import."""
+    """One error in a file of an import.
+
+    Attributes:
+        file: its name.
+    """
 
     file: str = ""
 
@@ -174,7 +178,11 @@ class UnreadableRecordsError(InvalidRecordsError):
 
 
 class TableError(InvalidInputError):
-    """A table on the owner's side cannot be used; each fault is a line, with its place if known."""
+    """A table on the owner's side cannot be used.
+
+    Attributes:
+        lines: each fault in a line, with file, row and column where they are known.
+    """
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -305,7 +313,12 @@ class ConfigurationError(ExpungeError):
 
 
 class MissingExtraError(ExpungeError):
-    """A library is not installed; the package's ``extra`` brings it."""
+    """A library is not installed.
+
+    Attributes:
+        library: which one.
+        extra: the extra of the package that brings it.
+    """
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(f"{library} is not installed: pip install 'expunge[{extra}]'")

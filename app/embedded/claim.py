@@ -21,7 +21,12 @@ class ClaimedError(ConfigurationError):
 
 @contextmanager
 def claimed(data_dir: Path) -> Iterator[None]:
-    """Hold a data directory, made if it is missing; ``ClaimedError`` if another process does."""
+    """Hold a data directory, which is created if it is missing.
+
+    Raises:
+        ClaimedError: another process holds it.
+        OSError: it cannot be used.
+    """
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = data_dir / _NAME
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

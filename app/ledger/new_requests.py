@@ -119,9 +119,10 @@ class Known:
         )
 
     def resolve(self, named: Named, salt: bytes) -> list[tuple[KeyedRecord, bytes]]:
-        """Return each record that a request names, with its commitment.
+        """Return each record that one request names, with its commitment.
 
-        Raises ``UnknownRecordsError`` for ids that the dataset never held.
+        Raises:
+            UnknownRecordsError: ids that the dataset never held.
         """
         self._require(named)
         resolved: dict[int, tuple[KeyedRecord, bytes]] = {}

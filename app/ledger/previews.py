@@ -56,7 +56,11 @@ def preview(
     api_key_id: str,
     make: PlanMaker,
 ) -> Preview:
-    """Return what a request would reach and cost; nothing changes. Raises as ``submit`` does."""
+    """Return what a request would reach and cost; nothing changes.
+
+    Raises:
+        ExpungeError: as ``Acceptance.submit`` does.
+    """
     view, records = _undone(database, acceptance, request, api_key_id=api_key_id)
     effects = tuple(
         Effect(owed)

@@ -282,7 +282,11 @@ def _new_version(
 def _members(
     head: VersionRow | None, number: int, result: RunResult
 ) -> list[dict[str, Any]] | None:
-    """Return what a version says of an ensemble's members, which its run must fit; None if none."""
+    """Return what a version says of an ensemble's members; None if it is none.
+
+    Raises:
+        TargetNotMetError: a member that was trained is the same, or another one is not.
+    """
     if not result.members:
         return None
     before = [Member.from_json(each) for each in (head.members or ())] if head is not None else []

@@ -45,7 +45,11 @@ class Counts:
 
 
 def check(stores: Stores, *, report: Callable[[Finding], None]) -> Counts:
-    """Report every object, key and row that lacks its counterpart; raises if no list can be had."""
+    """Report every object, key and row that lacks its counterpart.
+
+    Raises:
+        ObjectStoreError, KeyStoreError: a store cannot be listed.
+    """
     objects, keys = set(stores.objects.names()), set(stores.keys.blob_ids())
     with stores.database.transaction() as session:
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})

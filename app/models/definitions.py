@@ -112,7 +112,11 @@ def define_model(
 def occasion_of(
     database: Database, definition: ModelDefinition, *, max_parameters: int | None = None
 ) -> Occasion:
-    """Return what a first run would be planned from; store nothing, raise as ``define_model``."""
+    """Return what the first run of such a model would be planned from; nothing is stored.
+
+    Raises:
+        ExpungeError: as ``define_model`` does before it plans.
+    """
     with database.transaction() as session:
         found = Occasion.of(session, _definable(session, definition, max_parameters))
         session.rollback()

@@ -27,9 +27,13 @@ DEFAULT_EXPONENT = 0.35
 
 @dataclass(frozen=True)
 class WhiteningDefinition:
-    """What a caller asks for: a new backbone, from a base and a public dataset.
+    """What a caller asks for; ``InvalidInputError`` if the exponent is out of its range.
 
-    An ``exponent`` of 0 only centres and turns, 0.5 whitens fully; above 1: ``InvalidInputError``.
+    Attributes:
+        name: of the new backbone.
+        base: the backbone whose features are whitened.
+        dataset: a public one.
+        exponent: of the covariance's eigenvalues: 0 only centres and turns, 0.5 whitens fully.
     """
 
     name: str

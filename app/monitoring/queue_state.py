@@ -96,7 +96,11 @@ def _state_of(worker: BaseWorker) -> WorkerState:
 
 
 def note_dispatcher(connection: Redis, name: str) -> None:
-    """Record a dispatcher's heartbeat and remove long silent ones, or raise ``RedisError``."""
+    """Record a dispatcher's heartbeat and remove dispatchers that have been silent for long.
+
+    Raises:
+        RedisError: Redis does not answer.
+    """
     now = _now(connection)
     connection.zadd(_DISPATCHERS, {name: now})
     connection.zremrangebyscore(_DISPATCHERS, "-inf", now - _DISPATCHER_SILENT_AFTER_S)

@@ -24,7 +24,8 @@ NEEDS_A_SLOPE = (
 class TrackedLineage:
     """A lineage of a linear head: a new one with its training ahead, or one that goes on.
 
-    ``training_steps`` is of the training of a new one; 0 for one that goes on.
+    Attributes:
+        training_steps: how many steps a new lineage's training takes; 0 for one that goes on.
     """
 
     history: History

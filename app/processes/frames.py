@@ -22,7 +22,11 @@ def send(file: IO[bytes], content: Any) -> None:  # noqa: ANN401 - a buffer
 
 
 def receive(file: IO[bytes], *, most: int) -> bytearray:
-    """Read a frame; ``EOFError`` if the input has ended, or it has more than ``most`` bytes."""
+    """Read a frame of at most ``most`` bytes.
+
+    Raises:
+        EOFError: the input has ended, or the frame is too long.
+    """
     length = int.from_bytes(_exactly(file, _LENGTH_BYTES), "big")
     if length > most:
         raise EOFError

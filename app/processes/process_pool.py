@@ -29,10 +29,15 @@ _START_LIMIT_S = 120.0
 
 
 class ProcessPool:
-    """Runs functions in ``size`` processes that are started on demand; ``name`` is for errors.
+    """Runs functions in processes that are started on demand.
 
-    So many more calls may be ``waiting``. Each has ``time_limit_s``, not counting its wait, and
-    ``memory_bytes`` to allocate. ``preload`` is imported before the first; its time does not count.
+    Args:
+        name: name of the work, for errors.
+        size: how many calls run at once, each in its own process.
+        waiting: how many more calls may wait.
+        time_limit_s: for one call, not counting its wait.
+        memory_bytes: how much one process may allocate.
+        preload: a module to import before the first call; its time does not count.
     """
 
     def __init__(

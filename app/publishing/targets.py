@@ -12,7 +12,11 @@ from app.storage.s3 import S3ObjectStore
 
 
 def targets_of(publishers: Mapping[str, Publisher]) -> dict[str, Target]:
-    """Return the targets by name, unreached; ``ConfigurationError`` for an unreadable CA file."""
+    """Return the targets by name; none of them is reached yet.
+
+    Raises:
+        ConfigurationError: a file of certificates cannot be read.
+    """
     return {name: _target(publisher) for name, publisher in publishers.items()}
 
 

@@ -76,7 +76,11 @@ class VaultKey:
         ca_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect when first used; ``MissingExtraError`` without hvac."""
+        """Connect when first used.
+
+        Raises:
+            MissingExtraError: hvac is not installed.
+        """
         self._hvac = loaded("hvac", extra=EXTRA)
         self._key = {"name": key, "mount_point": mount}
         self._login = login

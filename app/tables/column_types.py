@@ -23,9 +23,13 @@ def proposed_schema(
     subject_id: str | None = None,
     drop: Collection[str] = (),
 ) -> TableSchema:
-    """Return a schema that all rows of a table fit, without the columns to ``drop``.
+    """Return a schema that all rows of a table fit.
 
-    Ids are by default in ``record_id``, or pandas' index, and in ``subject_id``, if there is one.
+    Args:
+        source: the table.
+        record_id: the column of the records' ids; by default ``record_id``, or pandas' index.
+        subject_id: the column of the persons' ids; by default ``subject_id``, if there is one.
+        drop: columns that are not kept.
     """
     names = source.table.column_names
     for name in (record_id, subject_id, *drop):

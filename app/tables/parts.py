@@ -21,7 +21,12 @@ _PART_ROWS: Final = 100_000
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a table, encoded as the columns of an upload; ``first`` is where they begin."""
+    """Some rows of a table, encoded.
+
+    Attributes:
+        first: the number of the first row.
+        records: the columns of an upload.
+    """
 
     first: int
     records: pa.Table

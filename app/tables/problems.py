@@ -11,7 +11,8 @@ MAX_REPORTED_PROBLEMS = 20
 class Problems:
     """The faults so far. Those of one column and reason are one, with a count of its rows.
 
-    ``first`` is the number of the first row of the part that is looked at.
+    Attributes:
+        first: the number of the first row of the part that is looked at.
     """
 
     def __init__(self) -> None:

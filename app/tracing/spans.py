@@ -60,7 +60,8 @@ class Place(NamedTuple):
 class Span:
     """A step that was taken, in nanoseconds since 1970; ``ended_ns`` None is when it is sent.
 
-    ``error`` is the type of what made it fail, never its message.
+    Attributes:
+        error: the type of what made it fail, never its message.
     """
 
     name: str

@@ -25,7 +25,14 @@ COOKIE = "expunge-session"
 
 @dataclass(frozen=True)
 class Visitor:
-    """A user who has logged in: the session's secret, the key, its name, and the page's path."""
+    """A user who has logged in.
+
+    Attributes:
+        cookie: the session's secret.
+        caller: the key and its scopes.
+        name: the key's.
+        path: of the page that is asked for.
+    """
 
     cookie: str
     caller: Caller

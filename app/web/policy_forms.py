@@ -28,9 +28,14 @@ CHOICES = {
 
 
 def policy_changes(form: Mapping[str, str], *, fixed: bool) -> dict[str, Any]:
-    """Return a policy's fields as JSON values, or raise ``InvalidInputError`` with the name of one.
+    """Return the fields of a policy as JSON values.
 
-    ``fixed`` leaves out what cannot be changed after a model's definition.
+    Args:
+        form: the texts.
+        fixed: whether to leave out what cannot be changed after a model's definition.
+
+    Raises:
+        InvalidInputError: a field is not of its type; the message names it.
     """
     values: dict[str, Any] = {name: _number(form, name) for name in _NUMBERS}
     values |= {
@@ -53,7 +58,12 @@ def policy_changes(form: Mapping[str, str], *, fixed: bool) -> dict[str, Any]:
 
 
 def definition_of(form: Mapping[str, str]) -> ModelDefinition:
-    """Return the model that a form describes, or raise ``InvalidInputError``."""
+    """Return the model that a form describes.
+
+    Raises:
+        InvalidInputError: a field is not of its type, or not one that a definition has.
+        ParameterError: a number is out of its range.
+    """
     given: dict[str, Any] = {name: _object(form, name) for name in _OBJECTS if form.get(name)}
     named = {name: form.get(name, "") for name in ("name", "dataset", "weights")}
     policy = policy_changes(form, fixed=False)

@@ -206,7 +206,11 @@ def receipt_of(
 ) -> dict[str, Any]:
     """Return the receipt of a request as ``expunge verify --receipt`` reads it.
 
-    The ids are not stored here, so they are given again; ``InvalidInputError`` if they are others.
+    The ids are not stored here, so they are given again.
+
+    Raises:
+        NotFoundError: the request does not exist.
+        InvalidInputError: these are not the ids that it named.
     """
     row = repository.request(session, request_id)
     salt = requests.receipt_salt(request_id)

@@ -77,7 +77,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Order:
-    """The model to check, and a file of rows to encode, if any, with the column of their ids."""
+    """The model to check.
+
+    Attributes:
+        description: of its network, its task and what it reads.
+        data: a file of rows to encode; None without.
+        record_id: the column of their ids.
+    """
 
     description: ModelDescription
     data: Path | None

@@ -32,7 +32,14 @@ from workers.networks.network import Network
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A version's number and SHA-256, that of what ``records`` records gave now."""
+    """A version and what was computed for it again.
+
+    Attributes:
+        version: its number.
+        released: SHA-256 of the released weights, in hex.
+        computed: of those that were computed now.
+        records: how many they were computed from.
+    """
 
     version: int
     released: str

@@ -26,7 +26,11 @@ from workers.networks.half import half
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """Public weights: a model's fixed features where ``frozen``, otherwise where it starts."""
+    """Public weights and their use.
+
+    Attributes:
+        frozen: whether the model is a head on its features; otherwise it starts from its weights.
+    """
 
     id: str
     name: str
@@ -37,7 +41,13 @@ class Backbone:
 
 @dataclass(frozen=True, eq=False)
 class FrozenBackbone(Backbone):
-    """Public weights that compute ``size`` features; ``whole`` owns all tensors of ``network``."""
+    """Public weights that compute features.
+
+    Attributes:
+        network: maps [n, *input_shape] to features [n, size]; always in evaluation mode.
+        whole: the network that contains ``network``; it owns all tensors.
+        size: features of one record.
+    """
 
     network: nn.Module = field(repr=False)
     whole: nn.Module = field(repr=False)

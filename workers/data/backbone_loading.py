@@ -24,7 +24,13 @@ def load_backbone(
 ) -> Backbone | None:
     """Return a model's backbone, or None. No record was read yet.
 
-    Raises ``RunFailedError`` if its weights do not fit, or differ from the uploaded ones.
+    Args:
+        services: database and blobs.
+        architecture: of the model.
+        records: the schema of its dataset.
+
+    Raises:
+        RunFailedError: its weights do not fit its architecture, or differ from the uploaded ones.
     """
     if architecture.backbone is None:
         return None
@@ -51,7 +57,16 @@ def _weights(services: Services, row: BackboneRow) -> tuple[str, Mapping[str, to
 
 
 def load_frozen(services: Services, row: BackboneRow, records: FeatureSchema) -> FrozenBackbone:
-    """Return what computes a backbone's features of ``records``; raises as ``load_backbone``."""
+    """Return what computes a backbone's features.
+
+    Args:
+        services: database and blobs.
+        row: the backbone.
+        records: the schema of what it is to read.
+
+    Raises:
+        RunFailedError: as ``load_backbone`` does.
+    """
     sha256, weights = _weights(services, row)
     whole, featuriser = build_features(
         ArchitectureSpec.from_json(row.architecture),

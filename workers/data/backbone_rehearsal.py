@@ -65,10 +65,13 @@ class Rehearsal:
             ) from error
 
     def require_independence(self) -> None:
-        """Raise ``RunFailedError`` if a record's features depend on the other records in its batch.
+        """Check that a record's features do not depend on the other records in its batch.
 
-        Those of retained records would contain traces of forgotten ones, for example through
-        normalisation by batch statistics.
+        Otherwise the features of retained records would contain traces of forgotten ones, for
+        example through normalisation by batch statistics.
+
+        Raises:
+            RunFailedError: they do.
         """
         form, count = FeatureForm.of(self._records), 1 + 2 * _COMPANIONS
         inputs = form.seen(INPUTS, form.random(count)[INPUTS])
@@ -115,7 +118,11 @@ class Rehearsal:
 
 
 def require_finite(name: str, weights: Mapping[str, torch.Tensor]) -> None:
-    """Raise ``RunFailedError`` unless all weights are finite."""
+    """Check that all weights are finite.
+
+    Raises:
+        RunFailedError: a tensor is not finite.
+    """
     for tensor_name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             raise RunFailedError(f"the tensor {tensor_name!r} of backbone {name!r} is not finite")

@@ -18,9 +18,12 @@ Order = NDArray[np.int64]
 
 
 class Records(ABC):
-    """Records of one ``form`` that a run learns from or is measured on, wherever they are.
+    """Records that a run learns from or is measured on, wherever they are.
 
     Batches are converted as networks and losses see them, and are on the device that was asked for.
+
+    Attributes:
+        form: what they look like to a network.
     """
 
     form: FeatureForm
@@ -91,7 +94,11 @@ class Examples(Records):
     def of(
         cls, form: FeatureForm, tensors: Mapping[str, NDArray[Any] | torch.Tensor]
     ) -> "Examples":
-        """Return records of a form: a tensor [n, …] of each name in its ``layout``; no others."""
+        """Return records of a form: a tensor [n, …] of each name in its ``layout``.
+
+        Raises:
+            RunFailedError: one is missing, unknown, or of another size.
+        """
         if tensors.keys() != form.layout.keys():
             names = ", ".join(form.layout)  # the others' may be made of records' values
             raise RunFailedError(f"records have other tensors than the task's {names}")
@@ -218,7 +225,11 @@ def classified(
 
 
 def require_some(records: Records) -> None:
-    """Raise ``RunFailedError`` if there are no records to learn from."""
+    """Check that there are records to learn from.
+
+    Raises:
+        RunFailedError: there are none.
+    """
     if len(records) == 0:
         raise RunFailedError("no records are left to train on: add records to the dataset")
 

@@ -44,7 +44,9 @@ def _deterministic() -> Iterator[None]:
 class Extraction:
     """A network's features, in batches of one size: the last one is filled up with zeros.
 
-    ``network`` maps [n, *input_shape] to features [n, size], in evaluation mode.
+    Args:
+        network: maps [n, *input_shape] to features [n, size], in evaluation mode.
+        device: where it is.
     """
 
     def __init__(self, network: nn.Module, *, device: torch.device) -> None:

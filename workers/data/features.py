@@ -27,8 +27,13 @@ from workers.training.device import choose_device
 class FeatureReader:
     """Reads the features of shards, and stores those that are computed here.
 
-    ``reading_sha256`` is of how ``decode`` makes tensors of a shard's content. ``check`` is called
-    between batches; its exceptions stop the work.
+    Attributes:
+        services: database and blobs.
+        backbone: what computes them.
+        form: of what it reads.
+        decode: makes a shard's tensors of its content.
+        reading_sha256: of how ``decode`` reads records.
+        check: called between batches; its exceptions stop the work.
     """
 
     services: Services
@@ -39,11 +44,19 @@ class FeatureReader:
     check: Callable[[], None] = lambda: None
 
     def read(self, shard_id: str) -> Part:
-        """Return a shard's current features; ``GoneError`` if it kept changing meanwhile."""
+        """Return a shard's current features.
+
+        Raises:
+            GoneError: the shard kept changing while it was read.
+        """
         return as_it_is_now(lambda: self._current(shard_id, self._computed))
 
     def read_stored(self, shard_id: str) -> Part:
-        """Return a shard's stored features, or raise ``GoneError``; nothing is written."""
+        """Return a shard's current features, which were stored before; nothing is written.
+
+        Raises:
+            GoneError: there are none any more, or the shard kept changing while it was read.
+        """
         return as_it_is_now(lambda: self._current(shard_id, lambda _: None))
 
     def _current(

@@ -175,9 +175,12 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
 
 @dataclass(frozen=True)
 class Readers:
-    """What reads a model's shards: ``first`` in a run, and ``again``, which writes nothing.
+    """What reads a model's shards.
 
-    A frozen backbone's features may have to be computed and stored for the first time.
+    Attributes:
+        first: reads a shard for the first time in a run; a frozen backbone's features may have to
+            be computed and stored for it.
+        again: reads it after that, and writes nothing.
     """
 
     first: Read

@@ -97,10 +97,21 @@ def member_records(
     check: Callable[[], None],
     measured: int = 0,
 ) -> MemberRecords:
-    """Return what reads the records of members, given as ``chosen`` by their sequence numbers.
+    """Return what reads the records of members, given by their sequence numbers.
 
-    ``footprint`` is of what this worker does of the run, with the ``allowed`` bytes; ``measured``
-    records are in memory besides. Raises ``RunFailedError`` if it needs more.
+    Args:
+        services: where the dataset's shards are known.
+        dataset_id: of the ensemble.
+        form: what encoded records look like.
+        chosen: by member.
+        footprint: of the run, or of what this worker does of it.
+        read: reads a shard.
+        allowed: the bytes that this worker may use.
+        check: whether the work may continue.
+        measured: how many records are in memory besides, to be measured on.
+
+    Raises:
+        RunFailedError: that needs more memory than this worker may use.
     """
     largest = max(map(len, chosen.values()), default=0)
     needs = footprint.of_member(largest, measured=measured)

@@ -27,7 +27,11 @@ _MMAP_SOONER: Final = (-3, 256 << 10)
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs, in bytes by what it is for; none is negative."""
+    """What a run needs, in bytes by what it is for.
+
+    Attributes:
+        parts: none is negative.
+    """
 
     parts: Mapping[str, int] = field(default_factory=dict)
 
@@ -42,7 +46,11 @@ class Needs:
         return f"{in_words(self.total)} ({parts})" if parts else in_words(self.total)
 
     def refuse(self, allowed: int, *, why: str, advice: str) -> NoReturn:
-        """Raise ``RunFailedError``, with both numbers, for a run that does not fit."""
+        """Refuse a run that does not fit, with both numbers.
+
+        Raises:
+            RunFailedError: always.
+        """
         raise RunFailedError(
             f"{why} needs {self}, and this worker may use {in_words(allowed)}: {advice}, or set "
             f"{VARIABLE} to more"

@@ -17,7 +17,12 @@ _SHAPE = b"shape"
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some records of a dataset: ``seqs`` int64 [n], and tensors [n, …], a row for each record."""
+    """Some records of a dataset.
+
+    Attributes:
+        seqs: int64 [n].
+        tensors: by name, each [n, …]; row i is of record i alone.
+    """
 
     seqs: NDArray[np.int64]
     tensors: Mapping[str, NDArray[Any]] = field(repr=False)

@@ -270,8 +270,13 @@ def _samples(lease: Lease, plan: Plan) -> bool:
 def selected(model: ModelSpec, selection: Selection, shards: list[Part]) -> RunData:
     """Return the selected records, or their sums where the plan asks for nothing else of them.
 
-    Each shard is taken from the list before the next one is copied. Raises ``RunFailedError`` if a
-    record is in no shard, or in two.
+    Args:
+        model: the definition.
+        selection: the records.
+        shards: all of the dataset; each is taken from the list before the next one is copied.
+
+    Raises:
+        RunFailedError: a record is in no shard, or in two.
     """
     quantiser = _quantiser(model, selection)
     summed = None if quantiser is None else sums_over(shards, selection.retain, quantiser)
@@ -339,7 +344,11 @@ def footprint_of(
 
 
 def _arranged(footprint: Footprint, allowed: int, *, measured: int) -> tuple[int, bool]:
-    """Return how many records a window has, and whether those to measure on stay in memory."""
+    """Return how many records a window has, and whether those to measure on stay in memory.
+
+    Raises:
+        RunFailedError: the run needs more memory than it may use.
+    """
     held = measured * footprint.record_bytes
     holds = held <= allowed // _SHARE_HELD
     needs = footprint.streamed(held=held if holds else 0, evaluated=measured)

@@ -14,9 +14,11 @@ _ROWS_AT_ONCE = 4096
 
 
 class Selected:
-    """Records of one form, copied shard by shard into arrays of the final size.
+    """Records that are copied shard by shard into arrays of the final size, in a given order.
 
-    ``seqs`` are their sequence numbers, int64 [n], each once, in the order that they are to have.
+    Args:
+        seqs: their sequence numbers, int64 [n], each once, in the order that they are to have.
+        form: what they look like.
     """
 
     def __init__(self, seqs: NDArray[np.int64], form: FeatureForm) -> None:
@@ -31,7 +33,11 @@ class Selected:
         self._taken = np.zeros(len(seqs), dtype=bool)
 
     def take(self, part: Part) -> None:
-        """Copy a shard's selected records; ``RunFailedError`` if they are not of the form."""
+        """Copy a shard's selected records.
+
+        Raises:
+            RunFailedError: the part's tensors are not those of the form.
+        """
         if part.tensors.keys() != self._tensors.keys():
             raise RunFailedError("records have other tensors than the task's")
         rows, found = places_of(part.seqs, self._ascending)

@@ -20,7 +20,11 @@ Read = Callable[[str], Part]
 
 
 def read_shards(services: Services, dataset_id: str, read: Read) -> list[Part]:
-    """Return every shard of a dataset; ``GoneError`` if one kept changing while it was read."""
+    """Return every shard of a dataset.
+
+    Raises:
+        GoneError: a shard kept changing while it was read.
+    """
     with services.database.transaction() as session:
         shard_ids = [shard.id for shard in datasets.shards(session, dataset_id) if shard.rows]
     return [read(shard_id) for shard_id in shard_ids]

@@ -32,7 +32,10 @@ from workers.training.lineage import fine_tune, lineage_of, meet_target, sealing
 
 @dataclass(frozen=True)
 class Elsewhere(examples.Records):
-    """Records that only the leading process reads: their number, form, and this process's rows."""
+    """Records that only the leading process reads: how many they are, and what they look like.
+
+    Here come this process's rows of every batch.
+    """
 
     records: int
     form: FeatureForm
@@ -54,7 +57,11 @@ class Elsewhere(examples.Records):
         *,
         device: torch.device,  # noqa: ARG002
     ) -> Iterator[Batch]:
-        """Raise ``SealedStateError``: fixed batches are not divided."""
+        """Refuse.
+
+        Raises:
+            SealedStateError: always: fixed batches are not divided.
+        """
         raise SealedStateError("a model with fixed batches is trained by one process")
 
 

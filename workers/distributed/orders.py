@@ -51,7 +51,11 @@ class Beginning:
 
 
 def require_same_frame(team: Team, frame: ReferenceFrame | None) -> None:
-    """Raise ``PlanError`` unless the noisy phase's frame, if any, is the leading process's."""
+    """Check that the noisy phase's coordinates are the leading process's, if it has any.
+
+    Raises:
+        PlanError: the network's factory draws other numbers under the same seeds here.
+    """
     own = torch.frombuffer(bytearray(_digest(frame)), dtype=torch.uint8)
     leading = own.clone()
     team.align_(leading)

@@ -102,7 +102,11 @@ class Shards(FlatParameters):
             self._team.collect(whole, parts, held)
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this process's rows; ``SealedStateError`` if the tensor is not divided."""
+        """Return this process's rows.
+
+        Raises:
+            SealedStateError: the tensor is not divided.
+        """
         if not isinstance(tensor, DTensor):
             raise SealedStateError("a parameter is whole that was divided")
         local: torch.Tensor = tensor.to_local()
@@ -143,7 +147,11 @@ class Shards(FlatParameters):
             tensor.grad = None
 
     def require_attached(self) -> None:
-        """Raise ``SealedStateError`` unless the module still computes with these rows only."""
+        """Check that the module still computes with these rows only.
+
+        Raises:
+            SealedStateError: a parameter was added, replaced or moved.
+        """
         now = dict(self._module.named_parameters())
         for name, tensor, place in zip(
             self._parameters, self._parameters.values(), self._places, strict=True

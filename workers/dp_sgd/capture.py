@@ -37,7 +37,12 @@ class _Noted:
 
 @dataclass
 class Capture:
-    """Computes losses, and each record's contribution to each trainable parameter's gradient."""
+    """Computes losses, and each record's contribution to the gradient of each parameter.
+
+    Attributes:
+        module: whose layers are watched.
+        parameters: the trainable ones, by name.
+    """
 
     module: nn.Module
     parameters: dict[str, nn.Parameter]
@@ -53,7 +58,11 @@ class Capture:
             self._calls = None
 
     def contributions(self, task: Task, batch: Batch) -> dict[str, Contribution]:
-        """Return what each record contributes, by parameter; unused ones are left out."""
+        """Return what each record contributes, by parameter; unused ones are left out.
+
+        Raises:
+            PlanError: a layer is used in a way that has no gradient per record.
+        """
         losses, noted = self.losses(task, batch)
         return self.of(losses, noted, len(batch[INPUTS]))
 

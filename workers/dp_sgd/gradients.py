@@ -38,7 +38,11 @@ _MOST_SPREAD: Final = 2.0**18
 
 
 class PerRecordGradients:
-    """Sums clipped gradients of single records, of a public number of ``rows`` at each call."""
+    """Sums the clipped gradients of single records. Created by ``per_record_gradients``.
+
+    Attributes:
+        rows: how many rows every call of ``add_clipped`` gets; public.
+    """
 
     def __init__(self, capture: Capture, task: Task, flat: FlatParameters, *, rows: int) -> None:
         self._capture = capture
@@ -102,9 +106,17 @@ def per_record_gradients(
 ) -> Iterator[PerRecordGradients]:
     """Watch a module's layers, after a trial on random records; the hooks are always removed.
 
-    How many records a sample has on average, ``expected``, decides with the network's size how many
-    rows a pass has, so it must not follow from how many records there are. Raises ``PlanError``,
-    with the layer's name, if there is no gradient per record, or one would depend on others.
+    Args:
+        module: in training mode.
+        task: whose loss.
+        flat: its parameters.
+        probes: makes random records up.
+        expected: about how many records a sample has. It decides with the network's size how many
+            rows a pass has, so it must not follow from how many records there are.
+
+    Raises:
+        PlanError: the architecture has no gradient per record, or a record's would depend on
+            others; the message names the layer.
     """
     _require_no_statistics(module)
     with capturing(module) as capture, _steady_kernels(flat.device):
@@ -129,7 +141,11 @@ def _rows_wanted(
 
 
 def _tried(compute: Callable[[], dict[str, Contribution]]) -> dict[str, Contribution]:
-    """Compute contributions for the first time, or raise ``PlanError``."""
+    """Compute contributions for the first time.
+
+    Raises:
+        PlanError: it fails.
+    """
     try:
         return compute()
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:

@@ -13,7 +13,11 @@ def poisson_sample(records: int, rate: float) -> NDArray[np.int64]:
     """Return the indices, in order, of the records sampled for one step; may be empty.
 
     Each record is sampled independently, if a fresh 64-bit word from the operating system's
-    generator is below ``rate`` * 2^64. This rounds ``rate``, in (0, 1], down by less than 2^-64.
+    generator is below ``rate`` * 2^64. This rounds ``rate`` down by less than 2^-64.
+
+    Args:
+        records: number of records.
+        rate: probability of each, above 0 and at most 1.
     """
     if rate == 1:
         return np.arange(records)

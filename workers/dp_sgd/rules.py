@@ -20,7 +20,12 @@ from workers.networks.inner_product import InnerProduct
 class Call:
     """One use of a layer in a forward pass, with the gradient of the losses' sum by its output.
 
-    ``gradient`` is [R, …], of the output's shape; ``trained`` has the layer's trainable parameters.
+    Attributes:
+        layer: which was called.
+        args: what it was called with, by position.
+        kwargs: the same, by name.
+        gradient: [R, …], of its output's shape.
+        trained: its trainable parameters, by their names in the layer.
     """
 
     layer: nn.Module

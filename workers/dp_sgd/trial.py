@@ -36,8 +36,15 @@ def require_independent_records(
 ) -> int:
     """Return how many rows a pass may have: as many as wanted, or fewer.
 
-    Raises ``PlanError``, with a parameter's name, if records are mixed, or decide what is computed,
-    or a gradient per record is not autograd's.
+    Args:
+        capture: of the network, in training mode.
+        task: whose loss.
+        probes: makes so many random records up.
+        rows: wanted.
+
+    Raises:
+        PlanError: records are mixed, or decide what is computed, or a gradient per record is not
+            autograd's; the message names the parameter.
     """
     device = next(iter(capture.parameters.values())).device
     devices = [device] if device.type == "cuda" else []

@@ -56,9 +56,12 @@ _LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Made:
-    """All members after a run: tensors by their names in the ensemble, and which training changes.
+    """All members after a run.
 
-    ``anew`` says which members the run trained.
+    Attributes:
+        tensors: by their names in the ensemble.
+        learned: the names of those that training changes, of each member.
+        anew: which members the run trained.
     """
 
     tensors: Numbers
@@ -79,7 +82,16 @@ class Made:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EnsembleRun:
-    """A leased run of an ensemble; ``fresh`` builds an untrained member on its public weights."""
+    """A leased run of an ensemble.
+
+    Attributes:
+        services: where members are handed over.
+        lease: of the run.
+        model: the ensemble.
+        data: of the run.
+        records: of the members to be trained.
+        fresh: builds one member, untrained, on its public weights if there are any.
+    """
 
     services: Services
     lease: Lease
@@ -89,7 +101,11 @@ class EnsembleRun:
     fresh: Callable[[], nn.Module]
 
     def carry_out(self) -> tuple[Made, dict[str, Any]]:
-        """Train the members concerned; return all and what they measure, or ``RunFailedError``."""
+        """Train the members that are concerned; return all of them, and what they measure.
+
+        Raises:
+            RunFailedError: training diverged, or a member does not fit the others.
+        """
         head: Tensors = {}
         if self.lease.kind is not RunKind.TRAIN:
             head = outlast_outages(self.lease.check, lambda: load_start(self.services, self.lease))

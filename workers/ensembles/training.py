@@ -25,7 +25,10 @@ def train_member(
 ) -> Numbers:
     """Train a member from nothing, or from public weights; return its tensors by their names.
 
-    One that has no record left stays untrained. ``RunFailedError`` if training diverges.
+    A member that has no record left stays untrained, as a training on no record ends.
+
+    Raises:
+        RunFailedError: training diverged.
     """
     if not len(examples):
         return Network(fresh, device=choose_device(), task=model.task).tensors()

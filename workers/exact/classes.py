@@ -22,7 +22,11 @@ from workers.exact.statistics import LEVELS, Statistics
 
 
 def nearest_means(statistics: Statistics) -> Solution:
-    """Return the classifier by the nearest class mean; ``RunFailedError`` without records."""
+    """Return the classifier whose largest score is that of the nearest class mean.
+
+    Raises:
+        RunFailedError: there are no records.
+    """
     require_records(statistics)
     with repeatable():
         means = _means(statistics)

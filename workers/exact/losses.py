@@ -65,7 +65,12 @@ class Logistic(Loss):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Softmax(Loss):
-    """The cross-entropy of 3 or more classes; ``smoothing`` of the target is spread over all."""
+    """The cross-entropy of classes.
+
+    Attributes:
+        classes: 3 or more.
+        smoothing: the share of the target that is spread over all classes.
+    """
 
     classes: int
     smoothing: float = 0.0
@@ -94,7 +99,11 @@ class Softmax(Loss):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Errors(Loss):
-    """Half the squared error of each score, or Huber's loss, linear above ``threshold``."""
+    """Half the squared error for each score, or Huber's loss of it.
+
+    Attributes:
+        threshold: the error above which the loss grows linearly; None: it never does.
+    """
 
     threshold: float | None = None
 
@@ -108,7 +117,11 @@ class Errors(Loss):
 
 
 def loss_of(task: TaskSpec, tensors: Mapping[str, NDArray[Any]]) -> Loss:
-    """Return the loss of encoded records; ``RunFailedError`` for a task of no linear head."""
+    """Return the loss of a task's encoded records.
+
+    Raises:
+        RunFailedError: a linear head does not learn such a task.
+    """
     targets = tensors[TARGET]
     factors = tensors[WEIGHT].astype(np.float64)[:, None] if WEIGHT in tensors else None
     match task:

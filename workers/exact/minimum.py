@@ -37,7 +37,12 @@ _BOUND_ROWS: Final = 4096  # and in all, as far as there are so many
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where training stopped: weights, float64 [rows, size], after so many passes."""
+    """Where training stopped.
+
+    Attributes:
+        weight: float64 [rows, size].
+        evaluations: passes over the records.
+    """
 
     weight: Floats
     evaluations: int

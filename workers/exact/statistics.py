@@ -133,7 +133,11 @@ class Statistics:
         return len(self.targets)
 
     def add(self, other: "Statistics") -> None:
-        """Add the sums over other records, in place; ``RunFailedError`` if they may not fit."""
+        """Add the sums over other records, in place.
+
+        Raises:
+            RunFailedError: there are so many records that a sum may not fit.
+        """
         for name, mine in self.named().items():
             np.add(mine, getattr(other, name), out=mine)
         if self.records > MOST_RECORDS:

@@ -24,7 +24,13 @@ from workers.tasks.task import INPUTS, TARGET
 
 @dataclass(frozen=True)
 class Quantiser:
-    """From features and targets to whole numbers, as a head and a task ask for them."""
+    """From features and targets to whole numbers.
+
+    Attributes:
+        schema: of the features.
+        feature_range: of the head.
+        targets: of the task.
+    """
 
     schema: FeatureSchema
     feature_range: float
@@ -33,7 +39,13 @@ class Quantiser:
 
 @dataclass(frozen=True, eq=False)
 class Summed:
-    """Sums, and which records are in them: ``seqs`` int64 [n], ascending; ``digests`` uint64."""
+    """Sums, and which records are in them.
+
+    Attributes:
+        statistics: the sums.
+        seqs: int64 [n], ascending.
+        digests: uint64 [n].
+    """
 
     statistics: Statistics
     seqs: NDArray[np.int64]
@@ -47,7 +59,13 @@ class Summed:
 def sums_over(parts: Iterable[Part], retained: frozenset[int], quantiser: Quantiser) -> Summed:
     """Return the sums over the retained records, made anew.
 
-    Raises ``RunFailedError`` if one is in no part, or in two.
+    Args:
+        parts: of the dataset, with all retained records.
+        retained: sequence numbers.
+        quantiser: of the head.
+
+    Raises:
+        RunFailedError: a retained record is in no part, or in two.
     """
     wanted = ascending(retained)
     summed = _over(parts, wanted, quantiser)
@@ -64,8 +82,14 @@ def sums_less(
 ) -> Summed | None:
     """Return stored sums less the records that left; None where that cannot be done.
 
-    ``parts`` hold the records that left; what else they hold is passed over. Raises
-    ``RunFailedError`` if one is in two of them.
+    Args:
+        parts: with the records that left; what else they hold is passed over.
+        retained: sequence numbers.
+        quantiser: of the head.
+        stored: the sums of the version before.
+
+    Raises:
+        RunFailedError: a record that left is in two parts.
     """
     before = Statistics.from_named(stored.sums)
     fits = before is not None and (before.size, before.outputs) == (
@@ -87,7 +111,11 @@ def sums_less(
 
 
 def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser) -> Summed:
-    """Return the sums over the wanted records in the parts; ``RunFailedError`` for one in two."""
+    """Return the sums over those of the wanted records that the parts hold.
+
+    Raises:
+        RunFailedError: a record is in two places.
+    """
     total = Statistics.none(quantiser.schema.size, quantiser.targets.task.outputs)
     seqs, digests = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
     for chunk in _chunks(parts, wanted, quantiser):

@@ -18,7 +18,12 @@ from workers.exact.statistics import LEVELS, one_hot
 
 @dataclass(frozen=True)
 class Targets:
-    """How a task's targets are rounded; ``target_range`` is of a regression, None for others."""
+    """How a task's targets are rounded.
+
+    Attributes:
+        task: one that a ridge head can learn (``app.domain.heads.ridge_head.require_task``).
+        target_range: of a regression; None for others.
+    """
 
     task: TaskSpec
     target_range: float | None = None

@@ -126,7 +126,11 @@ def _require_plain(folder: int, segment: str) -> None:
 
 
 def _walk(folder: int, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each file below a folder; links, and too deep folders, are refused."""
+    """Yield the path of each file below a folder.
+
+    Raises:
+        ImportFailedError: a link that has a name to be read, or folders nest too deeply.
+    """
     if len(above) > _DEEPEST:
         raise ImportFailedError(f"folders nest more than {_DEEPEST} deep")
     with os.scandir(folder) as entries:

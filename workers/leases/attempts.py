@@ -35,8 +35,12 @@ def attempted(
 ) -> bool:
     """Return whether leased work was carried out; raises nothing.
 
-    The lease is kept meanwhile. ``give_up`` records in Postgres, never in Redis, why it failed, if
-    this worker still holds it; ``told`` is what the log says.
+    Args:
+        database: where failures are recorded, never in Redis.
+        lease: kept while the work goes on.
+        work: carries it out.
+        give_up: records why it failed, if this worker still holds it.
+        told: what the log says of a failure.
     """
     try:
         with lease:

@@ -33,7 +33,11 @@ class Term(TypedDict):
 
 
 class Holding:
-    """One attempt at one piece of work, which messages call ``what``."""
+    """One attempt at one piece of work.
+
+    Attributes:
+        what: the work, for messages.
+    """
 
     def __init__(self, database: Database, what: str, **term: Unpack[Term]) -> None:
         self._database = database

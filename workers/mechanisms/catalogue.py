@@ -20,9 +20,13 @@ Solver = Callable[[Network, RunData, TaskSpec], None]
 
 
 def rule_of(plan: Plan) -> Rule:
-    """Return the plan's update rule, from ``from_plan`` of the mechanism's module here.
+    """Return the plan's update rule with its parameters.
 
-    Raises ``PlanError`` if there is none, ``ParameterError`` as planning does.
+    Each module here with a rule offers ``from_plan``, which returns it for a plan.
+
+    Raises:
+        PlanError: this worker knows no such mechanism.
+        ParameterError: a parameter is missing, unknown or out of its range.
     """
     try:
         mechanism = mechanism_named(plan.mechanism)
@@ -37,7 +41,9 @@ def rule_of(plan: Plan) -> Rule:
 def solver_of(plan: Plan) -> Solver:
     """Return what computes a deterministic plan's head: ``solve`` of the mechanism's module.
 
-    Raises ``NotFoundError`` if there is none, ``ParameterError`` as planning does.
+    Raises:
+        NotFoundError: this worker knows no such mechanism.
+        ParameterError: a parameter is missing, unknown or out of its range.
     """
     mechanism = mechanism_of(plan)
     return partial(_module_of(type(mechanism)).solve, mechanism)

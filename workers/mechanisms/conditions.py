@@ -8,7 +8,11 @@ from workers.noise.generators import NoiseSource
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditions:
-    """A run's noise and target, and its processes, each with a stretch of the position."""
+    """The noise of a run, and the target that it has to meet.
+
+    Attributes:
+        team: the processes, of which each has a stretch of the position.
+    """
 
     noise: NoiseSource
     epsilon: float

@@ -25,7 +25,9 @@ _NUMBERS_AT_ONCE: Final = 2**15  # fit into a processor's cache
 def solve(mechanism: ExactTraining, network: Network, data: RunData, task: TaskSpec) -> None:
     """Train a linear head to its tolerance, over the records in the order of their arrival.
 
-    Raises ``RunFailedError`` if head, task or records do not allow it.
+    Raises:
+        RunFailedError: the network is not a linear head, or the task not for one, there are no
+            records, or the tolerance is too small for them.
     """
     head = network.module
     if not isinstance(head, LinearHead):

@@ -120,7 +120,11 @@ class ReferenceFrame:
         return document
 
     def on(self, flat: FlatParameters) -> "FlatFrame":
-        """Return the frame for what this process holds; ``RunFailedError`` for other tensors."""
+        """Return the frame for what this process holds of a network's tensors.
+
+        Raises:
+            RunFailedError: the tensors are not those of this frame.
+        """
         if list(flat.shapes) != list(self.scale):
             raise RunFailedError("the reference frame belongs to another architecture")
         return FlatFrame(

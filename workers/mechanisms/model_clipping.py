@@ -24,7 +24,11 @@ from workers.mechanisms.vectors import clip_, move_, require_dimension
 
 @dataclass(frozen=True, kw_only=True)
 class ModelClipping(mechanism.ModelClipping):
-    """The mechanism with its rule; the guarantee does not depend on rate and decay."""
+    """The mechanism with its rule.
+
+    Attributes:
+        learning_rate, weight_decay: of the step; the guarantee does not depend on them.
+    """
 
     learning_rate: float
     weight_decay: float

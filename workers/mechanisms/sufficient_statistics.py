@@ -15,7 +15,12 @@ from workers.networks.ridge_head import RidgeHead
 
 
 def solve(mechanism: SufficientStatistics, network: Network, data: RunData, task: TaskSpec) -> None:
-    """Put what follows from a run's sums into a ridge head; ``RunFailedError`` if not finite."""
+    """Put what is computed from a run's sums into a ridge head.
+
+    Raises:
+        RunFailedError: the network or the run's data are of another mechanism, or there is no
+            finite solution.
+    """
     head = network.module
     if not isinstance(head, RidgeHead) or data.summed is None:
         raise RunFailedError("a ridge solution needs a ridge_head and its sums")

@@ -20,7 +20,11 @@ _STATISTICS = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
 
 
 def require_supported_buffers(module: nn.Module) -> None:
-    """Raise ``PlanError``, with its name, for any state but parameters and known buffers."""
+    """Check that the network's state is parameters and buffers.
+
+    Raises:
+        PlanError: there is extra state, or a statistic of another type; the message names it.
+    """
     known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     known |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
     for name, buffer in statistics_of(module).items():
@@ -73,8 +77,10 @@ def recompute_buffers(
 ) -> None:
     """Compute the running statistics as plain averages over one pass of retained batches.
 
-    The parameters are final; the module's mode is kept. Without statistics ``batches``, which
-    yields the pass, is not called.
+    Args:
+        module: a network with its final parameters; its mode is kept.
+        task: how the network reads a batch.
+        batches: yields the pass; not called if the network has no statistics.
     """
     layers = list(_tracking_layers(module))
     if not layers:

@@ -26,8 +26,15 @@ Average = Callable[[torch.Tensor], torch.Tensor]
 class Ensemble(nn.Module):
     """Maps records [n, …] to outputs [n, …] of the same kind as each member's.
 
-    All members stand on the public tensors of the first, which are in memory once; else
-    ``RunFailedError``. The caller checks that they are the stated base.
+    All members stand on the public tensors of the first, which are in memory once. The caller
+    checks that they are the stated base.
+
+    Args:
+        members: networks of one kind, built one by one.
+        task: what they learn; it says what their average is.
+
+    Raises:
+        RunFailedError: the networks do not have the same public tensors by name.
     """
 
     def __init__(self, members: Iterable[nn.Module], task: TaskSpec) -> None:

@@ -62,7 +62,11 @@ class FlatParameters:
         return self.values.device
 
     def spread(self, tensors: Mapping[str, torch.Tensor] | None) -> None:
-        """Take whole tensors by name; ``RunFailedError`` for None, which only followers give."""
+        """Take the values of whole tensors by name; None in a process that does not lead.
+
+        Raises:
+            RunFailedError: this process has nothing to take them from.
+        """
         if tensors is None:
             raise RunFailedError("there are no weights to load")
         for name, held in zip(self.shapes, self.held, strict=True):
@@ -91,7 +95,11 @@ class FlatParameters:
             tensor.grad = None
 
     def require_attached(self) -> None:
-        """Raise ``SealedStateError`` unless the module still computes with this buffer only."""
+        """Check that the module still computes with this buffer only.
+
+        Raises:
+            SealedStateError: a parameter was added, replaced or moved out of the buffer.
+        """
         now = dict(self._module.named_parameters())
         for (name, shape), value in zip(self.shapes.items(), self._split(self.values), strict=True):
             tensor = now.pop(name, None)

@@ -36,7 +36,11 @@ class Layered(nn.Module):
             _require_named(network, layer.module)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the features; ``RunFailedError`` for a layer's output of another form."""
+        """Return the features.
+
+        Raises:
+            RunFailedError: a layer's output has no such form, or did not come once.
+        """
         mask_of = getattr(self.network, "token_mask", None)
         mask = None if mask_of is None else mask_of(inputs)
         found: dict[int, torch.Tensor] = {}

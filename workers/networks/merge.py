@@ -18,10 +18,13 @@ def of_members(tensors: Tensors) -> dict[str, torch.Tensor]:
 
 
 def averaged(members: Sequence[Tensors]) -> dict[str, torch.Tensor]:
-    """Return each tensor's mean over at least one member, the same wherever it is computed.
+    """Return each tensor's mean over the members, the same wherever it is computed.
 
     Sums are taken in float64 in the members' order, and the mean is rounded once to the tensor's
     type. Whole numbers, such as a normalisation layer's count of batches, are the first member's.
+
+    Args:
+        members: at least one; tensors of the same names, shapes and types in each.
     """
     return {name: _mean([torch.as_tensor(each[name]) for each in members]) for name in members[0]}
 

@@ -112,13 +112,20 @@ class Network:
     train = loop.train
 
     def evaluate(self, examples: Records) -> Evaluation:
-        """Return the task's metrics and mean loss; ``RunFailedError`` without examples."""
+        """Return the task's metrics and mean loss.
+
+        Raises:
+            RunFailedError: there are no examples.
+        """
         return evaluate(self.module, self.task, examples)
 
     def evaluate_noisier(self, examples: Records, noise_std: float) -> Evaluation:
         """Return the same with noise added to each parameter, which is taken away again.
 
         The noise protects nothing: it is of an ordinary generator.
+
+        Raises:
+            RunFailedError: there are no examples.
         """
         values = self.flat.values
         kept = values.clone()
@@ -139,7 +146,11 @@ class Network:
         return {name: np.array(each, copy=True, order="C") for name, each in self.views().items()}
 
     def views(self) -> dict[str, NDArray[Any]]:
-        """Return the same, not copied where it is on the CPU; ``PlanError`` if the base changed."""
+        """Return the same without copying what is in the CPU's memory already.
+
+        Raises:
+            PlanError: the network changed its base.
+        """
         self.require_base()
         return {name: tensor.detach().cpu().numpy() for name, tensor in self._own().items()}
 
@@ -162,7 +173,11 @@ class Network:
         return whole or self
 
     def require_base(self) -> None:
-        """Raise ``PlanError``, with its name, if a public tensor is not as it was built."""
+        """Check that the public tensors are those that the network was built with.
+
+        Raises:
+            PlanError: one of them changed, came or went; the message names it.
+        """
         require_same(
             digests_of(self.module),
             self._digests,

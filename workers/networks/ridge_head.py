@@ -7,9 +7,16 @@ from workers.networks.inner_product import InnerProduct
 
 
 class RidgeHead(nn.Module):
-    """Maps features [n, *shape], clipped to a range, to scores [n, outputs], in float64.
+    """Maps features [n, *shape] to scores [n, outputs], in float64.
 
-    ``weight`` [outputs, size] and ``bias`` [outputs] are float64, initially zero.
+    Args:
+        size: entries of one record's features.
+        outputs: classes, or targets.
+        feature_range: to which features are clipped.
+
+    Attributes:
+        weight: float64 [outputs, size], initially zero.
+        bias: float64 [outputs], initially zero.
     """
 
     def __init__(self, size: int, outputs: int, *, feature_range: float) -> None:

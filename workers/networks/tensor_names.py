@@ -17,9 +17,14 @@ _SHOWN: Final = 3
 
 
 def renamed(tensors: Mapping[str, Tensor], own: Collection[str]) -> Mapping[str, Tensor]:
-    """Return the tensors under the network's own names.
+    """Return the tensors under the network's names.
 
-    Raises ``RunFailedError``, with names, if they are not these, with or without a prefix.
+    Args:
+        tensors: by the names in a file.
+        own: the network's names.
+
+    Raises:
+        RunFailedError: they are not the network's, with or without a prefix; it names them.
     """
     names = set(own)
     if tensors.keys() == names:

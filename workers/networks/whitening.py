@@ -8,7 +8,12 @@ BASE = "base."
 
 
 class Whitening(nn.Module):
-    """Maps features [n, size] to (features - mean) transform, all of them float32."""
+    """Maps features [n, size] to (features - mean) transform, in float32.
+
+    Attributes:
+        mean: float32 [size].
+        transform: float32 [size, size].
+    """
 
     mean: torch.Tensor
     transform: torch.Tensor
@@ -27,7 +32,10 @@ class Whitening(nn.Module):
 def whitened(whole: nn.Module, features: nn.Module, size: int) -> tuple[nn.Module, nn.Module]:
     """Return what ``build_features`` does, for a whitened backbone whose base it built.
 
-    The tensors of the base's network, ``whole``, get names after ``base.``.
+    Args:
+        whole: the base's network, whose tensors get names after ``base.``.
+        features: the part of it that computes features.
+        size: how many.
     """
     whitening = Whitening(size)
     both = nn.ModuleDict({"base": whole, "whitening": whitening})

@@ -26,7 +26,11 @@ class KeyStream(Protocol):
         """The cipher's name, as in certificates."""
 
     def fill_(self, words: torch.Tensor) -> None:
-        """Fill ``words``, contiguous 1-D int64, with the next ones; not after ``destroy``."""
+        """Fill ``words``, a contiguous 1-D int64 tensor, with the next words of the stream.
+
+        Raises:
+            SealedStateError: the stream was destroyed.
+        """
 
     def destroy(self) -> None:
         """Drop the key and overwrite all stored words; safe to repeat."""

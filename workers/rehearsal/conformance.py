@@ -26,7 +26,12 @@ _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 
 def require_conforming(task: CustomTask, form: FeatureForm, network: Network) -> None:
-    """Check what a task encodes, loses, predicts and measures; the network stays unchanged.
+    """Check what a task encodes, loses, predicts and measures.
+
+    Args:
+        task: the operator's.
+        form: of its encoded records.
+        network: that is to learn it; unchanged.
 
     Raises:
         PlanError: a record's encoding or loss depends on others; the message says how to see it.

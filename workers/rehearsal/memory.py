@@ -31,7 +31,9 @@ def fainter(features: torch.Tensor) -> torch.Tensor:
 def remembers(compute: Callable[[Batch], torch.Tensor], batch: Batch) -> bool:
     """Return whether a network computes something else of fainter records after it saw a batch.
 
-    ``compute`` is what it makes of a batch of random records; it may overwrite its last answer.
+    Args:
+        compute: what the network makes of a batch; it may overwrite its last answer.
+        batch: random records.
     """
     faint = batch | {INPUTS: fainter(batch[INPUTS])}
     with _seeded():

@@ -22,7 +22,11 @@ _TRIED: Final = 8
 
 
 def require_one_loss(factory: Callable[[], nn.Module], task: Task, form: FeatureForm) -> None:
-    """Raise ``PlanError`` if a record's loss in training depends on chance, or on other records."""
+    """Compare losses of random records in training: again, and with others beside them.
+
+    Raises:
+        PlanError: a record's loss depends on chance, or on other records.
+    """
     network = Network(factory, device=choose_device(), task=task, dtype=torch.float64)
     module = network.module.train()
     batch = Examples.random(form, _TRIED).rows(0, _TRIED, device=network.flat.device)

@@ -69,7 +69,13 @@ def rehearse(
 ) -> Network:
     """Compute what training and evaluation do of random records; return the network, untrained.
 
-    Each process of ``team`` rehearses, on the same records; ``private`` is for DP-SGD.
+    Args:
+        factory: builds the network; its exceptions are shown as it shows them.
+        task: what the network is to learn.
+        form: of the records that it reads.
+        device: where runs compute.
+        private: whether the network is to be trained with DP-SGD.
+        team: the processes that divide the network; each rehearses, on the same records.
 
     Raises:
         RunFailedError: the network's or the task's code raised; its traceback is in the message.

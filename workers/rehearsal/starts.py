@@ -22,8 +22,11 @@ _MOST_VALUES: Final = 2  # zeros, ones, a unit matrix, a forget gate's bias
 def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
     """Check that trained tensors start at random numbers, or at one or two values throughout.
 
-    ``factory`` builds the network without a backbone's weights. Raises ``PlanError``, with a
-    tensor's name, if it starts at the same weights in every network.
+    Args:
+        factory: builds the network from torch's global generator, without a backbone's weights.
+
+    Raises:
+        PlanError: a tensor starts at the same weights in every network; the message names it.
     """
     one, other = (
         {

@@ -98,7 +98,11 @@ class Certified:
         return points
 
     def membership_auc(self, *, forgotten: Records, held_out: Records) -> float:
-        """Return the same attack's strength now; it reads forgotten records, if there are any."""
+        """Return the strength of the same attack now; it reads forgotten records.
+
+        Raises:
+            RunFailedError: there are no records to compare.
+        """
         return membership_auc(self._network, forgotten=forgotten, held_out=held_out)
 
     @property

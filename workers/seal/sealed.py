@@ -139,7 +139,11 @@ class Sealed:
         epochs: float,
         on_progress: SealedProgress | None = None,
     ) -> int:
-        """Train without noise; return the steps taken. Raises as ``Certified.fine_tune``."""
+        """Train without noise; return the steps taken.
+
+        Raises:
+            RunFailedError: there are no examples, or training diverged.
+        """
         held = self._require_held()
         fresh = held.origin is _Origin.FRESH
         held.origin = _Origin.TRAINED_HERE if fresh else _Origin.OTHER

@@ -29,10 +29,12 @@ def draw_afresh() -> None:
 
 @dataclass(frozen=True)
 class Augmented(Generic[Spec]):
-    """What built-in tasks have in common; ``spec.augment`` is carried out in its order.
+    """What built-in tasks have in common.
 
-    ``calibrated`` says whether the outputs are logits where the task is to classify; a ridge head's
-    scores are not, and yield no probabilities.
+    Attributes:
+        spec: the description; its ``augment`` is carried out in its order.
+        calibrated: whether the outputs are logits where the task is to classify; a ridge head's
+            scores are not, and yield no probabilities.
     """
 
     spec: Spec

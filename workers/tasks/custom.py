@@ -68,7 +68,11 @@ class CustomTask:
             self._in_full = False
 
     def rows(self) -> pa.Table:
-        """Return the class's made-up records; ``RunFailedError`` for other columns than defined."""
+        """Return the class's made-up records.
+
+        Raises:
+            RunFailedError: they do not have the columns of the definition.
+        """
         rows = self._called("sample", SAMPLES)
         if not isinstance(rows, pa.Table) or rows.num_rows != SAMPLES:
             raise RunFailedError(
@@ -81,7 +85,11 @@ class CustomTask:
         return rows
 
     def sample(self) -> Encoded:
-        """Return them encoded; ``RunFailedError`` if that is something else than defined."""
+        """Return the class's made-up records, encoded.
+
+        Raises:
+            RunFailedError: they are encoded to something else than the definition says.
+        """
         encoded = self.encode(self.rows())
         inputs, wanted = encoded[INPUTS], self._spec.schema()
         if (inputs.shape[1:], str(inputs.dtype)) != (wanted.shape, wanted.dtype):

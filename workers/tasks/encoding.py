@@ -19,7 +19,11 @@ Encoded = dict[str, NDArray[Any]]
 
 
 def encode(rows: pa.Table, spec: TaskSpec) -> Encoded:
-    """Return inputs, target and weight of all rows, each [n, …], or ``InvalidRecordsError``."""
+    """Return inputs, target and weight of all rows, each [n, …].
+
+    Raises:
+        InvalidRecordsError: some rows cannot be encoded; it says which, and which column.
+    """
     if spec.inputs is None:
         raise TypeError("a task without inputs reads features")
     found: Encoded = {INPUTS: features_of(rows, spec.inputs)}

@@ -68,7 +68,9 @@ def of_labels(
 def of_numbers(predicted: NDArray[Any], target: NDArray[Any]) -> dict[str, float]:
     """Return the mean absolute error, the root of the mean squared one and R²; means over targets.
 
-    Both are [n, targets].
+    Args:
+        predicted: [n, targets].
+        target: [n, targets].
     """
     apart = predicted - target
     found = {"mae": float(np.abs(apart).mean()), "rmse": float(np.sqrt(np.square(apart).mean()))}
@@ -81,7 +83,9 @@ def of_numbers(predicted: NDArray[Any], target: NDArray[Any]) -> dict[str, float
 def calibration_error(confidence: NDArray[Any], right: NDArray[np.bool_]) -> float:
     """Return the expected calibration error over 15 bins of equal width (Guo et al. 2017).
 
-    ``confidence`` [n] is of each prediction, from 0 to 1, ``right`` [n] whether it is.
+    Args:
+        confidence: of each prediction, [n], from 0 to 1.
+        right: whether it is right, [n].
     """
     places = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     counts, confident, correct = (

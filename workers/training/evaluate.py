@@ -19,7 +19,14 @@ _NONE: Final = "there are no held-out records to evaluate on"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A task's figures by name, with the one shown first, if it is defined, and its mean loss."""
+    """The result of ``evaluate``.
+
+    Attributes:
+        metrics: the task's figures, by name.
+        mean_loss: of the task's loss.
+        headline: which of them is shown first; None if it is not defined for these.
+        examples: number of examples.
+    """
 
     metrics: Mapping[str, float]
     headline: str | None

@@ -30,7 +30,11 @@ class Feed(Protocol):
 
 
 class RandomBatches:
-    """Random minibatches and their mean loss; ``RunFailedError`` at the first without records."""
+    """Random minibatches and their mean loss.
+
+    Raises:
+        RunFailedError: at the first batch, if there are no records.
+    """
 
     def __init__(self, examples: Records, batch_size: int, *, micro_batches: int = 1) -> None:
         self._examples = examples

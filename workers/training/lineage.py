@@ -65,7 +65,11 @@ def lineage_of(
     data: RunData,
     factory: Callable[[], nn.Module],
 ) -> Lineage:
-    """Return a plan's kind of lineage; ``PlanError`` where a loss is not of one record alone."""
+    """Return the kind of lineage that a plan is for.
+
+    Raises:
+        PlanError: a record's loss in training is not of that record alone, and the plan needs that.
+    """
     if plan.training is TrainingKind.DESCENT:
         require_one_loss(factory, model.task, model.form)
         return _descending(plan, data)

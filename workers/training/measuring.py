@@ -46,7 +46,13 @@ def noise_curve(
 def audit(
     data: RunData, before: float | None, attack: Callable[..., float] | None
 ) -> dict[str, Any]:
-    """Return the certificate's ``audit`` field; ``before`` is None if it was not measured."""
+    """Return the certificate's ``audit`` field.
+
+    Args:
+        data: of the run.
+        before: the strength of the attack before the run; None if it was not measured.
+        attack: measures it now.
+    """
     records = {"forgotten": data.forgotten, "held_out": data.held_out}
     counts = {name: len(each) for name, each in records.items()}
     if before is None or attack is None:

@@ -20,7 +20,13 @@ from workers.training.evaluate import EVALUATION_BATCH, evaluating
 def membership_auc(network: Network, *, forgotten: Records, held_out: Records) -> float:
     """Return the attack's area under the curve, from 0 to 1; the network's modes are kept.
 
-    Raises ``RunFailedError`` if there are no forgotten or no held-out records.
+    Args:
+        network: the attacked network.
+        forgotten: records that it may have been trained on.
+        held_out: records that it was not trained on.
+
+    Raises:
+        RunFailedError: there are no forgotten or no held-out records.
     """
     return loss_threshold_auc(
         members=record_losses(network, forgotten), others=record_losses(network, held_out)
@@ -30,7 +36,10 @@ def membership_auc(network: Network, *, forgotten: Records, held_out: Records) -
 def loss_threshold_auc(*, members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
     """Return the probability that a member's loss is below a non-member's; ties count half.
 
-    NaN counts as infinite. Raises ``RunFailedError`` if either is empty.
+    NaN counts as infinite.
+
+    Raises:
+        RunFailedError: either is empty.
     """
     if not len(members) or not len(others):
         raise RunFailedError("a membership attack needs a forgotten and a held-out record")

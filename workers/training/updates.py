@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """A step of all weights, or of what this process holds; ``trained`` are what it changes."""
+    """A step of all weights, or of what this process holds; others take that of theirs.
+
+    Attributes:
+        trained: the tensors that the optimiser changes.
+    """
 
     def __init__(self, network: "Network", recipe: TrainingRecipe) -> None:
         self._team, self._flat = network.team, network.flat
@@ -61,7 +65,11 @@ def _with_gradients(flat: FlatParameters) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def updating(network: "Network", recipe: TrainingRecipe) -> Iterator[Update]:
-    """Yield what changes the weights; its fresh optimiser's state is overwritten afterwards."""
+    """Yield what changes the weights, with a fresh optimiser whose state is overwritten afterwards.
+
+    Raises:
+        RunFailedError: a group of the recipe has no parameter.
+    """
     update = Update(network, recipe)
     try:
         with overwritten_afterwards(update.optimizer):

@@ -30,7 +30,13 @@ DENSITY: Final = math.sqrt(0.5 / math.pi)
 
 
 class FoldedNormals:
-    """The distances of worlds before noise, shorter ones first, each with a mass."""
+    """The distances of worlds before noise, each with a mass.
+
+    Attributes:
+        centres, masses: shorter distances first.
+        total: of all masses.
+        mean, variance: of the distances.
+    """
 
     def __init__(self, centres: Sequence[float], masses: Sequence[float]) -> None:
         pairs = sorted(zip(centres, masses, strict=True))

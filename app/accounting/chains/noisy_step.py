@@ -13,7 +13,12 @@ MOST_STEPS: Final = 500
 
 @dataclass(frozen=True)
 class NoisyStep:
-    """One step of the chain: its map's contraction and shift, and noise per coordinate, above 0."""
+    """One step of the chain.
+
+    Attributes:
+        contraction, shift: of its map.
+        noise_std: per coordinate, above 0.
+    """
 
     contraction: float
     shift: float

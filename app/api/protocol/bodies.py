@@ -130,7 +130,11 @@ def file_body(media_type: str) -> dict[str, Any]:
 
 
 async def require_media_type(request: Request) -> None:
-    """Raise ``UnsupportedMediaTypeError`` for a media type that an operation does not take."""
+    """Reject a body with a media type that an existing operation does not take.
+
+    Raises:
+        UnsupportedMediaTypeError: the message says what to send.
+    """
     headers = request.headers
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if not has_body:

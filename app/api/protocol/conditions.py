@@ -43,7 +43,11 @@ class Part:
 
 
 def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
-    """Return whether it is 304; ``PreconditionError`` if ``If-Match`` names another copy."""
+    """Return whether the caller's copy is current, so that the answer is 304.
+
+    Raises:
+        PreconditionError: ``If-Match`` names another representation.
+    """
     require_match(headers.get("if-match"), etag)
     if_none_match = headers.get("if-none-match")
     return if_none_match is not None and names(if_none_match, etag, weak=True)

@@ -170,7 +170,11 @@ def receipt_file(path: Path | None) -> Iterator[FileIO | None]:
 def write_receipt(
     file: FileIO | None, request: Json, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
-    """Write an accepted request's receipt to the disk, if asked for; emptied on an ``OSError``."""
+    """Write the receipt of an accepted request, to the disk, if there is a file for it.
+
+    Raises:
+        OSError: it cannot be written in full; the file is empty.
+    """
     if file is None:
         return
     document = {

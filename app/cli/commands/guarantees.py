@@ -186,7 +186,12 @@ def _print(answer: dict[str, Any]) -> None:
 
 
 def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
-    """Print the quotes, or that of the ``named`` one, the choice, and why others do not apply."""
+    """Print the quotes, the choice, and the reasons of mechanisms that do not apply.
+
+    Args:
+        answer: of the service, or of the same function here.
+        named: a mechanism whose quote alone is asked for.
+    """
     for quote in answer["quotes"]:
         if named not in (AUTO, quote["mechanism"]):
             continue

@@ -213,9 +213,14 @@ _CHECK_INTERVAL_S = 0.25
 
 
 def require_free_port(settings: Settings, *, patience_s: float = 0) -> None:
-    """Check that the API's address is this machine's and its port free, within ``patience_s``.
+    """Check that the API's address is this machine's and its port free.
 
-    A process that was left behind may be stopping. ``ConfigurationError`` says what is wrong.
+    Args:
+        settings: where it will listen.
+        patience_s: how long to wait for a process that was left behind and is stopping.
+
+    Raises:
+        ConfigurationError: it cannot listen there; the message says why.
     """
     deadline = time.monotonic() + patience_s
     while True:

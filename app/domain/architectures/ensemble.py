@@ -10,7 +10,12 @@ _NAME: Final = re.compile(r"members\.(0|[1-9][0-9]{0,3})\.(.+)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Member:
-    """One member of an ensemble: its tensors' digest, and the version whose run trained it."""
+    """One member of a published ensemble.
+
+    Attributes:
+        sha256: of its tensors.
+        trained_in: the version whose run trained it.
+    """
 
     sha256: str
     trained_in: int

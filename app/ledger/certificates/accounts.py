@@ -194,9 +194,10 @@ class Account:
         self._add(accounted.named_by(self._session, self.lineage.key, request_ids))
 
     def coverage(self, *, through_epoch: int) -> Forgotten:
-        """Return what a certificate states of weights without all up to an epoch.
+        """Return what a certificate states of weights that are without all up to an epoch.
 
-        Raises ``TargetNotMetError`` if the trees have a record that was forgotten after that.
+        Raises:
+            TargetNotMetError: the trees have a record that was forgotten after that.
         """
         totals = self.totals
         if totals.forgotten_through > through_epoch:
@@ -271,7 +272,11 @@ def totals_after(
     excluded: Sequence[NamedRecord],
     seen: set[int],
 ) -> Totals:
-    """Return the totals after one more request, and note its records as ``seen``."""
+    """Return the totals after one more request, and note its records as ``seen``.
+
+    Raises:
+        TargetNotMetError: the weights may have learned from a record that is not forgotten.
+    """
     new = [life for named, life in covered if named.seq not in seen]
     newly_excluded = sum(named.seq not in seen for named in excluded)
     seen.update(named.seq for named, _ in covered)

@@ -90,7 +90,11 @@ def bundle_of(
 def require_place(
     session: Session, certificate: CertificateRow, *, signer: signing.StatementSigner
 ) -> None:
-    """Check, and fail, as verifiers do with a new certificate's signature and place in the log."""
+    """Check a new certificate's signature and its place in the log, as verifiers do.
+
+    Raises:
+        VerificationError: with the first step that failed.
+    """
     bundle = bundle_of(session, certificate, signer=signer)
     origin = origin_of(bundle["log"]["checkpoint"].encode())
     trusted = TrustedKeys(origin, (TrustedKey(signer.public_key),))

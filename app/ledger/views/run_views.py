@@ -19,7 +19,9 @@ from app.registry.tables import ModelRow
 class RunView(RunProgress):
     """A run, with its model's name.
 
-    ``retryable``: it failed or was cancelled, and its model is there and had no other run since.
+    Attributes:
+        retryable: it failed or was cancelled, and its model is there and has had no other run
+            since.
     """
 
     id: str

@@ -30,7 +30,8 @@ MOST_STEPS = 1_000_000
 class AnyStart(Mechanism):
     """A mechanism whose guarantee does not depend on how the weights came about.
 
-    ``dimension`` is of the weights that it was planned for; None counts in real arithmetic.
+    Attributes:
+        dimension: how many weights the plan was made for; None counts in real arithmetic.
     """
 
     fine_tunes: ClassVar[bool] = True

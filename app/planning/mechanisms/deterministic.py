@@ -13,7 +13,11 @@ from app.planning.quote import Quote
 
 @dataclass(frozen=True, kw_only=True)
 class Deterministic(Mechanism):
-    """A mechanism whose releases are computed anew, without a seed and without earlier weights."""
+    """A mechanism whose releases are computed anew, without a seed and without earlier weights.
+
+    Attributes:
+        terms: of the guarantee.
+    """
 
     trains_anew: ClassVar[bool] = True
     carries_adaptive: ClassVar[bool] = True

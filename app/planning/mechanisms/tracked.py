@@ -48,7 +48,8 @@ def _certified(document: object) -> History:
 class Tracked(mechanism.Descending):
     """A mechanism that accounts for all that happened to a linear head since its training began.
 
-    ``full_batch`` says whether each step takes the whole data at once.
+    Attributes:
+        full_batch: whether each step takes the whole data at once.
     """
 
     needs: ClassVar[mechanism.Needs] = mechanism.Needs.LINEAR_HEAD
