@@ -160,7 +160,8 @@ def _exclusion(
             model=model.name,
             version=head.number,
             weights_sha256=head.sha256,
-            times=Times(min(request.received_at for request in requests), now),
+            # A request may seem to come later: the clock was set back.
+            times=Times(min(now, *(request.received_at for request in requests)), now),
             previous_certificate=certifying.digest_of(previous),
             backbone=backbone_of(stated),
             base=base_of(stated),

@@ -1,4 +1,4 @@
-"""Hosts whose clocks are wrong: what they certify is dated by the database's clock."""
+"""Clocks that are wrong: what is certified is dated by the database's, which may be set back."""
 
 import sys
 from datetime import datetime, timedelta
@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.integration.app.ledger.certificates.test_at_once import HEAD, verified
+from tests.support.scenes import in_the_past
 from tests.support.workshop import Workshop
 from workers import jobs
 
@@ -39,3 +40,16 @@ def test_certificates_hold_whatever_a_hosts_clock_says(services, monkeypatch, ho
     work()
     stated = verified(workshop, waiting, learned[1])
     assert stated["basis"] == "excluded_from_training"
+
+
+def test_a_clock_set_back_while_a_request_waits_leaves_its_certificate_valid(services):
+    workshop = Workshop(services)
+    workshop.define()
+    workshop.work()
+    learned = workshop.split()[0][0]
+    workshop.retrain()
+    with in_the_past(timedelta(hours=-1)):
+        request = workshop.forget(learned)
+    workshop.work()
+    stated = verified(workshop, request, learned)
+    assert stated["times"]["started_at"] == stated["times"]["certified_at"]
