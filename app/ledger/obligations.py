@@ -51,7 +51,7 @@ def start_obligations(session: Session, run: RunRow) -> None:
     with _unsettled(session, owed) as (requests, waiting):
         for obligation in waiting:
             if requests[obligation.request_id].forget_epoch <= run.forget_epoch:
-                obligation.run_id = run.id
+                obligation.run_id, obligation.failure_reason = run.id, None
                 enter(session, obligation, ObligationState.RUNNING)
 
 

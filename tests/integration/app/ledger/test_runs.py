@@ -178,6 +178,7 @@ def test_a_later_requests_run_answers_what_failed_before(workshop: Workshop) -> 
     held = workshop.lease()
     workshop.begin(held)
     assert workshop.request(failed).state == "unlearning"
+    assert [owed.failure_reason for owed in workshop.obligations(failed)] == [None]
     workshop.publish(held)
 
     (one,), (other,) = workshop.obligations(failed), workshop.obligations(later)
