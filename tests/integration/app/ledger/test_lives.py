@@ -202,6 +202,8 @@ class Lives(RuleBasedStateMachine):
         if self.workshop.run(held.run_id).kind == "train":
             self.batches.pop(name, None)
             self._require_answers(version, owed, learned)
+        else:
+            assert {request for request, _ in pairs}.isdisjoint(self._unmet(name))
 
     @rule(run=consumes(going), how=st.sampled_from(["dies", "fails", "is cancelled"]))
     def lose(self, run: tuple[str, Held, set[str], set[tuple[str, str]]] | None, how: str) -> None:
@@ -213,13 +215,19 @@ class Lives(RuleBasedStateMachine):
         if how == "is cancelled":
             with self.workshop.transaction() as session:
                 runs.cancel_run(session, held.run_id)
-        elif how == "dies" or not is_training:  # else the requests would have failed
-            self.workshop.give_up(held, permanent=False, attempts=1000)
         else:
-            self.workshop.give_up(held)
+            self.workshop.give_up(held, permanent=how == "fails", attempts=1000)
         if is_training and how != "dies":  # only what the version before learned is still owed
             learned = self._learned(name, self.lineages.get(name, Lineage(set())))
             assert all(self.named[request] & learned for request in self._unmet(name))
+
+    @rule(named=IDS, later=IDS, name=names)
+    def forget_in_vain(self, named: set[str], later: set[str], name: str) -> None:
+        """Have a run fail that a request waits for, and the next one answer it, too."""
+        self.forget(named)
+        self.lose(self.begin(name), "fails")
+        self.forget(later)
+        self.publish(self.begin(name))
 
     @rule(name=names)
     def retrain(self, name: str) -> None:
@@ -306,7 +314,18 @@ class Lives(RuleBasedStateMachine):
         """Have all models see to what they owe."""
         for name in list(self.known):
             self.publish(self.begin(name))
-            assert not self._unmet(name) or self.workshop.active_run(name) is not None
+            waiting = self._unmet(name) - self._failed()
+            assert not waiting or self.workshop.active_run(name) is not None
+
+    @rule(request=requests)
+    def retry(self, request: str) -> None:
+        """Try a failed request again; the next run of a model would answer it, too."""
+        failed = request in self._failed()
+        try:
+            with self.workshop.transaction() as session:
+                self.workshop.services.forget_requests.retry(session, request)
+        except ConflictError:
+            assert not failed
 
     @rule()
     def erase(self) -> None:
@@ -343,9 +362,10 @@ class Lives(RuleBasedStateMachine):
                 shape_of(session, model, found)
 
     @invariant()
-    def no_request_fails(self) -> None:
+    def a_request_fails_with_a_model(self) -> None:
         for request in self.named:
-            assert self.workshop.request(request).state != "failed"
+            owed = {each.state for each in self.workshop.obligations(request)}
+            assert (request in self._failed()) == ("failed" in owed)
 
     def _require_told(self, name: str, lineage: Lineage, request: str) -> None:
         """Check a certificate that a request got at once."""
@@ -492,6 +512,9 @@ class Lives(RuleBasedStateMachine):
             for owed in self.workshop.obligations(request)
             if owed.model_id == model_id and owed.state in ("open", "running", "failed")
         }
+
+    def _failed(self) -> set[str]:
+        return {i for i in self.named if self.workshop.request(i).state == "failed"}
 
     def _is_over(self, held: Held) -> bool:
         run = self.workshop.run(held.run_id)
