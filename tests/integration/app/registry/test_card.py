@@ -129,6 +129,18 @@ def test_before_anyone_has_asked_the_card_says_so(api: TestClient, workshop: Wor
     assert "No record yet" in _section(_card(api), "What was forgotten")
 
 
+def test_a_card_does_not_deny_what_was_asked_during_the_run(
+    api: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    held = workshop.lease()
+    workshop.begin(held)
+    workshop.forget(workshop.split()[0][0])
+    workshop.publish(held)
+    said = _section(_card(api), "What was forgotten")
+    assert "when its run began, none of the records that it was trained on" in said
+
+
 def test_a_model_released_as_trained_claims_nothing(api: TestClient, workshop: Workshop) -> None:
     workshop.define(first_release="as_trained")
     workshop.work()
