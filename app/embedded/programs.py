@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def run_program(
     """
     account = ensure_account()
     name = Path(command[0]).name
+    logged = _size(log)
     if account.is_separate:
         wish = {
             "command": [str(Path(command[0]).resolve()), *command[1:]],
@@ -88,4 +90,17 @@ def run_program(
                 )
             output.seek(0)
             printed = " ".join(output.read().decode(errors="replace").split())[-500:]
-            raise ConfigurationError(f"{name} failed: {printed or done.returncode}; see {log}")
+            reason = _fatal(log, logged) or printed or done.returncode
+            raise ConfigurationError(f"{name} failed: {reason}; see {log}")
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _fatal(log: Path, start: int) -> str:
+    """Return why PostgreSQL ended, as its log says from a place on."""
+    if _size(log) <= start:
+        return ""
+    added = log.read_bytes()[start:].decode(errors="replace")
+    return next(iter(re.findall(r" FATAL:  (.*)", added)), "")

@@ -758,6 +758,10 @@ def test_files_of_another_version_are_left_alone_with_a_hint(servers, data_dir):
     with pytest.raises(ConfigurationError, match=r"data/log/postgres\.log"):
         servers.start_postgres()
     (data_dir / "postgres" / "PG_VERSION").write_text("18\n")
+    (data_dir / "postgres").chmod(0o755)
+    with pytest.raises(ConfigurationError, match="has invalid permissions; see "):
+        servers.start_postgres()
+    (data_dir / "postgres").chmod(0o700)
     servers.start_postgres()
 
 
