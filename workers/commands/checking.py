@@ -58,6 +58,8 @@ _EPSILON: Final = 8.0
 WORKS: Final = "works"
 REFUSED: Final = "refused"
 NOTE: Final = "note"
+_RECORD_ID: Final = "record_id"
+"""Where ids are looked for if no column is named; a file need not have it."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,10 @@ def _encoded(order: Order, path: Path) -> Finding:
     """Encode the operator's own rows; only here are faulty records named by their ids."""
     try:
         rows = read_source(path).table
+        named = {*order.description.task.columns, order.record_id} - {_RECORD_ID}
+        if missing := sorted(named.difference(rows.column_names)):
+            lacking = ", ".join(map(repr, missing))
+            return Finding("data", REFUSED, f"{path.name} has no column {lacking}")
         encoder_of(order.description.task, order.model.task)(rows)
     except InvalidRecordsError as error:
         lines = [_fault(problem, rows, order.record_id) for problem in error.problems]

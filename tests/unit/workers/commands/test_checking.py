@@ -181,7 +181,7 @@ def test_a_definition_of_columns_is_tried_with_its_task_and_the_operators_own_ro
     rows = Rents().sample(30).append_column("shop", [[f"shop-{i}" for i in range(30)]])
     rents = [20_000.0 if i == 7 else 900.0 for i in range(30)]
     faulty = rows.set_column(1, "rent", [rents])
-    for name, table in (("good", rows), ("faulty", faulty)):
+    for name, table in (("good", rows), ("faulty", faulty), ("short", rows.drop_columns("rent"))):
         pq.write_table(table, tmp_path / f"{name}.parquet")
     model = tmp_path / "model.json"
     model.write_text(json.dumps({"architecture": {"name": "logistic"}, "task": OWN}))
@@ -189,6 +189,7 @@ def test_a_definition_of_columns_is_tried_with_its_task_and_the_operators_own_ro
     for name, code, words in (
         ("good", 0, "all 30 rows of good.parquet can be encoded"),
         ("faulty", 1, "record shop-7, column 'rent': the task cannot read it"),
+        ("short", 1, "short.parquet has no column 'rent'"),
     ):
         data = ["--data", str(tmp_path / f"{name}.parquet"), "--record-id", "shop"]
         done = subprocess.run([*command, *data], capture_output=True, text=True, check=False)
