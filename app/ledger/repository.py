@@ -14,6 +14,7 @@ from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     HELD_RUN_STATES,
+    UNMET_OBLIGATION_STATES,
     ObligationState,
     RequestState,
     RunKind,
@@ -260,16 +261,18 @@ def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
 def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
     """Lock and return the queued run to carry out first; None if there is none.
 
-    Runs that a request waits for come first, by the earliest deadline; then other unlearning, then
+    Runs that answer a request come first, by the earliest deadline; then other unlearning, then
     trainings in the order of their creation. ``waiting`` was just handed to a worker; others count
     once the dispatcher has recorded that it queued them, so that a run that failed is not tried
     again too soon.
     """
-    unmet = (ObligationState.OPEN, ObligationState.RUNNING)
     deadline = (
         select(func.min(ForgetRequestRow.due_at))
         .join(ObligationRow, ObligationRow.request_id == ForgetRequestRow.id)
-        .where(ObligationRow.model_id == RunRow.model_id, ObligationRow.state.in_(unmet))
+        .where(
+            ObligationRow.model_id == RunRow.model_id,
+            ObligationRow.state.in_(UNMET_OBLIGATION_STATES),
+        )
         .correlate(RunRow)
         .scalar_subquery()
     )

@@ -208,27 +208,55 @@ def carried_out(monkeypatch):
 
 
 def test_what_was_asked_to_be_forgotten_comes_first_by_its_deadline(services, carried_out):
-    workshop = Workshop(services)
-    recipe = {**RECIPE.to_json(), "held_out_fraction": 0.0}
-    for name in ("later", "sooner"):
-        workshop.define(name, recipe=recipe)
-        workshop.work(name)
+    workshop = _with_heads(services, "later", "sooner")
     workshop.define("training")
-    owed = {"later": workshop.forget("record-1"), "sooner": workshop.forget("record-2")}
-    with workshop.transaction() as session:
-        for name, hours in (("later", 2), ("sooner", 1)):
-            values = {"request": owed[name], "model": name, "hours": hours}
-            session.execute(text(_OWED_BY_ONE), values)
-            session.execute(text(_DUE_IN), values)
-    workshop.dispatch()
-    with workshop.transaction() as session:
-        session.execute(text("UPDATE runs SET enqueued_at = now() WHERE state = 'queued'"))
-    waiting = {name: workshop.active_run(name) for name in ("training", "later", "sooner")}
+    _owe(workshop, "later", "record-1", hours=2)
+    _owe(workshop, "sooner", "record-2", hours=1)
+    waiting = _queued(workshop, "training", "later", "sooner")
 
     for run_id in waiting.values():  # in which order Redis has them makes no difference
         jobs.execute_run(run_id)
 
     assert carried_out == [waiting["sooner"], waiting["later"], waiting["training"]]
+
+
+def test_what_failed_before_counts_for_the_run_that_takes_it_on(services, carried_out):
+    workshop = _with_heads(services, "failed", "other")
+    _owe(workshop, "failed", "record-1", hours=1)
+    jobs.execute_run(_queued(workshop, "failed")["failed"])
+    _owe(workshop, "failed", "record-2", hours=3)
+    _owe(workshop, "other", "record-3", hours=2)
+    waiting = _queued(workshop, "other", "failed")
+
+    for run_id in waiting.values():
+        jobs.execute_run(run_id)
+
+    assert carried_out[1:] == [waiting["failed"], waiting["other"]]
+
+
+def _with_heads(services, *names):
+    """Return models that have learned from every record."""
+    workshop = Workshop(services)
+    for name in names:
+        workshop.define(name, recipe={**RECIPE.to_json(), "held_out_fraction": 0.0})
+        workshop.work(name)
+    return workshop
+
+
+def _owe(workshop, name, record, *, hours):
+    """Have one model alone owe a request, for so long."""
+    values = {"request": workshop.forget(record), "model": name, "hours": hours}
+    with workshop.transaction() as session:
+        session.execute(text(_OWED_BY_ONE), values)
+        session.execute(text(_DUE_IN), values)
+
+
+def _queued(workshop, *names):
+    """Return the models' runs, as the queue has them."""
+    workshop.dispatch()
+    with workshop.transaction() as session:
+        session.execute(text("UPDATE runs SET enqueued_at = now() WHERE state = 'queued'"))
+    return {name: workshop.active_run(name) for name in names}
 
 
 _OWED_BY_ONE = """
