@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import JSON, bindparam, func, select, text
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
 
 from app.domain.errors import InvalidInputError
@@ -32,18 +32,6 @@ _EDGE = text(
     ) AS waiting ON true
     """
 )
-# One statement, for the same reason: the entries, and the subtrees that they complete.
-_EXTEND = text(
-    """
-    WITH entries AS (
-        INSERT INTO log_entries (index, kind, body)
-        SELECT index, kind, body
-        FROM json_to_recordset(:entries) AS new (index bigint, kind text, body text)
-    )
-    INSERT INTO tree_nodes (tree, level, position, hash)
-    SELECT * FROM unnest(:trees, :levels, :positions, :hashes)
-    """
-).bindparams(bindparam("entries", type_=JSON), *nodes.PARAMETERS)
 _LOCK_NUMBER = 0x45585055  # an arbitrary number that names the log
 
 
@@ -75,8 +63,8 @@ def extend(
         {"index": first + i, "kind": kind, "body": body}
         for i, (kind, body) in enumerate(zip(kinds, bodies, strict=True))
     ]
-    grown = nodes.columns((nodes.LOG, run) for run in runs)
-    session.execute(_EXTEND, {"entries": entries, **grown})
+    session.execute(insert(LogEntryRow), entries)
+    nodes.add(session, [(nodes.LOG, run) for run in runs])
 
 
 def root(session: Session, size: int) -> bytes:

@@ -6,7 +6,7 @@ they are read; the leaves of all other trees are stored as subtrees of level 0.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ARRAY, BigInteger, LargeBinary, SmallInteger, String, bindparam, text
 from sqlalchemy.orm import Session
@@ -38,31 +38,24 @@ _SUBTREES = text(
     ) AS node
     """
 ).bindparams(bindparam("leaves", type_=ARRAY(BigInteger)), *_PLACES)
-PARAMETERS: Final = (*_PLACES, bindparam("hashes", type_=ARRAY(LargeBinary)))
-"""Of a statement that inserts nodes: see ``columns``."""
 _ADD = text(
     """
     INSERT INTO tree_nodes (tree, level, position, hash)
     SELECT * FROM unnest(:trees, :levels, :positions, :hashes)
     """
-).bindparams(*PARAMETERS)
+).bindparams(*_PLACES, bindparam("hashes", type_=ARRAY(LargeBinary)))
 
 
 def add(session: Session, grown: Iterable[tuple[str, NodeRun]]) -> None:
     """Insert nodes, each run with its tree. The caller holds the tree's lock."""
-    if any((new := columns(grown)).values()):
-        session.execute(_ADD, new)
-
-
-def columns(grown: Iterable[tuple[str, NodeRun]]) -> dict[str, list[Any]]:
-    """Return the columns of new nodes, by the names of their parameters."""
     rows = [
         (tree, run.level, run.position + i, digest)
         for tree, run in grown
         for i, digest in enumerate(run.hashes)
     ]
-    names = ("trees", "levels", "positions", "hashes")
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    if rows:
+        names = ("trees", "levels", "positions", "hashes")
+        session.execute(_ADD, dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 
 def read(session: Session, wanted: Collection[Place]) -> dict[Place, bytes]:
