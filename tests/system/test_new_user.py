@@ -69,7 +69,7 @@ def test_the_tutorial_leads_from_a_table_to_an_archived_model(
     assert "no fault" in printed
     assert '"added": 2000' in printed
     assert "churn-february.csv: row 5, churn-february.csv: row 6" in printed
-    assert "completed 2 ['churn-net']" in printed
+    assert "completed 4 ['churn-net']" in printed
     assert "urn:expunge:problem:unknown-records" in printed
     assert "model 'churn-net' was archived on" in printed
     assert printed.count("the certificate holds") == 2
