@@ -158,12 +158,9 @@ class _Comparison:
             elif row.state == BlobState.PENDING:
                 yield Finding(Verdict.PENDING, where, "it is being written, or will be given up")
             else:
-                yield from self._live(where, row)
-
-    def _live(self, where: str, row: BlobRow) -> Iterator[Finding]:
-        faults = list(self._faults(row))
-        if faults and self._is_still_live(row.id):
-            yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
+                faults = list(self._faults(row))
+                if faults and self._is_still_live(row.id):
+                    yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
 
     def _faults(self, row: BlobRow) -> Iterator[str]:
         if row.id not in self.ledger.referred:
