@@ -22,11 +22,7 @@ Key = TypeVar("Key", bound=PrivateKeyTypes)
 
 def load_private_key(path: Path, generate: Callable[[], Key], *, create: bool) -> PrivateKeyTypes:
     """Read a key from a PEM file that only its owner may read; ``create`` makes a missing one."""
-
-    def pem() -> bytes:
-        return generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-    content = key_file(path, pem, create=create)
+    content = key_file(path, lambda: _pem(generate()), create=create)
     try:
         return load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -38,3 +34,7 @@ def load_private_key(path: Path, generate: Callable[[], Key], *, create: bool) -
 def public_pem(key: PublicKeyTypes) -> str:
     """Return a public key's PEM text."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def _pem(key: PrivateKeyTypes) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -83,12 +83,14 @@ def _database(error: Any) -> Iterator[str]:  # noqa: ANN401 - clients have no li
         yield "error: the database (EXPUNGE_DATABASE_URL) does not answer, or refuses to connect"
         yield from _below(str(cause))
         return
-    advice = {
+    yield f"error: the database refused a statement: {type(cause).__name__}{_advice(cause)}"
+
+
+def _advice(cause: Any) -> str:  # noqa: ANN401 - likewise
+    return {
         "42501": "; EXPUNGE_MIGRATION_URL must name the role that owns the tables",
         "42P01": "; run 'expunge init' first",
-    }
-    refused = f"{type(cause).__name__}{advice.get(cause.sqlstate, '')}"
-    yield f"error: the database refused a statement: {refused}"
+    }.get(cause.sqlstate, "")
 
 
 def _of_databases() -> tuple[type[Exception], ...]:

@@ -93,11 +93,13 @@ def _checked_plan(file: pq.ParquetFile, order: dict[str, Any]) -> ReadingPlan:
     plan = reading_plan(file, *rules_of(order))
     if plan.row_bytes > MOST_PART_BYTES:
         raise PayloadTooLargeError(f"it announces rows of {plan.row_bytes} bytes")
-    schema = file.schema_arrow
-    nothing = [_empty(each.type) for each in schema]
-    plan.check(pa.RecordBatch.from_arrays(nothing, schema=schema))
+    plan.check(_no_rows(file.schema_arrow))
     plan.problems.raise_any()
     return plan
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_empty(each.type) for each in schema], schema=schema)
 
 
 def _empty(kind: pa.DataType) -> pa.Array:

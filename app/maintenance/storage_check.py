@@ -158,9 +158,12 @@ class _Comparison:
             elif row.state == BlobState.PENDING:
                 yield Finding(Verdict.PENDING, where, "it is being written, or will be given up")
             else:
-                faults = list(self._faults(row))
-                if faults and self._is_still_live(row.id):
-                    yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
+                yield from self._live(where, row)
+
+    def _live(self, where: str, row: BlobRow) -> Iterator[Finding]:
+        faults = list(self._faults(row))
+        if faults and self._is_still_live(row.id):
+            yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
 
     def _faults(self, row: BlobRow) -> Iterator[str]:
         if row.id not in self.ledger.referred:

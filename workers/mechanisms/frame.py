@@ -89,13 +89,11 @@ class ReferenceFrame:
                 squares[name] = squares.get(name, 0.0) + _squares(tensor)
                 contents.setdefault(name, set()).add(digest_of(tensor))
         random = {name for name, found in contents.items() if len(found) > 1}
-        roots = {
-            name: (squares[name] / (len(SEEDS) * last[name].numel())) ** 0.5
+        measured = {
+            name: _rounded((squares[name] / (len(SEEDS) * last[name].numel())) ** 0.5)
             for name in last
             if name in random
         }
-        # To the digits that the certificate prints, so that it states what was used.
-        measured = {name: float(f"{root:.{_DIGITS}g}") for name, root in roots.items()}
         fallback = median(measured.values()) if measured else _SCALE_WITHOUT_RANDOM_TENSORS
         scale = {name: measured.get(name, fallback) for name in last}
         centre = {
@@ -236,6 +234,11 @@ def built_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.
 def _squares(tensor: torch.Tensor) -> float:
     flat = tensor.reshape(-1)
     return sum(float(piece.double().square().sum()) for (piece,) in pieces(flat))
+
+
+def _rounded(scale: float) -> float:
+    """Round to the digits that the certificate prints, so that it states what was used."""
+    return float(f"{scale:.{_DIGITS}g}")
 
 
 def _fitting(

@@ -80,6 +80,10 @@ class _Held:
     auc_before: float | None = None
 
 
+def _exactly_met() -> _Met:
+    return _Met(ExactGuarantee(terms=exact.RETRAINING), steps=0, recompute_buffers=lambda: None)
+
+
 # Outside the objects, so that inspecting a Sealed shows nothing.
 _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
 
@@ -176,9 +180,8 @@ class Sealed:
         held = self._require_held()
         if held.origin is not _Origin.TRAINED_HERE:
             raise SealedStateError("retraining starts from a fresh initialisation")
-        guarantee = ExactGuarantee(terms=exact.RETRAINING)
-        held.met = _Met(guarantee, steps=0, recompute_buffers=lambda: None)
-        return guarantee
+        held.met = _exactly_met()
+        return held.met.guarantee
 
     def unlearn(
         self,

@@ -36,8 +36,7 @@ class Observation:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        offered = Headers(scope=scope).get(REQUEST_ID, "")
-        request_id = offered if _SANE_ID.fullmatch(offered) else uuid4().hex
+        request_id = _request_id(Headers(scope=scope).get(REQUEST_ID))
         log_context.begin_request(request_id=request_id)
         status = 500  # the server's answer if no handler gave one
 
@@ -69,3 +68,9 @@ class Observation:
 
 def _template(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", UNMATCHED)
+
+
+def _request_id(offered: str | None) -> str:
+    if offered is not None and _SANE_ID.fullmatch(offered):
+        return offered
+    return uuid4().hex

@@ -26,7 +26,7 @@ from app.ledger.certificates.at_once import Covering
 from app.ledger.standing import Standing
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.log import actor
-from app.registry.membership import membership_of
+from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
 
 
@@ -97,7 +97,6 @@ def exclude_before(
     """
 
     def issue(request: ForgetRequestRow) -> str:
-        keys = (record.record_key for record in repository.records_of(session, request.id))
         certificate = _exclusion(
             session,
             signer,
@@ -105,14 +104,13 @@ def exclude_before(
             model=model,
             head=head,
             now=now,
-            trained_anew=membership is None or not membership.holds_out(keys),
+            trained_anew=not _is_held_out(session, request, membership_of(model)),
         )
         session.flush()
         return certificate.id
 
     now = database_time(session)
-    membership = membership_of(model)
-    owed = training.unconcerned(session, model.id, membership)
+    owed = training.unconcerned(session, model.id, membership_of(model))
     obligations.exclude(session, owed, run, issue)
 
 
@@ -179,3 +177,11 @@ def _exclusion(
         statement=statement,
         previous=previous,
     )
+
+
+def _is_held_out(
+    session: Session, request: ForgetRequestRow, membership: Membership | None
+) -> bool:
+    """Return whether being held out keeps all of a request's records from every training."""
+    records = repository.records_of(session, request.id)
+    return membership is not None and membership.holds_out(record.record_key for record in records)
