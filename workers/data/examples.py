@@ -206,20 +206,17 @@ def classified(
     *,
     offset: float = 0.0,
     scale: float = 1.0,
-    vocabulary: int | None = None,
 ) -> Examples:
     """Return records with features [n, …] and one class each, labels [n].
 
-    Bytes and tokens are stored as they are, other numbers as float32.
+    Bytes are stored as they are, other numbers as float32.
     """
     given = torch.as_tensor(features)
-    kept = given.dtype == torch.uint8 or vocabulary is not None
     form = FeatureForm(
         shape=tuple(given.shape[1:]),
-        dtype=given.dtype if kept else torch.float32,
+        dtype=torch.uint8 if given.dtype == torch.uint8 else torch.float32,
         offset=offset,
         scale=scale,
-        vocabulary=vocabulary,
     )
     return Examples.of(form, {INPUTS: given, TARGET: torch.as_tensor(labels)})
 
