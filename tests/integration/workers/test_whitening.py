@@ -320,7 +320,7 @@ def test_its_weights_are_neither_uploaded_nor_trained_on(workshop):
 def test_nothing_that_differs_is_said_so_and_not_tried_again(workshop, monkeypatch):
     define(workshop, "one", public=True)
     push(workshop, "one", [0])
-    monkeypatch.setattr(jobs, "open_services", lambda _: workshop.services)
+    monkeypatch.setattr(jobs, "open_services", lambda *_, **__: workshop.services)
     monkeypatch.setattr(workshop.services.database, "dispose", lambda: None)
     backbone_id = ask(workshop, dataset="one")
     jobs.whiten_backbone(backbone_id)
@@ -332,7 +332,7 @@ def test_nothing_that_differs_is_said_so_and_not_tried_again(workshop, monkeypat
 
 
 def test_an_interrupted_attempt_does_not_count_and_a_dead_one_does(workshop, monkeypatch):
-    monkeypatch.setattr(jobs, "open_services", lambda _: workshop.services)
+    monkeypatch.setattr(jobs, "open_services", lambda *_, **__: workshop.services)
     monkeypatch.setattr(workshop.services.database, "dispose", lambda: None)
     backbone_id = ask(workshop)
 
