@@ -109,7 +109,9 @@ def test_reconciling_forgets_again_and_trains_anew(restored, services, work):
         "objects newer than the backup, to be shredded: 1",
     ):
         assert line in applied.output
-    ready = TestClient(app_from_environment()).get("/readyz")
+    app = app_from_environment()
+    ready = TestClient(app).get("/readyz")
+    app.state.services.database.dispose()  # else the ledger is not reconciled again
     assert (ready.status_code, ready.json()["ledger"]) == (200, "ok")
     assert restored.weights(1).status_code == 410
     assert "after the backup" in restored.weights(1).json()["detail"]

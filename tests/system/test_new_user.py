@@ -23,7 +23,7 @@ from tests.support.documents import Reader, reader
 pytestmark = pytest.mark.nightly
 
 ROWS = 26_000
-FORGOTTEN = 4
+FORGOTTEN = 6
 COLUMNS = ("--subject", "customer", "--drop", "signup", "--missing", "age=45", "--accept-values")
 NARROW = """
 
