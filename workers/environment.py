@@ -10,5 +10,5 @@ def prepare_environment() -> None:
     # Compiled networks run as they were written: a compiler writes files and starts programs, which
     # the sealed phase refuses.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    # Libraries that load networks draw bars of progress, one to a line where this is no terminal.
+    # Libraries that load networks show progress, which would fill a log.
     os.environ["TQDM_DISABLE"] = "1"

@@ -83,8 +83,9 @@ def show_version(
 ) -> Response:
     """Show the contents of a version's certificate, and let the browser verify it."""
     with services.database.transaction() as session:
-        version = _version(session, name, number)
-        served, unserved = _served(session, registry.model_named(session, name))
+        model = registry.model_named(session, name)
+        version = registry.version_numbered(session, model, number)
+        served, unserved = _served(session, model)
         predicate = issued.predicate_of(session, version.certificate_id)
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
     return render(
@@ -105,7 +106,8 @@ def show_version(
 def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader) -> Response:
     """Return a version's bundle, as the API does."""
     with services.database.transaction() as session:
-        version = _version(session, name, number)
+        model = registry.model_named(session, name)
+        version = registry.version_numbered(session, model, number)
         row = issued.certificate(session, version.certificate_id)
         bundle = bundles.bundle_of(
             session, row, signer=services.signer, witnesses=services.witnesses
@@ -161,7 +163,3 @@ def _served(session: Session, model: ModelRow) -> tuple[VersionRow | None, str]:
         return serving.current_version(session, model), ""
     except (NotReadyError, GoneError) as error:
         return None, str(error)
-
-
-def _version(session: Session, name: str, number: int) -> VersionRow:
-    return registry.version_numbered(session, registry.model_named(session, name), number)

@@ -1,3 +1,5 @@
+"""The embedded servers' account, created once by whichever process comes first."""
+
 import os
 import subprocess
 import sys
