@@ -75,8 +75,8 @@ def _keep_running(settings: Settings) -> None:
             servers.start_redis()
 
     try:
-        trusted = _set_up(settings)
         keep_up()
+        trusted = _set_up(settings)
         say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
         say(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
         with sending(settings):
@@ -135,11 +135,8 @@ def demo() -> None:
 
 
 def _set_up(settings: Settings) -> Path:
-    """Create what is missing; return the file of trusted keys."""
+    """Create what is missing in a database that runs; return the file of trusted keys."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    servers = _embedded(settings)
-    if servers is not None and settings.database_url is None:
-        servers.start_postgres()
     schema.upgrade(locations.migration_url(settings), service_url=locations.database_url(settings))
     create_keys(settings)
     _set_up_opendsr(settings)
