@@ -1,6 +1,6 @@
 """Checks uploaded Parquet row by row in bounded parts before anything is stored."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,16 @@ from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import RecordSchema, TableSchema
+from app.tables import parquet
 from app.tables.arrays import array_fault, array_values, as_array
+from app.tables.cells import is_text, plain
 from app.tables.encoding import ENCODED_BY, MAX_ID_LENGTH, records_of
+from app.tables.parquet import EncryptedFileError
 from app.tables.problems import Problems
 from app.tables.typed import arrow_schema, typed_rows
 
 MAX_ROWS = 1_000_000
+MOST_FOOTER_BYTES = 64 << 20
 _COLUMNS = ("record_id", "subject_id", "label", "features")
 _PART_BYTES = 8 << 20
 _MAX_PART_ROWS = 1 << 16
@@ -203,14 +207,16 @@ def joined(parts: Iterable[pa.RecordBatch], schema: RecordSchema) -> Upload:
 def _unreadable(error: Exception) -> Exception:
     if isinstance(error, MemoryError):  # includes Arrow's own exception
         return error
-    problem = RowProblem(None, "record_id", "this is not a readable Parquet file")
-    return InvalidRecordsError([problem], 1)
+    reason = "this is not a readable Parquet file"
+    if isinstance(error, EncryptedFileError):
+        reason = str(error)
+    return InvalidRecordsError([RowProblem(None, "record_id", reason)], 1)
 
 
 def opened(source: pa.NativeFile) -> pq.ParquetFile:
-    """Open a Parquet file; ``InvalidRecordsError`` if it is none."""
+    """Open a Parquet file; ``InvalidRecordsError`` if it is none, or encrypted."""
     try:
-        file = pq.ParquetFile(source)
+        file = parquet.opened(source, most_footer_bytes=MOST_FOOTER_BYTES)
         _ = file.schema_arrow.names  # raises if a name is not valid text
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(error) from error
@@ -254,13 +260,14 @@ def _check_columns(columns: pa.Schema, problems: Problems) -> None:
         if names.count(column) != 1 and (column in names or column != "subject_id"):
             problems.add(None, column, "the column must be present exactly once")
     problems.raise_any()
-    for column in names:
-        kind = columns.field(column).type
+
+
+def _check_types(columns: Mapping[str, pa.Array]) -> None:
+    problems = Problems()
+    for column, kind in ((name, cells.type) for name, cells in columns.items()):
         if column == "label" and not pa.types.is_integer(kind):
             problems.add(None, column, "must be an integer column")
-        elif column.endswith("_id") and not (
-            pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        ):
+        elif column.endswith("_id") and not (pa.types.is_integer(kind) or is_text(kind)):
             problems.add(None, column, "must be a string or an integer column")
         elif column == "features" and (fault := array_fault(kind)) is not None:
             problems.add(None, column, fault)
@@ -269,16 +276,18 @@ def _check_columns(columns: pa.Schema, problems: Problems) -> None:
 
 def _checked(part: pa.RecordBatch, schema: FeatureSchema, problems: Problems) -> pa.RecordBatch:
     """Return a part in the columns of ``part_schema``; invalid values become arbitrary ones."""
+    columns = {name: plain(part[name]) for name in part.schema.names}
+    _check_types(columns)
     subject_ids = pa.nulls(part.num_rows, pa.string())
-    if "subject_id" in part.schema.names:
-        subject_ids = _ids(part["subject_id"], "subject_id", problems, required=False)
-    columns = [
-        _ids(part["record_id"], "record_id", problems, required=True),
+    if "subject_id" in columns:
+        subject_ids = _ids(columns["subject_id"], "subject_id", problems, required=False)
+    checked = [
+        _ids(columns["record_id"], "record_id", problems, required=True),
         subject_ids,
-        pa.array(_labels(part["label"], schema, problems)),
-        _features(part["features"], schema, problems),
+        pa.array(_labels(columns["label"], schema, problems)),
+        _features(columns["features"], schema, problems),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=part_schema(schema))
+    return pa.RecordBatch.from_arrays(checked, schema=part_schema(schema))
 
 
 def _ids(column: pa.Array, name: str, problems: Problems, *, required: bool) -> pa.Array:

@@ -28,11 +28,9 @@ OUT_OF_MEMORY: Final = 3
 
 MOST_PART_BYTES: Final = 256 << 20
 MOST_RANGE_BYTES: Final = 32 << 20
-MOST_FOOTER_BYTES: Final = 64 << 20
 MOST_BUFFERED_BYTES: Final = 64 << 20
 """The largest row group that is fetched as a whole; of others, columns are read in pieces."""
 _PIECE_BYTES: Final = 4 << 20
-_FOOTER_TAIL: Final = 8
 _MOST_ORDER_BYTES: Final = 64 << 20
 
 
@@ -76,16 +74,6 @@ class _Remote(io.RawIOBase):
             raise EOFError
         self._at += size
         return content
-
-
-def _file(remote: _Remote, size: int) -> pq.ParquetFile:
-    """Open a file whose footer is not too large."""
-    remote.seek(max(0, size - _FOOTER_TAIL))
-    footer_bytes = int.from_bytes(remote.read(4), "little")
-    remote.seek(0)
-    if footer_bytes > MOST_FOOTER_BYTES:
-        raise PayloadTooLargeError(f"it announces {footer_bytes} bytes of metadata")
-    return opened(pa.PythonFile(remote, mode="r"))
 
 
 def _checked_plan(file: pq.ParquetFile, order: dict[str, Any]) -> ReadingPlan:
@@ -150,7 +138,7 @@ def _carry_out(order: dict[str, Any], orders: IO[bytes], answers: IO[bytes]) -> 
     verdict: dict[str, Any]
     try:
         remote = _Remote(order["size"], orders, answers, lock)
-        file = _file(remote, order["size"])
+        file = opened(pa.PythonFile(remote, mode="r"))
         plan = _checked_plan(file, order)
         verdict = {"rows": file.metadata.num_rows}
         if order["start"] is not None:

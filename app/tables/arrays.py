@@ -14,6 +14,7 @@ from app.tables.problems import Problems
 
 _FORMATS: Final = ("JPEG", "PNG")
 _MOST_PIXELS: Final = 100_000_000
+_NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 
 
 def is_array(kind: pa.DataType) -> bool:
@@ -28,7 +29,7 @@ def array_fault(kind: pa.DataType) -> str | None:
             return "must be a tensor in C order, without permutation"
         kind = kind.storage_type
     value = kind.value_type if hasattr(kind, "value_field") else pa.null()
-    if not (pa.types.is_integer(value) or pa.types.is_floating(value)):
+    if not any(fits(value) for fits in _NUMBERS):
         return "must be a list or tensor of numbers"
     return None
 
@@ -61,6 +62,8 @@ def array_values(
         problems.add_where(null, name, "contains null")
         return None
     most = 255 if dtype == "uint8" else None if vocabulary is None else vocabulary - 1
+    if pa.types.is_decimal(flat.type):
+        flat = flat.cast(pa.float64())
     raw = as_array(flat).reshape(-1, size)
     if most is None:
         return _finite(raw, name, dtype, problems)

@@ -5,7 +5,9 @@ its meaning: texts are trimmed and in NFC, whole floats are whole numbers.
 """
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +38,10 @@ MISSING_WORDS: Final = frozenset(
 )
 """Words for a missing value, as pandas reads them."""
 
+_WITHOUT_VIEWS: Final = {
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+}
 _NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
@@ -74,11 +80,50 @@ class Texts:
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column in one piece, without a dictionary."""
+    """Return a column in one piece, in a type that says only what its cells are.
+
+    Arrow has many layouts for the same cells, and for most of them few functions: dictionaries,
+    runs, views and extension types become what they stand for, in lists, too, and decimals integers
+    if all are whole. Tensors and lists of one length stay what they are.
+    """
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.nulls(0, whole.type)
-    return whole.dictionary_decode() if pa.types.is_dictionary(whole.type) else whole
+    kind = whole.type
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
+        return plain(whole.storage)
+    if pa.types.is_dictionary(kind):
+        return plain(whole.dictionary).take(whole.indices)
+    if pa.types.is_run_end_encoded(kind):
+        places = pa.array(np.arange(len(whole.values)))
+        runs = pa.RunEndEncodedArray.from_arrays(whole.run_ends, places)
+        return plain(whole.values).take(pc.run_end_decode(runs.slice(whole.offset, len(whole))))
+    if kind in _WITHOUT_VIEWS:
+        return whole.cast(_WITHOUT_VIEWS[kind])
+    if pa.types.is_decimal(kind):
+        return _whole_decimals(whole)
+    return _plain_lists(whole) if is_array(kind) and not pa.types.is_map(kind) else whole
+
+
+def _whole_decimals(column: pa.Array) -> pa.Array:
+    """Return whole numbers without a scale; if they are not, decimals of 256 bits."""
+    wide = column.cast(pa.decimal256(76, max(0, column.type.scale)))
+    for kind in (pa.int64(), pa.decimal256(76, 0)):
+        with suppress(pa.ArrowInvalid):
+            return wide.cast(kind)
+    return wide
+
+
+def _plain_lists(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if isinstance(kind, pa.FixedShapeTensorType | pa.FixedSizeListType):
+        return column  # whoever reads them takes their items apart
+    found = plain(pc.list_flatten(column))
+    if found.type == kind.value_type and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return column
+    lengths = as_array(pc.fill_null(pc.list_value_length(column), 0))
+    ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    return pa.LargeListArray.from_arrays(ends, found, mask=column.is_null())
 
 
 def column_named(
@@ -184,12 +229,14 @@ def _text(value: Any) -> str:  # noqa: ANN401 - any cell
         if value != value:  # noqa: PLR0124 - NaN
             return ""
         return str(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, Decimal) and "." in (digits := f"{value:f}"):
+        return digits.rstrip("0").rstrip(".")
     return str(value)
 
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a column holds texts."""
-    return kind in (pa.string(), pa.large_string(), pa.string_view())
+    return kind in (pa.string(), pa.large_string())
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -88,12 +88,14 @@ def _candidates(found: pa.DataType, *, is_csv: bool) -> list[ColumnType]:
 def _holds(kind: str, found: pa.DataType) -> bool:
     """Return whether the type is made for such cells: not only able to hold them."""
     same = {
-        "string": (pa.large_string(), pa.string_view()),
-        "binary": (pa.large_binary(), pa.binary_view()),
+        "string": (pa.large_string(),),
+        "binary": (pa.large_binary(),),
         "date": (pa.date64(),),
     }
     if kind == "timestamp":
         return bool(pa.types.is_timestamp(found))
     if kind == "binary" and pa.types.is_fixed_size_binary(found):
+        return True
+    if kind == "float64" and pa.types.is_decimal(found):
         return True
     return found == arrow_type(ColumnType(kind)) or found in same.get(kind, ())

@@ -21,6 +21,7 @@ from app.domain.heads import ridge_head
 from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
+from app.tables.cells import plain
 from app.tables.encoding import features_of
 
 Numbers = npt.NDArray[Any]
@@ -140,7 +141,7 @@ def write_predictions(
         raise InvalidInputError(f"{path.name}: expected a .parquet file")
     record_id = description.record_id
     if record_id in rows.schema.names and record_id not in predictions.schema.names:
-        predictions = predictions.add_column(0, record_id, rows.column(record_id))
+        predictions = predictions.add_column(0, record_id, plain(rows.column(record_id)))
     try:
         pq.write_table(predictions, path)
     except OSError as error:

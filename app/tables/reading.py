@@ -12,11 +12,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from app.domain.columns import normal_text
-from app.domain.errors import TableError
+from app.domain.errors import PayloadTooLargeError, TableError
+from app.tables.cells import plain
 from app.tables.delimited import Dialect, looks_unnamed, read_delimited
+from app.tables.parquet import EncryptedFileError, opened
 from app.tables.sources import INDEX, Source
 
 MAX_UNPACKED_BYTES = 8 << 30
@@ -65,7 +66,8 @@ def read_source(path: Path, dialect: Dialect | None = None) -> Source:
             raise TableError(
                 [f"{source.name}: column {min(odd)!r}: not in all files of the folder"]
             )
-    tables = [source.table.select(sources[0].table.column_names) for source in sources]
+    columns = sources[0].table.column_names
+    tables = [pa.table({each: plain(s.table[each]) for each in columns}) for s in sources]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
@@ -84,6 +86,8 @@ def _read_file(path: Path, name: str, dialect: Dialect) -> Source:
         kind, reader = _reader(content, name)
         with Source(name, pa.table({}), [(name, 0)], None, kind).places():
             names, table = reader(content, name, dialect)
+    except (EncryptedFileError, PayloadTooLargeError) as error:
+        raise TableError([f"{name}: {error}"]) from error
     except TableError:
         raise
     except _UNREADABLE as error:
@@ -100,7 +104,7 @@ _Reader = Callable[[bytes, str, Dialect], tuple[list[str], pa.Table]]
 def _reader(content: bytes, name: str) -> tuple[str, _Reader]:
     if not content.strip():
         raise TableError([f"{name}: the file is empty"])
-    if content.startswith(b"PAR1"):
+    if content.startswith((b"PAR1", b"PARE")):
         return "Parquet", _read_parquet
     if content.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
         return "Arrow", _read_arrow
@@ -115,7 +119,7 @@ def _reader(content: bytes, name: str) -> tuple[str, _Reader]:
 
 
 def _read_parquet(content: bytes, name: str, _: Dialect) -> tuple[list[str], pa.Table]:
-    file = pq.ParquetFile(pa.BufferReader(content))
+    file = opened(pa.BufferReader(content), most_footer_bytes=len(content))
     groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     _require_room(sum(group.total_byte_size for group in groups), name)
     table = file.read(use_threads=False)
@@ -178,7 +182,7 @@ def _require_room(size: int, name: str) -> None:
 def _named(table: pa.Table, names: list[str], file: str) -> tuple[pa.Table, str | None]:
     """Give the columns their names in one spelling; return pandas' index column, too."""
     spelt = [" ".join(normal_text(name).split()) for name in names]
-    indices = list(_index_names(table.schema))
+    indices = []
     for place, name in enumerate(spelt):
         if place == 0 and looks_unnamed(name):
             indices.append(INDEX)
@@ -187,6 +191,7 @@ def _named(table: pa.Table, names: list[str], file: str) -> tuple[pa.Table, str 
             spelt[place] = INDEX
         elif not name:
             raise TableError([f"{file}: column {place + 1}: has no name in the header"])
+    indices += [name for name in _index_names(table.schema) if name in spelt]
     for name, count in Counter(spelt).items():
         if count > 1:
             raise TableError([f"{file}: column {name!r}: occurs twice"])
@@ -196,7 +201,12 @@ def _named(table: pa.Table, names: list[str], file: str) -> tuple[pa.Table, str 
 
 
 def _index_names(schema: pa.Schema) -> Iterator[str]:
-    for name in (schema.pandas_metadata or {}).get("index_columns", []):
+    try:
+        said = schema.pandas_metadata
+    except (ValueError, RecursionError):  # any tool may write anything there
+        return
+    names = said.get("index_columns") if isinstance(said, dict) else None
+    for name in names if isinstance(names, list) else ():
         if isinstance(name, str):
             yield INDEX if name == "__index_level_0__" else normal_text(name)
 

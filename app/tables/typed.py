@@ -193,6 +193,8 @@ def _item_sizes(items: pa.Array) -> npt.NDArray[Any]:
 def _converted(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
     """Return the cells as ``kind``, null where they are missing, and which ones would be lost."""
     column = plain(column)
+    if kind in WIDTHS and pa.types.is_decimal(column.type):  # all its digits, as CSV has them
+        column = column.cast(pa.string())
     source = column.type
     if pa.types.is_null(source):
         return pa.nulls(len(column), _ARROW[kind]), np.zeros(len(column), dtype=np.bool_)
@@ -207,7 +209,7 @@ def _converted(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
         return _checked(column, _moments)
     fits = {
         "bool": pa.types.is_boolean,
-        "string": pa.types.is_integer,
+        "string": _is_whole,
         "binary": _is_bytes,
         "date": pa.types.is_date,
     }.get(kind)
@@ -288,9 +290,9 @@ def _moments_of_text(column: pa.Array) -> pa.Array:
     return pc.coalesce(with_zone, without)
 
 
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0))
+
+
 def _is_bytes(kind: pa.DataType) -> bool:
-    return kind in (
-        pa.binary(),
-        pa.large_binary(),
-        pa.binary_view(),
-    ) or pa.types.is_fixed_size_binary(kind)
+    return kind in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(kind)

@@ -153,10 +153,9 @@ class PublishedModel(nn.Module):
 
 def _encoded_by(task: CustomTask, rows: pa.Table) -> Batch:
     problems = Problems()
-    for name in task.reads:
-        column_named(rows, name, problems)
+    read = {name: column_named(rows, name, problems) for name in task.reads}
     problems.raise_any()
-    encoded = task.encode_inputs(rows)
+    encoded = task.encode_inputs(pa.table(read))
     return {name: torch.from_numpy(np.array(values)) for name, values in encoded.items()}
 
 

@@ -4,11 +4,13 @@ from typing import Any
 
 import httpx
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
 from app.datasets.files import to_parquet
 from app.services import Services
+from tests.support import layouts
 
 COLUMNS = {"age": "int16?", "photo": "binary", "vector": "list< float32,2 >"}
 KEPT = COLUMNS | {"vector": "list<float32, 2>"}
@@ -82,3 +84,46 @@ def test_models_say_why_they_cannot_read_it(api: TestClient) -> None:
     api.put("/v1/datasets/photos/records", content=_rows())
     model = {"name": "model", "dataset": "photos", "architecture": {"name": "logistic"}}
     _refused(api.post("/v1/models", json=model), 422, "consists of columns")
+
+
+@pytest.mark.parametrize("layout", layouts.IN_PARQUET)
+def test_rows_in_another_layout_are_the_same_rows(api: TestClient, layout: str) -> None:
+    """As polars (views), DuckDB (decimals) and pandas (categories) write them."""
+    assert api.post("/v1/datasets", json=BODY).status_code == 201
+    push = "/v1/datasets/photos/records"
+    assert api.put(push, content=_rows()).json()["added"] == 2
+    changed = {
+        "id": layouts.TEXTS[layout](["a", "b"]),
+        "person": layouts.TEXTS[layout](["x", None]),
+        "age": layouts.decimals([20, None], pa.decimal128(18, 3)),
+        "photo": pa.array([b"\xff\xd8", b""]).cast(pa.binary_view()),
+        "vector": pa.array([[0.5, 1.0], [2.0, 3.0]], pa.list_view(pa.float64())),
+    }
+    again = api.put(push, content=_rows(**changed)).json()
+    assert (again["already_present"], again["changed"], again["added"]) == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"{", b"[1]", b"\xff\xfe", b"[" * 200_000, b'{"index_columns": 5}', b'{"index_columns": {}}'],
+    ids=["cut off", "a list", "bytes", "deep", "a number", "an object"],
+)
+def test_what_other_tools_say_of_a_file_is_not_read(api: TestClient, said: bytes) -> None:
+    assert api.post("/v1/datasets", json=BODY).status_code == 201
+    table = pq.read_table(pa.BufferReader(_rows()))
+    field = table.schema.field("age").with_metadata({b"\xfe": b"\xff", b"PARQUET:field_id": b"x"})
+    schema = table.schema.set(2, field).with_metadata({"pandas": said, b"\xff": b"\xfe"})
+    pushed = api.put("/v1/datasets/photos/records", content=to_parquet(table.cast(schema)))
+    assert (pushed.status_code, pushed.json().get("added")) == (200, 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "footer"), [(["id"], True), (["id"], False), (["photo", "person"], False)]
+)
+def test_an_encrypted_file_is_refused_as_such(
+    api: TestClient, columns: list[str], *, footer: bool
+) -> None:
+    assert api.post("/v1/datasets", json=BODY).status_code == 201
+    rows = pq.read_table(pa.BufferReader(_rows()))
+    content = layouts.encrypted(rows, columns, footer=footer)
+    _refused(api.put("/v1/datasets/photos/records", content=content), 422, "is encrypted")

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support import layouts
 from tests.support.commands import dataset_answer, dataset_command
 
 TYPES = {
@@ -139,3 +140,42 @@ def test_a_faulty_file_of_columns_is_refused(served: None, tmp_path: Path, conte
     refused = dataset_command("create", "members", "--columns", tmp_path / "columns.json")
     assert refused.exit_code == 1
     assert refused.stderr.strip()
+
+
+@pytest.mark.parametrize("layout", layouts.TEXTS)
+def test_any_layout_of_arrow_becomes_the_same_dataset(
+    served: None, tmp_path: Path, layout: str
+) -> None:
+    """As polars writes Arrow by default, and others by choice."""
+    table = pa.table(
+        {
+            "id": layouts.TEXTS[layout](["a", "b"]),
+            "note": layouts.TEXTS[layout](["x", None]),
+            "price": layouts.decimals([5, 7], pa.decimal128(9, 2)),
+            "tags": pa.array([["u"], []], pa.list_view(pa.string_view())),
+        }
+    )
+    rows = tmp_path / "rows.arrow"
+    with pa.ipc.new_file(str(rows), table.schema) as writer:
+        writer.write_table(table)
+    types = tmp_path / "types.json"
+    shown = dataset_answer("columns", "--json", rows, "--record-id", "id", "--write", types)
+    assert shown["columns"] == {"note": "string?", "price": "int64", "tags": "list<string>"}
+    dataset_answer("create", "members", "--columns", types)
+    assert dataset_answer("push", "members", rows)["added"] == 2
+    pq.write_table(
+        pa.table({"id": ["a"], "note": ["x"], "price": [5], "tags": [["u"]]}),
+        tmp_path / "p.parquet",
+    )
+    assert dataset_answer("push", "members", tmp_path / "p.parquet")["already_present"] == 1
+
+
+@pytest.mark.parametrize(("columns", "footer"), [(["id"], True), (["x"], False), (["id"], False)])
+def test_an_encrypted_file_is_named_as_such(
+    tmp_path: Path, columns: list[str], *, footer: bool
+) -> None:
+    content = layouts.encrypted(pa.table({"id": ["a"], "x": [1]}), columns, footer=footer)
+    (tmp_path / "a.parquet").write_bytes(content)
+    refused = dataset_command("columns", tmp_path / "a.parquet", "--record-id", "id")
+    assert refused.exit_code == 1
+    assert "a.parquet: this Parquet file is encrypted: write it without" in refused.stderr

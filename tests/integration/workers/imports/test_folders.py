@@ -10,6 +10,7 @@ from app.datasets import repository
 from app.datasets.shards import unpack
 from app.datasets.tables import ShardRow
 from tests.integration.workers.imports.conftest import counts, members, url_of, write
+from tests.support import layouts
 
 pytestmark = pytest.mark.usefixtures("dataset")
 
@@ -38,6 +39,32 @@ def test_a_file_is_read_whole_and_kept_as_a_push_keeps_it(api, services, ended, 
     pq.write_table(members(0, 1000), sink)
     pushed = api.put("/v1/datasets/members/records", content=sink.getvalue().to_pybytes()).json()
     assert (pushed["added"], pushed["already_present"], pushed["changed"]) == (0, 1000, 0)
+
+
+@pytest.mark.parametrize("layout", layouts.IN_PARQUET)
+def test_another_layout_of_the_same_rows_changes_nothing(ended, folder, layout):
+    rows = members(0, 20)
+    assert counts(ended(url_of(_written(folder / "a.parquet", rows)))) == (20, 0, 0, 0)
+    columns = {each: rows[each].to_pylist() for each in rows.column_names}
+    other = {each: layouts.TEXTS[layout](columns[each]) for each in ("member", "person", "name")}
+    other["age"] = layouts.decimals(columns["age"], pa.decimal256(50, 2))
+    other["tags"] = pa.array(columns["tags"], pa.large_list_view(pa.int64()))
+    found = ended(url_of(_written(folder / "b.parquet", members(0, 20, **other))))
+    assert (found["failure_reason"], counts(found)) == (None, (0, 20, 0, 0))
+
+
+@pytest.mark.parametrize(("columns", "footer"), [("member", True), ("age", False), ("name", False)])
+def test_an_encrypted_file_is_refused_as_such(ended, folder, columns, footer):
+    content = layouts.encrypted(members(0, 5), [columns], footer=footer)
+    (folder / "a.parquet").write_bytes(content)
+    found = ended(url_of(folder / "a.parquet"))
+    assert found["state"] == "failed"
+    assert "this Parquet file is encrypted" in found["problems"][0]["reason"]
+
+
+def _written(path, table):
+    write(path, table)
+    return path
 
 
 def test_small_files_are_joined_and_large_ones_divided(services, ended, folder, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import safetensors.torch
 import torch
@@ -119,6 +120,8 @@ def test_an_operators_task_predicts_if_it_is_allowed(
     allowed = expunge.load(path, check=False, factories=["operators_networks:*"])
 
     predicted = allowed.predict(rows)
+    runs = pc.run_end_encode(rows["area"])
+    assert allowed.predict(pa.table({"area": runs})).equals(predicted)
 
     outputs = allowed.outputs_of(np.float32([[0.2], [0.4]]))
     assert predicted.column_names == ["rent"]

@@ -9,6 +9,7 @@ import pytest
 
 from app.domain.errors import InvalidRecordsError
 from app.domain.schema import FeatureSchema
+from tests.support.layouts import IN_PARQUET, LISTS, TEXTS, decimals
 from tests.support.uploads import parse_upload
 
 SCHEMA = FeatureSchema(shape=(2, 2), dtype="float32", offset=0.0, scale=1.0, classes=3)
@@ -64,6 +65,10 @@ def _permuted() -> pa.Array:
         ({"label": [0, 1, 3]}, SCHEMA, 2, "label", "between 0 and 2"),
         ({"label": [0, -1, 2]}, SCHEMA, 1, "label", "between 0 and 2"),
         ({"label": pa.array([0, 1, 2**64 - 1], pa.uint64())}, SCHEMA, 2, "label", "between"),
+        ({"label": decimals(["0", "1", "0.5"], pa.decimal128(5, 2))}, SCHEMA, None, "label",
+         "must be an integer column"),
+        ({"record_id": decimals(["1", "2", "0.5"], pa.decimal128(5, 2))}, SCHEMA, None, "record_id",
+         "string or an integer"),
         ({"label": [0.0, 1.0, 2.0]}, SCHEMA, None, "label", "integer column"),
         ({"features": _rows(1, [1.0])}, SCHEMA, 1, "features", "4 elements"),
         ({"features": _rows(2, None)}, SCHEMA, 2, "features", "4 elements"),
@@ -174,3 +179,22 @@ def test_integer_ids_are_spelt_in_decimal_and_subjects_may_be_missing() -> None:
     assert upload.record_ids == ["1", "2", "3"]
     assert upload.subject_ids == ["s", None, "s"]
     assert upload.content["label"].to_pylist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("layout", IN_PARQUET)
+def test_any_layout_of_ids_is_read(layout: str) -> None:
+    ids, people = (TEXTS[layout](cells) for cells in (["a", "b", "c"], ["x", None, "x"]))
+    upload = parse_upload(_parquet(record_id=ids, subject_id=people), SCHEMA)
+    assert (upload.record_ids, upload.subject_ids) == (["a", "b", "c"], ["x", None, "x"])
+
+
+@pytest.mark.parametrize("layout", ["large", "view", "large view"])
+@pytest.mark.parametrize("item", [pa.float32(), pa.decimal64(7, 2)], ids=str)
+def test_any_layout_of_features_is_read(layout: str, item: pa.DataType) -> None:
+    rows = ROWS if item == pa.float32() else [decimals(row, item) for row in ROWS]
+    whole = decimals([0, 1, 2], pa.decimal32(4, 2))
+    features = pa.array(rows, LISTS[layout](item))
+    upload = parse_upload(_parquet(record_id=whole, label=whole, features=features), SCHEMA)
+    assert upload.record_ids == ["0", "1", "2"]
+    assert upload.content["label"].to_pylist() == [0, 1, 2]
+    assert upload.content["features"].to_pylist() == ROWS

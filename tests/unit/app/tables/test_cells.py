@@ -1,4 +1,4 @@
-"""Cells that Arrow itself finds invalid: refused by column, whatever the column becomes."""
+"""Cells in any layout of Arrow; those that Arrow itself finds invalid are refused by column."""
 
 import pyarrow as pa
 import pytest
@@ -13,7 +13,10 @@ from app.domain.columns import (
 )
 from app.domain.encoding import LabelColumn
 from app.domain.errors import InvalidRecordsError
+from app.tables.arrays import array_fault
+from app.tables.cells import is_text, plain, texts_of
 from app.tables.encoding import features_of, labels_of, numbers_in
+from tests.support import layouts
 
 SECRET = b"\xff4242"
 BROKEN = pa.array([b"4", SECRET]).view(pa.string())
@@ -50,3 +53,43 @@ def test_cells_that_their_type_does_not_allow_are_refused_whatever_is_expected()
     inputs = InputColumns(columns=(ImageColumn(name="x", shape=(1, 2, 2)),))
     with pytest.raises(InvalidRecordsError, match="column 'x': a list, with cells that its type"):
         features_of(pa.table({"x": LISTS}), inputs)
+
+
+ROWS = ["a", "a", None, "b", "c"]
+
+
+@pytest.mark.parametrize("layout", layouts.TEXTS)
+def test_a_layout_does_not_change_what_the_cells_are(layout: str) -> None:
+    cells = layouts.TEXTS[layout](ROWS)
+    pieces = pa.chunked_array([cells, cells.slice(3)])
+    assert plain(cells).to_pylist() == ROWS
+    assert plain(cells.slice(1, 3)).to_pylist() == ROWS[1:4]
+    assert plain(pieces).to_pylist() == ROWS + ROWS[3:]
+    assert plain(pieces.slice(6)).to_pylist() == ["c"]
+    assert plain(cells.slice(0, 0)).to_pylist() == []
+    assert is_text(plain(cells).type)
+
+
+@pytest.mark.parametrize("layout", layouts.LISTS)
+@pytest.mark.parametrize("item", [pa.int8(), pa.decimal128(5, 2)], ids=str)
+def test_nor_does_that_of_lists(layout: str, item: pa.DataType) -> None:
+    lists = [[1, 2], None, [3, 4], [5, 6]]
+    written = [None if each is None else layouts.decimals(each, item) for each in lists]
+    if item == pa.int8():
+        written = lists
+    found = plain(pa.array(written, layouts.LISTS[layout](item)).slice(1))
+    assert found.to_pylist() == lists[1:]
+    assert layout == "of two" or pa.types.is_integer(found.type.value_type)
+    assert array_fault(found.type) is None
+
+
+@pytest.mark.parametrize("kind", layouts.WHOLE.values(), ids=layouts.WHOLE)
+def test_whole_decimals_are_integers(kind: pa.DataType) -> None:
+    assert plain(layouts.decimals([10, None, -70], kind)).equals(pa.array([10, None, -70]))
+
+
+def test_decimals_have_one_spelling() -> None:
+    mixed = layouts.decimals(["5", "5.50", "100", "-0.25"], pa.decimal128(9, 2))
+    assert texts_of(plain(mixed)).distinct == ("5", "5.5", "100", "-0.25")
+    large = layouts.decimals([10**30], pa.decimal128(38, 2))
+    assert texts_of(plain(large)).distinct == (str(10**30),)

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from app.domain.errors import InvalidInputError, InvalidRecordsError
 from app.tables.outputs import inputs_of, predictions_of, table_of, write_predictions
+from tests.support import layouts
 from tests.support.described import DESCRIPTIONS
 from workers.tasks.catalogue import task_of
 from workers.tasks.task import INPUTS
@@ -102,3 +104,13 @@ def test_a_folder_that_is_missing_is_told_in_words(tmp_path: Path) -> None:
     rows = pa.table({"a": [1]})
     with pytest.raises(InvalidInputError, match="cannot be written: No such file or directory"):
         write_predictions(tmp_path / "no" / "p.parquet", rows, rows, DESCRIPTIONS["labels"])
+
+
+@pytest.mark.parametrize("layout", layouts.TEXTS)
+def test_ids_are_written_whatever_their_layout(tmp_path: Path, layout: str) -> None:
+    described = DESCRIPTIONS["labels"]
+    rows = pa.table({described.record_id: layouts.TEXTS[layout](["a", "b"])})
+    found = pa.table({"prediction": [0, 1]})
+    write_predictions(tmp_path / "p.parquet", rows, found, described)
+    written = pq.read_table(tmp_path / "p.parquet")
+    assert written.to_pydict() == {described.record_id: ["a", "b"], "prediction": [0, 1]}

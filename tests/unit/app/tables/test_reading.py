@@ -13,6 +13,7 @@ from app.tables.choices import Choices
 from app.tables.parts import encoded_parts, is_upload_form
 from app.tables.proposal import proposed
 from app.tables.reading import read_source
+from tests.support.layouts import TEXTS
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -82,3 +83,46 @@ def test_what_unpacks_to_too_much_is_refused(
     for file in tmp_path.iterdir():
         with pytest.raises(TableError, match=r"unpacks to \d+ bytes or more; the limit is 100000"):
             read_source(file)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{",
+        "[1]",
+        "5",
+        b"\xff\xfe",
+        "[" * 100_000,
+        '{"index_columns": 5}',
+        '{"index_columns": {"a": "x"}}',
+        '{"index_columns": ["gone", {"kind": "range"}, ["x"], "\\ud800"]}',
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_what_other_tools_say_of_a_file_is_no_index(
+    tmp_path: Path, said: str | bytes, suffix: str
+) -> None:
+    field = pa.field("x", pa.int64(), metadata={b"\xfe": b"\xff"})
+    table = pa.table({"x": [1]}, schema=pa.schema([field], {"pandas": said, b"\xff": b"\xff"}))
+    file = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, file)
+    else:
+        with pa.ipc.new_file(str(file), table.schema) as writer:
+            writer.write_table(table)
+    source = read_source(file)
+    assert (source.table["x"].to_pylist(), source.index) == ([1], None)
+
+
+def test_an_index_is_known_by_what_pandas_says_of_it(tmp_path: Path) -> None:
+    said = {"pandas": '{"index_columns": ["x"]}'}
+    pq.write_table(pa.table({"x": [1]}).replace_schema_metadata(said), tmp_path / "a.parquet")
+    assert read_source(tmp_path / "a.parquet").index == "x"
+
+
+def test_a_folder_may_hold_one_column_in_many_layouts(tmp_path: Path) -> None:
+    for number, layout in enumerate(TEXTS.values()):
+        table = pa.table({"x": layout(["a", None])})
+        with pa.ipc.new_file(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+    assert read_source(tmp_path).table["x"].to_pylist() == ["a", None] * len(TEXTS)

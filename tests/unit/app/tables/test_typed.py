@@ -15,6 +15,7 @@ from app.domain.table_schema import MOST_CELL_BYTES, WIDTHS, TableSchema
 from app.tables import typed
 from app.tables.problems import Problems
 from app.tables.typed import arrow_schema, typed_rows
+from tests.support.layouts import TEXTS, decimals
 
 SECRET = "4242"
 DAY = dt.date(2026, 1, 2)
@@ -83,6 +84,15 @@ def dictionary(*cells: str) -> pa.Array:
          [[1, 0, 0, 1]]),
         ("list<int8>", pa.array([[1, 2]], pa.large_list(pa.int64())), [[1, 2]]),
         ("int8", pa.chunked_array([[1], [2]]), [1, 2]),
+        ("int32", decimals([5, -7], pa.decimal128(9, 2)), [5, -7]),
+        ("string", decimals([5, 10**30], pa.decimal256(50, 2)), ["5", str(10**30)]),
+        ("float64", decimals(["5.5", "-0.1"], pa.decimal32(5, 2)), [5.5, -0.1]),
+        ("list<int8>", pa.array([[1], [2, 3]], pa.list_view(pa.decimal128(5, 2))), [[1], [2, 3]]),
+        ("list<float64, 1>", pa.array([["0.5"]], pa.list_(pa.string_view(), 1)), [[0.5]]),
+        ("list<string>", pa.array([["a"]], pa.large_list_view(pa.string_view())), [["a"]]),
+        ("binary", pa.array([b"a"]).cast(pa.binary_view()), [b"a"]),
+        ("date", TEXTS["runs of views"](["2026-01-02"]), [DAY]),
+        ("int32?", TEXTS["dictionary of views"](["12", "NA", "12"]), [12, None, 12]),
     ],
 )  # fmt: skip
 def test_what_fits_becomes_its_type(kind: str, cells: Any, expected: list) -> None:
@@ -144,6 +154,8 @@ def test_what_fits_becomes_its_type(kind: str, cells: Any, expected: list) -> No
          "a span of time, where int64 is expected"),
         ("list<int32>", pa.ListArray.from_arrays([0, 1], pa.array([4242]).view(pa.date64())), None,
          "that its type list<item: date64[ms]> does not allow, where list<int32> is expected"),
+        ("int32", decimals(["1", "4242.5"], pa.decimal128(9, 2)), 1, "a number that is not int32"),
+        ("string", decimals(["4242.5"], pa.decimal128(9, 2)), None, "where string is expected"),
         ("string", [{"a": 4242}], None, "a group of fields, where string is expected"),
         ("string", pa.array([b"\xff4242"]).view(pa.string()), None, "must be UTF-8 text"),
         ("list<string>", pa.ListArray.from_arrays(
