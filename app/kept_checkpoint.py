@@ -30,7 +30,7 @@ class KeptCheckpoint:
     def replace(self, note: str) -> None:
         """Keep a newer checkpoint, which was verified against this one."""
         new = self.path.with_name(self.path.name + ".new")
-        new.write_text(note)
+        new.write_text(note, encoding="utf-8")
         new.replace(self.path)
 
 

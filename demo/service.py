@@ -43,7 +43,7 @@ def running_service(folder: Path) -> Iterator[ExpungeClient]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(url, service, log)
-        key = Settings(data_dir=data_dir_in(folder)).admin_key_file.read_text()
+        key = Settings(data_dir=data_dir_in(folder)).admin_key_file.read_text(encoding="utf-8")
         with ExpungeClient(url, key) as client:
             yield client
     finally:
@@ -65,12 +65,12 @@ def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> 
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline and service.poll() is None:
         try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
+            if httpx.get(f"{url}/readyz", trust_env=False).status_code == 200:
                 return
         except httpx.TransportError:
             pass
         time.sleep(0.1)
-    raise ConfigurationError(f"the service did not start: {log.read_text()}")
+    raise ConfigurationError(f"the service did not start: {log.read_text(encoding='utf-8')}")
 
 
 def free_port() -> int:

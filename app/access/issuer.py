@@ -20,8 +20,13 @@ from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
 from app.certificates import strict_json
-from app.domain.errors import InvalidCredentialsError, IssuerUnavailableError
+from app.domain.errors import (
+    ConfigurationError,
+    InvalidCredentialsError,
+    IssuerUnavailableError,
+)
 from app.domain.urls import is_safe_url
+from app.outgoing import client_options
 
 REFRESH_S = 300.0
 KEEP_S = 3600.0
@@ -40,6 +45,9 @@ _log = logging.getLogger("expunge.issuer")
 
 class FetchError(Exception):
     """The issuer's answer is not what an issuer sends. The message says how, and quotes nothing."""
+
+
+_IN_WORDS = (FetchError, ConfigurationError)
 
 
 class IssuerKeys:
@@ -101,8 +109,8 @@ class IssuerKeys:
     def _fetch(self) -> None:
         try:
             keys = fetch_keys(self._issuer)
-        except (FetchError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            why = str(error) if isinstance(error, FetchError) else type(error).__name__
+        except (*_IN_WORDS, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            why = str(error) if isinstance(error, _IN_WORDS) else type(error).__name__
             _log.warning("the keys of the issuer of access tokens cannot be fetched: %s", why)
         else:
             with self._lock:
@@ -121,7 +129,8 @@ def fetch_keys(issuer: str) -> dict[str, PyJWK]:
         httpx.HTTPError: the issuer cannot be reached.
         httpx.InvalidURL, UnicodeError: the address is malformed.
     """
-    with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
+    options = client_options(issuer)
+    with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, **options) as client:
         about = _document(client, issuer.rstrip("/") + _DISCOVERY)
         if about.get("issuer") != issuer:
             raise FetchError("the discovery document is another issuer's")

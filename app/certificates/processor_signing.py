@@ -44,7 +44,7 @@ class ProcessorSigner:
         """Read the key, and its certificate for the domain with its chain, in PEM."""
         key = load_processor_key(key_file)
         try:
-            pem = certificate_file.read_text()
+            pem = certificate_file.read_text(encoding="utf-8")
             chain = x509.load_pem_x509_certificates(pem.encode())
         except (OSError, ValueError) as error:
             raise ConfigurationError(
@@ -94,7 +94,7 @@ def ensure_self_signed(certificate_file: Path, key: PrivateKey, *, domain: str) 
         and _public_bytes(certificate) == _public_bytes(key)
     )
     if not fits:
-        certificate_file.write_text(self_signed_certificate(key, domain=domain))
+        certificate_file.write_text(self_signed_certificate(key, domain=domain), encoding="utf-8")
 
 
 def self_signed_certificate(key: PrivateKey, *, domain: str) -> str:

@@ -62,7 +62,7 @@ class Listed:
 @cache
 def _summaries(module: str) -> dict[str, str]:
     """Return the summaries of what a module defines, or has from others, without importing it."""
-    source = (Path(__file__).parent / "commands" / f"{module}.py").read_text()
+    source = (Path(__file__).parent / "commands" / f"{module}.py").read_text(encoding="utf-8")
     found: dict[str, str] = {}
     for node in ast.parse(source).body:
         match node:

@@ -10,6 +10,7 @@ import httpx
 
 from app.certificates import strict_json
 from app.domain.errors import ConfigurationError
+from app.outgoing import client_options
 from app.retries import Retry, retry_after_s
 
 _TIMEOUT_S = 60.0
@@ -79,6 +80,7 @@ class Connection:
             headers={"Authorization": f"Bearer {api_key}"},
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
             transport=transport,
+            **({} if transport else client_options(url)),
         )
 
     def __enter__(self) -> Self:

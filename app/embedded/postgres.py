@@ -90,7 +90,7 @@ class Postgres:
     def pid(self) -> int | None:
         """Return the postmaster's process id from the pid file, if that process is ours."""
         try:
-            pid = int((self._cluster / "postmaster.pid").read_text().split("\n", 1)[0])
+            pid = int((self._cluster / "postmaster.pid").read_bytes().split(b"\n", 1)[0])
         except (OSError, ValueError):
             return None
         argv = argv_of(pid)

@@ -94,7 +94,7 @@ class Redis:
         users = f"user default off\nuser {USER} on #{digest} ~* &* {permissions()}\n"
         self._users.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(self._users, flags, 0o600), "w") as file:
+        with os.fdopen(os.open(self._users, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(users)
             account = ensure_account()
             os.fchown(file.fileno(), account.uid, account.gid)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from app.domain.errors import ConfigurationError, TargetError
+from app.outgoing import TRUSTED, require_certificates
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _API = "/api/2.0/mlflow"
@@ -79,6 +80,7 @@ class MlflowServer:
         token: str | None = None,
         ca_file: Path | None = None,
     ) -> None:
+        require_certificates(*(TRUSTED if ca_file is None else ()))
         try:
             verify = ssl.create_default_context(cafile=ca_file)
         except OSError as error:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
+from app.outgoing import BUNDLES, proxy_of, require_certificates
+
 
 class Access(TypedDict, total=False):
     """Where a service is, and whose key calls it; what is unset, Amazon's own tools look for."""
@@ -24,6 +26,8 @@ def client_of(
     import boto3  # noqa: PLC0415 - slow to import, and rarely needed
     from botocore.config import Config  # noqa: PLC0415
 
+    require_certificates(*BUNDLES)
+    proxy_of(access.get("endpoint") or f"https://{service}.amazonaws.com")
     connect_timeout_s, read_timeout_s = timeouts_s
     return boto3.session.Session().client(
         service,

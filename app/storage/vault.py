@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from app.domain.errors import KeyServiceError, KeyStoreError
 from app.domain.extras import loaded
+from app.outgoing import BUNDLES, proxy_of, require_certificates
 from app.storage.wrapping import Context, serialized
 
 EXTRA = "vault"
@@ -55,7 +56,7 @@ class Login:
             answer = client.auth.approle.login(**self._role, use_token=False)
             return str(answer["auth"]["client_token"])
         try:
-            return self._token_file.read_text().strip()
+            return self._token_file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise KeyServiceError(f"Vault's token cannot be read: {error.strerror}") from error
 
@@ -89,7 +90,7 @@ class VaultKey:
         self._client = self._hvac.Client(
             url,
             token="",  # else hvac looks for one in the environment and in the home directory
-            session=_session(ca_file),
+            session=_session(url, ca_file),
             timeout=_TIMEOUTS_S,
             namespace=namespace,
         )
@@ -156,11 +157,13 @@ class VaultKey:
             raise KeyServiceError("what answers is not Vault") from error
 
 
-def _session(ca_file: Path | None) -> Any:  # noqa: ANN401 - a session of requests
+def _session(url: str, ca_file: Path | None) -> Any:  # noqa: ANN401 - a session of requests
     import requests  # noqa: PLC0415 - hvac brings it
     from requests.adapters import HTTPAdapter  # noqa: PLC0415
     from urllib3.util.retry import Retry  # noqa: PLC0415
 
+    require_certificates(*(BUNDLES if ca_file is None else ()))
+    proxy_of(url)
     retry = Retry(
         total=_RETRIES,
         backoff_factor=0.2,

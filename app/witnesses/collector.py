@@ -14,6 +14,7 @@ from app.database import Database
 from app.log import cosignatures, merkle
 from app.log.cosignatures import Uncosigned
 from app.logs import describe
+from app.outgoing import client_options
 from app.processes.repeated import Repeated
 from app.witnesses.submission import PATH, SIZE_MEDIA_TYPE, Submission
 
@@ -93,9 +94,8 @@ class CosignatureCollector:
             proof = merkle.consistency_proof(session, old_size=old_size, new_size=wanted.size)
         body = Submission(old_size, proof, wanted.note).to_bytes()
         content = b""
-        with httpx.stream(
-            "POST", self._url, content=body, timeout=self._timeout_s, follow_redirects=False
-        ) as answer:
+        options = client_options(self._url) | {"timeout": self._timeout_s}
+        with httpx.stream("POST", self._url, content=body, **options) as answer:
             for part in answer.iter_bytes():
                 content += part
                 if len(content) > _MAX_ANSWER_BYTES:

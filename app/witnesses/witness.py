@@ -65,7 +65,7 @@ class Witness:
         self._logs = logs
         self._clock = clock
         self._lock = threading.Lock()
-        self._held = state.with_name(state.name + ".lock").open("a")
+        self._held = state.with_name(state.name + ".lock").open("a", encoding="utf-8")
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

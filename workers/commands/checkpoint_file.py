@@ -142,7 +142,7 @@ def _data_bytes() -> int:
     """Return the memory that counts for the limit so far."""
     if not Path("/proc/self/statm").exists():
         return 4 << 30
-    return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGESIZE")
+    return int(Path("/proc/self/statm").read_bytes().split()[5]) * os.sysconf("SC_PAGESIZE")
 
 
 if __name__ == "__main__":

@@ -64,12 +64,15 @@ def allowance(setting: int | None) -> int:
 
 def free_bytes(*, cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int:
     """Return the bytes that are free on this machine and within this process's control group."""
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="utf-8").splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        limit = (cgroup / "memory.max").read_text(encoding="utf-8").strip()
+        used = int((cgroup / "memory.current").read_text(encoding="utf-8"))
+        stat = dict(
+            line.split()
+            for line in (cgroup / "memory.stat").read_text(encoding="utf-8").splitlines()
+        )
         used -= int(stat["file"]) - int(stat.get("shmem", 0))  # the kernel gives its cache back
     except (OSError, ValueError, KeyError):
         return free

@@ -63,7 +63,7 @@ def _prepare(parent_pid: int, stop: StopSignal | None) -> None:
     stop_with_parent(parent_pid)
     sys.dont_write_bytecode = True
     os.environ["CUDA_CACHE_DISABLE"] = "1"
-    with open(os.devnull, "w") as nothing:  # noqa: PTH123 - libraries write to it directly
+    with open(os.devnull, "w", encoding="utf-8") as nothing:  # noqa: PTH123 - libraries write to it directly
         os.dup2(nothing.fileno(), sys.stdout.fileno())
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["WORLD_SIZE"])))

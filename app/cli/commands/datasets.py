@@ -214,7 +214,7 @@ def inspect(
     else:
         print_values(proposal)
     if write_mapping is not None:
-        write_mapping.write_text(json.dumps(rule.to_json(), indent=1, ensure_ascii=False))
+        write_mapping.write_bytes(json.dumps(rule.to_json(), indent=1, ensure_ascii=False).encode())
     encoded_parts(source, rule)
 
 

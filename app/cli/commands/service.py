@@ -142,7 +142,7 @@ def _set_up(settings: Settings) -> Path:
     _set_up_opendsr(settings)
     model_key = locations.model_signing_key_file(settings)
     model_signer = ModelSigner.from_file(model_key)
-    model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
+    model_key.with_suffix(".pub").write_text(model_signer.public_key_pem, encoding="utf-8")
     create_key_file(settings.admin_key_file, lambda: _new_admin_key(settings))
     _create_bucket(settings)
     database = Database(locations.database_url(settings))

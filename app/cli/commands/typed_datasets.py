@@ -63,7 +63,7 @@ def columns(
     else:
         _print(schema)
     if write is not None:
-        write.write_text(json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
+        write.write_bytes(json.dumps(schema.to_json(), indent=1, ensure_ascii=False).encode())
 
 
 def _read(file: Path) -> TableSchema:
