@@ -24,6 +24,7 @@ from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.certificates import issued
+from app.ledger.everywhere import external_keys
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
 from app.ledger.views.request_views import ObligationView, RequestView
@@ -56,6 +57,12 @@ class ForgetAnswer(Answer):
         description="Where the certificates are, with the proofs of this request's records; null "
         "while there is none."
     )
+
+
+class ForgetAnswers(Answer):
+    """A request without a dataset: a forget request in each dataset that knows its people."""
+
+    requests: list[ForgetAnswer]
 
 
 class CertificateOfObligation(Answer):
@@ -93,13 +100,13 @@ def list_forget_requests(
     external_id: ExternalId | None = None,
 ) -> Page[ForgetAnswer]:
     """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
-    external_key = services.forget_requests.external_key(external_id)
     with services.database.transaction() as session:
+        keys = external_id and external_keys(session, services.pseudonyms, external_id)
         rows = repository.requests(
             session,
             state=state,
             model=model,
-            external_key=external_key,
+            external_keys=keys or None,
             after=page.after,
             limit=page.limit + 1,
         )

@@ -5,6 +5,7 @@ Each dataset has its own lane, so that no request waits for another dataset.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from pydantic import Field, StringConstraints
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
-from app.api.forget_requests import RETRY_AFTER_S, ForgetAnswer, answer_of
+from app.api.forget_requests import RETRY_AFTER_S, ForgetAnswer, ForgetAnswers, answer_of
 from app.api.protocol.access import ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.dependencies import Make, part
 from app.api.protocol.errors import answers, problem_responses
@@ -27,6 +28,7 @@ from app.domain.plan import Plan
 from app.domain.states import ObligationState, RequestState
 from app.ledger import previews
 from app.ledger.accepting import Accepted
+from app.ledger.everywhere import parts_of
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.previews import Effect
 from app.ledger.views import request_views
@@ -50,7 +52,11 @@ CallbackUrl = Annotated[
 class PreviewBody(Body):
     """Who or what would have to be forgotten."""
 
-    dataset: Name = Field(examples=["digits"])
+    dataset: Name | None = Field(
+        default=None,
+        description="Without it, everywhere the people of subject_ids are known.",
+        examples=["digits"],
+    )
     record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS, fail_fast=True)
     subject_ids: list[OwnerId] = Field(
         default_factory=list, max_length=_MAX_IDS, fail_fast=True, examples=[["person-0017"]]
@@ -86,6 +92,25 @@ class Forgetting:
             return await run_in_threadpool(self._alone, call)
         return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))
 
+    def everywhere(self, call: Call) -> list[tuple[RequestView, NewForgetRequest]]:
+        """Accept a request about people in each dataset that knows them, all or none.
+
+        Raises:
+            ExpungeError: as ``parts_of`` and ``Acceptance.submit`` do.
+        """
+        parts = self.parts_of(call)
+        answers = self.submit_all([replace(call, request=part) for part in parts])
+        views = [answer for answer in answers if isinstance(answer, RequestView)]
+        return list(zip(views, parts, strict=True))
+
+    def parts_of(self, call: Call) -> list[NewForgetRequest]:
+        """Return the requests that a call makes: itself, or one for each dataset."""
+        if call.request.dataset:
+            return [call.request]
+        with self._services.database.transaction() as session:
+            pseudonyms = self._services.pseudonyms
+            return parts_of(session, call.request, pseudonyms, api_key_id=call.api_key_id)
+
     def _alone(self, call: Call) -> RequestView:
         (answer,) = self.submit_all([call])
         if isinstance(answer, Exception):
@@ -105,6 +130,9 @@ class Forgetting:
             for dataset in {call.request.dataset for call in calls}:
                 self._services.acceptance.at_once.warm(session, dataset)
             answers = self._services.acceptance.submit_all(session, calls)
+            for call, answer in zip(calls, answers, strict=True):
+                if call.request.everywhere and isinstance(answer, Exception):
+                    raise answer  # all of its parts, or none
             session.flush()
             ids = [accepted.request_id for accepted in answers if isinstance(accepted, Accepted)]
             views = request_views.read(session, ids)
@@ -149,26 +177,44 @@ class PreviewAnswer(Answer):
     models: list[EffectAnswer]
 
 
+class PreviewAnswers(Answer):
+    """What a request without a dataset would reach: its part in each that knows its people."""
+
+    previews: list[PreviewAnswer]
+
+
 @router.post("/preview", **answers(404))
 def preview_forget_request(
-    body: PreviewBody, services: ServicesOf, caller: ForgetWriter, make: Make
-) -> PreviewAnswer:
+    body: PreviewBody,
+    services: ServicesOf,
+    forgetting: ForgettingOf,
+    caller: ForgetWriter,
+    make: Make,
+) -> PreviewAnswer | PreviewAnswers:
     """Say which models a forget request would reach and what they would do; nothing changes.
 
     It is accepted as any other and rolled back, so it needs the same scope and is refused alike.
     """
-    found = previews.preview(
-        services.database,
-        services.acceptance,
-        NewForgetRequest(**vars(body)),
-        api_key_id=caller.key_id,
-        make=make,
-    )
-    return PreviewAnswer.of(
-        found.view,
-        certified_at_once=found.view.state == RequestState.CERTIFIED,
-        models=[_effect_answer(effect) for effect in found.effects],
-    )
+    call = Call(_asked(body), caller.key_id, actor.current())
+    database, acceptance = services.database, services.acceptance
+    found = [
+        previews.preview(database, acceptance, part, api_key_id=caller.key_id, make=make)
+        for part in forgetting.parts_of(call)
+    ]
+    answers = [
+        PreviewAnswer.of(
+            each.view,
+            certified_at_once=each.view.state == RequestState.CERTIFIED,
+            models=[_effect_answer(effect) for effect in each.effects],
+        )
+        for each in found
+    ]
+    return PreviewAnswers(previews=answers) if body.dataset is None else answers[0]
+
+
+def _asked(body: PreviewBody, call_id: str | None = None) -> NewForgetRequest:
+    named = vars(body) | {"dataset": body.dataset or ""}
+    return NewForgetRequest(**named, idempotency_key=call_id)
 
 
 def _effect_answer(effect: Effect) -> EffectAnswer:
@@ -189,12 +235,12 @@ def _predicted(plan: Plan) -> dict[str, float]:
 @router.post(
     "",
     status_code=202,
-    response_model=ForgetAnswer,
+    response_model=ForgetAnswer | ForgetAnswers,
     responses=problem_responses(404, 409, 422)
     | answer_headers(202, "Location", "Retry-After")
     | {
         201: {
-            "model": ForgetAnswer,
+            "model": ForgetAnswer | ForgetAnswers,
             "description": "No model needs a run: it is certified.",
             **answer_headers(201, "Location")[201],
         }
@@ -210,14 +256,20 @@ async def create_forget_request(
     """Ask that records or subjects be forgotten by every model trained on their dataset.
 
     201 says that no model needs a run: the request is certified already, and its stored records
-    are erased next. 202 says that a model has to unlearn first.
+    are erased next. 202 says that a model has to unlearn first. Without ``dataset``, the people are
+    forgotten by every dataset that knows them, all or none: the answer lists a request for each,
+    and ``Location`` is the first one's.
     """
-    new = NewForgetRequest(**vars(body), idempotency_key=call_id)
-    view = await forgetting.submit(Call(new, caller.key_id, actor.current()))
-    answer = answer_of(services, view, external_id=body.external_id)
-    waits = view.state not in _CERTIFIED
+    call = Call(_asked(body, call_id), caller.key_id, actor.current())
+    if body.dataset is None:
+        views = [view for view, _ in await run_in_threadpool(forgetting.everywhere, call)]
+    else:
+        views = [await forgetting.submit(call)]
+    made = [answer_of(services, view, external_id=body.external_id) for view in views]
+    waits = any(view.state not in _CERTIFIED for view in views)
+    answer = made[0] if body.dataset else ForgetAnswers(requests=made)
     response = json_response(answer, 202 if waits else 201)
-    response.headers["Location"] = f"/v1/forget-requests/{view.id}"
+    response.headers["Location"] = f"/v1/forget-requests/{views[0].id}"
     if waits:
         response.headers["Retry-After"] = RETRY_AFTER_S
     return response

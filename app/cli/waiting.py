@@ -40,22 +40,28 @@ def show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
 
 
 def show_request(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
-    """Show a forget request, once it has ended if asked to wait."""
+    """Show a forget request, or one everywhere; once it has ended if asked to wait."""
+    parts = shown.get("requests", [shown])
     if wait:
-        again = f"expunge status {shown['id']} --wait"
-        with _interruptible(shown, again), run_progress() as update:
-            shown = client.wait_for_request(
-                shown["id"],
-                timeout_s=_WAIT_S,
-                on_change=lambda request, run: update(run, request["state"]),
-            )
-    show(shown)
-    if shown["state"] in ("certified", "completed") and sys.stderr.isatty():
-        typer.echo(f"its certificates: expunge certificates {shown['id']}", err=True)
-    if wait and shown["state"] == "failed":
-        raise InvalidInputError(f"the request failed: {shown['failure_reason']}")
-    if wait and shown["state"] == "cancelled":
-        raise InvalidInputError("the request was cancelled: no model forgot anything for it")
+        parts = [_ended(client, part) for part in parts]
+    show({"requests": parts} if "requests" in shown else parts[0])
+    for part in parts:
+        if part["state"] in ("certified", "completed") and sys.stderr.isatty():
+            typer.echo(f"its certificates: expunge certificates {part['id']}", err=True)
+        if wait and part["state"] == "failed":
+            raise InvalidInputError(f"the request failed: {part['failure_reason']}")
+        if wait and part["state"] == "cancelled":
+            raise InvalidInputError("the request was cancelled: no model forgot anything for it")
+
+
+def _ended(client: ExpungeClient, request: Json) -> Json:
+    again = f"expunge status {request['id']} --wait"
+    with _interruptible(request, again), run_progress() as update:
+        return client.wait_for_request(
+            request["id"],
+            timeout_s=_WAIT_S,
+            on_change=lambda request, run: update(run, request["state"]),
+        )
 
 
 def show_backbone(client: ExpungeClient, shown: Json, *, wait: bool) -> None:

@@ -123,7 +123,7 @@ class ExpungeClient(Sources, Waiting):
 
     def forget(
         self,
-        dataset: str,
+        dataset: str | None = None,
         *,
         record_ids: Sequence[str] = (),
         subject_ids: Sequence[str] = (),
@@ -131,7 +131,11 @@ class ExpungeClient(Sources, Waiting):
         idempotency_key: str | None = None,
         status_callback_urls: Sequence[str] = (),
     ) -> Json:
-        """Ask that records or subjects be forgotten."""
+        """Ask that records or subjects be forgotten.
+
+        Without a dataset, every one that knows the subjects gets a request: they are in
+        ``requests``.
+        """
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
             "dataset": dataset,
@@ -143,7 +147,11 @@ class ExpungeClient(Sources, Waiting):
         return self._object("POST", "/v1/forget-requests", json=body, headers=headers)
 
     def preview_forget(
-        self, dataset: str, *, record_ids: Sequence[str] = (), subject_ids: Sequence[str] = ()
+        self,
+        dataset: str | None = None,
+        *,
+        record_ids: Sequence[str] = (),
+        subject_ids: Sequence[str] = (),
     ) -> Json:
         """Return what a forget request would reach and cost; nothing changes."""
         body = {"dataset": dataset, "record_ids": [*record_ids], "subject_ids": [*subject_ids]}

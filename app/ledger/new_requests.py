@@ -27,6 +27,7 @@ class NewForgetRequest:
         record_ids, subject_ids: owners' ids; at least one altogether.
         external_id: the caller's own id, unique per caller; a repeated one gets the first answer.
         idempotency_key: works alike. Of both only keyed hashes are stored.
+        everywhere: all people of the request without a dataset of which this is a part.
     """
 
     dataset: str
@@ -36,6 +37,7 @@ class NewForgetRequest:
     idempotency_key: str | None = None
     status_callback_urls: Sequence[str] = ()
     subject_request_id: str | None = None
+    everywhere: Sequence[str] = ()
 
     @property
     def size(self) -> int:
@@ -142,6 +144,16 @@ class Known:
             raise UnknownRecordsError(len(unknown), unknown[:MAX_REPORTED_UNKNOWN])
 
 
+def known_subjects(
+    session: Session, dataset_id: str, subject_ids: Sequence[str], pseudonyms: Pseudonyms
+) -> list[str]:
+    """Return which people a dataset knows, or has known."""
+    keys = {pseudonyms.subject(dataset_id, i): i for i in subject_ids}
+    found = datasets.keyed_records(session, dataset_id, subject_keys=list(keys))
+    held = {record.subject_key for record in found}
+    return [subject_id for key, subject_id in keys.items() if key in held]
+
+
 def hashed(by: Callable[[str], bytes], raw: str | None) -> bytes | None:
     """Return a keyed hash, or None for None."""
     return None if raw is None else by(raw)
@@ -150,7 +162,7 @@ def hashed(by: Callable[[str], bytes], raw: str | None) -> bytes | None:
 def _content(request: NewForgetRequest) -> bytes:
     body: list[object] = [
         sorted(set(map(normal_id, request.record_ids))),
-        sorted(set(map(normal_id, request.subject_ids))),
+        sorted(set(map(normal_id, request.everywhere or request.subject_ids))),
         request.external_id,
     ]
     if request.subject_request_id is not None:  # another one's part is not its own

@@ -5,7 +5,6 @@ Ids go from the form to its preview and back with the answer. Between the two, n
 
 import base64
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -24,10 +23,6 @@ from app.domain.errors import InvalidInputError
 from app.ledger import previews, repository
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.requests import ForgetRequests
-from app.ledger.subjects.requests import NewSubjectRequest
-from app.ledger.views import request_views
-from app.ledger.views.request_views import RequestView
-from app.services import Services
 from app.web import pages
 from app.web.access import FileSender, ReceiptSeeker, RequestsWriter, Visitor
 from app.web.forms import FileForm
@@ -36,7 +31,6 @@ from app.web.rendering import render
 router = pages.router()
 
 _MOST_IDS = 10_000
-_REGULATIONS = ("gdpr", "ccpa")
 _Ids = TypeAdapter(list[OwnerId])
 _Ticket = TypeAdapter(ExternalId)
 
@@ -54,13 +48,15 @@ def ask(services: ServicesOf, visitor: RequestsWriter) -> Response:
 
 
 @router.post("/requests/preview")
-def preview(services: ServicesOf, visitor: FileSender, form: FileForm, make: Make) -> Response:
+def preview(
+    services: ServicesOf, forgetting: ForgettingOf, visitor: FileSender, form: FileForm, make: Make
+) -> Response:
     """Show which models a request would reach, and what it would cost."""
     fields = _fields(form)
     database, acceptance, key_id = services.database, services.acceptance, visitor.caller.key_id
     found = [
         previews.preview(database, acceptance, asked, api_key_id=key_id, make=make)
-        for asked in _asked(services, fields)
+        for asked in forgetting.parts_of(_call(fields, visitor))
     ]
     return render(
         "requests/preview.html", visitor, fields=fields, previews=found, ids=_count(fields)
@@ -68,17 +64,13 @@ def preview(services: ServicesOf, visitor: FileSender, form: FileForm, make: Mak
 
 
 @router.post("/requests")
-async def submit(
-    services: ServicesOf, forgetting: ForgettingOf, visitor: FileSender, form: FileForm
-) -> Response:
+async def submit(forgetting: ForgettingOf, visitor: FileSender, form: FileForm) -> Response:
     """Send a request; sent twice, it is accepted once."""
-    fields = _fields(form)
-    if fields["dataset"]:
-        new = _forget_request(fields)
-        call = Call(new, visitor.caller.key_id, visitor.caller.key_id)
-        made = [(await forgetting.submit(call), new)]
+    call = _call(_fields(form), visitor)
+    if call.request.dataset:
+        made = [(await forgetting.submit(call), call.request)]
     else:
-        made = await run_in_threadpool(_everywhere, services, visitor, fields)
+        made = await run_in_threadpool(forgetting.everywhere, call)
     return render("requests/accepted.html", visitor, status=201, made=made)
 
 
@@ -97,57 +89,15 @@ def receipt(request_id: str, services: ServicesOf, _: ReceiptSeeker, form: FileF
     return pages.attachment(document, f"{request_id}.receipt.json")
 
 
-def _everywhere(
-    services: Services, visitor: Visitor, fields: Mapping[str, str]
-) -> list[tuple[RequestView, NewForgetRequest]]:
-    """Submit a request about people in all datasets; return each part, and whom it names."""
-    asked = _subject_request(fields)
-    with services.database.transaction() as session:
-        services.subject_requests.warm(session, asked)
-    with services.database.transaction() as session:
-        row = services.subject_requests.submit(session, asked, api_key_id=visitor.caller.key_id)
-        session.flush()
-        made = [each.id for each in repository.requests_of_subject(session, row.id)]
-        named = {
-            each.dataset: each
-            for each in services.subject_requests.forget_requests_for(session, asked)
-        }
-        views = request_views.read(session, made).values()
-        return [(view, named[view.dataset]) for view in views]
-
-
-def _asked(services: Services, fields: Mapping[str, str]) -> list[NewForgetRequest]:
-    if fields["dataset"]:
-        return [_forget_request(fields)]
-    with services.database.transaction() as session:
-        return services.subject_requests.forget_requests_for(session, _subject_request(fields))
-
-
-def _forget_request(fields: Mapping[str, str]) -> NewForgetRequest:
-    return NewForgetRequest(
+def _call(fields: Mapping[str, str], visitor: Visitor) -> Call:
+    request = NewForgetRequest(
         dataset=fields["dataset"],
         record_ids=_lines(fields["record_ids"]),
         subject_ids=_lines(fields["subject_ids"]),
         external_id=fields["external_id"] or None,
         idempotency_key=fields["call"],
     )
-
-
-def _subject_request(fields: Mapping[str, str]) -> NewSubjectRequest:
-    if fields["record_ids"]:
-        raise InvalidInputError("records have ids in one dataset: choose the dataset")
-    try:
-        submitted_at = datetime.fromisoformat(fields["submitted_at"])
-    except ValueError as error:
-        raise InvalidInputError("the form was changed: begin again") from error
-    return NewSubjectRequest(
-        subject_request_id=fields["call"],
-        subject_ids=_lines(fields["subject_ids"]),
-        datasets=(),
-        regulation=fields["regulation"],
-        submitted_at=submitted_at,
-        external_id=fields["external_id"] or None,
-    )
+    return Call(request, visitor.caller.key_id, visitor.caller.key_id)
 
 
 def _fields(form: Mapping[str, str]) -> dict[str, str]:
@@ -168,15 +118,10 @@ def _fields(form: Mapping[str, str]) -> dict[str, str]:
         external_id = _Ticket.validate_python(ticket) if ticket else ""
     except ValidationError as error:
         raise InvalidInputError("the ticket is too long, or has a character of no text") from error
-    regulation = form.get("regulation", _REGULATIONS[0])
-    if regulation not in _REGULATIONS:
-        raise InvalidInputError("the regulation is gdpr or ccpa")
     return fields | {
         "dataset": form.get("dataset", ""),
         "external_id": external_id,
-        "regulation": regulation,
         "call": form.get("call") or str(uuid4()),
-        "submitted_at": form.get("submitted_at") or datetime.now(UTC).isoformat(),
     }
 
 

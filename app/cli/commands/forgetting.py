@@ -21,12 +21,13 @@ from app.domain.errors import InvalidInputError
 from app.download import bundle_bytes
 
 _REQUESTS = ("id", "state", "dataset", "records", "received_at", "due_at")
-DatasetName = Annotated[str, argument("DATASET", "The dataset's name.")]
 RequestId = Annotated[str, argument("REQUEST", "The request's id.")]
 
 
 def forget(
-    dataset_name: DatasetName,
+    dataset_name: Annotated[
+        str | None, argument("[DATASET]", "Its name; without it, everywhere --subject is known.")
+    ] = None,
     *,
     record: Annotated[list[str] | None, option("A record_id; may be repeated.")] = None,
     subject: Annotated[list[str] | None, option("A subject_id; may be repeated.")] = None,
@@ -41,7 +42,11 @@ def forget(
         list[str] | None, option("A URL that receives every change; may be repeated.")
     ] = None,
     receipt: Annotated[
-        Path | None, option("New file for the receipt, for 'verify --receipt'.")
+        Path | None,
+        option(
+            "New file for the receipt, for 'verify --receipt'; without DATASET, one for each "
+            "dataset, whose name is added to the file's."
+        ),
     ] = None,
     preview: Annotated[
         bool, option("Only say what it would reach and cost; nothing is forgotten.", "--preview")
@@ -50,6 +55,7 @@ def forget(
 ) -> None:
     """Ask every model trained on DATASET to forget records or subjects.
 
+    Without DATASET, every dataset that knows the subjects gets a request, or none if one refuses.
     Once this returns, no new run reads those records. The answer lists every affected model; each
     finishes with a certificate. Repeating an --external-id shows the existing request.
     """
@@ -65,7 +71,9 @@ def forget(
         if preview:
             show(client.preview_forget(dataset_name, record_ids=records, subject_ids=subjects))
             return
-        with receipt_file(receipt) as file:
+        if dataset_name is None and receipt is not None and len(subjects) > 1:
+            raise InvalidInputError("receipts of a request everywhere are of one --subject")
+        with receipt_file(receipt if dataset_name else None) as file:
             request = client.forget(
                 dataset_name,
                 record_ids=records,
@@ -74,8 +82,11 @@ def forget(
                 status_callback_urls=callback or [],
             )
             try:
-                write_receipt(file, request, record_ids=records, subject_ids=subjects)
-            except OSError:
+                if dataset_name is not None:
+                    write_receipt(file, request, record_ids=records, subject_ids=subjects)
+                elif receipt is not None:
+                    _write_receipts(receipt, request["requests"], subjects)
+            except (OSError, InvalidInputError):
                 show(request)  # it holds the salt, which must not be lost
                 fail("the request is accepted, but there is no receipt: keep its receipt_salt")
                 raise
@@ -143,6 +154,12 @@ def cancel(
 ) -> None:
     """Cancel a request before any run has started on it."""
     show_answer(lambda client: client.cancel(request_id, restore=restore))
+
+
+def _write_receipts(receipt: Path, parts: list[Json], subjects: list[str]) -> None:
+    for part in parts:
+        with receipt_file(receipt.with_stem(f"{receipt.stem}-{part['dataset']}")) as file:
+            write_receipt(file, part, record_ids=[], subject_ids=subjects)
 
 
 @contextmanager

@@ -24,15 +24,11 @@ from app.domain.ids import new_id
 from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.accepting import Acceptance
-from app.ledger.new_requests import NewForgetRequest
+from app.ledger.everywhere import named_in
+from app.ledger.new_requests import NewForgetRequest, known_subjects
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.status import find, settle
 from app.ledger.tables import SubjectRequestRow
-
-
-def external_id_in(external_id: str, dataset: str) -> str:
-    """Return the external id of the forget request that a subject request makes for a dataset."""
-    return f"{external_id}/{dataset}"
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,6 @@ class NewSubjectRequest:
         subject_request_id: the controller's own UUID; unique per caller; repeats the first answer.
         datasets: names of the datasets to look into; empty: all that are not public.
         regulation: ``gdpr`` or ``ccpa``.
-        external_id: a name of it by which its forget requests are found; of each only a keyed hash
-            is stored.
     """
 
     subject_request_id: str
@@ -53,7 +47,6 @@ class NewSubjectRequest:
     regulation: str
     submitted_at: datetime
     status_callback_urls: Sequence[str] = ()
-    external_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +57,6 @@ class SubjectRequests:
     callbacks: Callbacks
     acceptance: Acceptance
     forget_requests: ForgetRequests
-
-    def forget_requests_for(
-        self, session: Session, asked: NewSubjectRequest
-    ) -> list[NewForgetRequest]:
-        """Return the forget requests that ``submit`` would make; raises what it raises."""
-        return [
-            NewForgetRequest(dataset=dataset.name, subject_ids=known)
-            for dataset in self._datasets(session, asked)
-            if (known := self._known(session, dataset, asked.subject_ids))
-        ]
 
     def warm(self, session: Session, asked: NewSubjectRequest) -> None:
         """Read beforehand, without a lock, what ``submit`` will need; raises what it raises."""
@@ -128,9 +111,7 @@ class SubjectRequests:
                 forget = NewForgetRequest(
                     dataset=dataset.name,
                     subject_ids=known,
-                    external_id=external_id_in(
-                        asked.external_id or asked.subject_request_id, dataset.name
-                    ),
+                    external_id=named_in(asked.subject_request_id, dataset.name),
                     subject_request_id=row.id,
                 )
                 request, _ = self.acceptance.submit(session, forget, api_key_id=api_key_id)
@@ -155,15 +136,13 @@ class SubjectRequests:
         return row
 
     def _digest(self, asked: NewSubjectRequest) -> bytes:
-        body: list[object] = [
+        body = [
             sorted(set(map(normal_id, asked.subject_ids))),
             sorted(set(asked.datasets)),
             asked.regulation,
             asked.submitted_at.isoformat(),
             sorted(set(asked.status_callback_urls)),
         ]
-        if asked.external_id is not None:
-            body.append(asked.external_id)
         return self.pseudonyms.upload("opendsr", json.dumps(body).encode())
 
     def _datasets(self, session: Session, asked: NewSubjectRequest) -> Sequence[DatasetRow]:
@@ -180,7 +159,4 @@ class SubjectRequests:
     def _known(
         self, session: Session, dataset: DatasetRow, subject_ids: Sequence[str]
     ) -> list[str]:
-        keys = {self.pseudonyms.subject(dataset.id, i): i for i in subject_ids}
-        found = datasets.keyed_records(session, dataset.id, subject_keys=list(keys))
-        held = {record.subject_key for record in found}
-        return [subject_id for key, subject_id in keys.items() if key in held]
+        return known_subjects(session, dataset.id, subject_ids, self.pseudonyms)

@@ -136,3 +136,28 @@ def test_a_preview_makes_no_request(trained: list[str], tmp_path: Path) -> None:
         refused = runner.invoke(app, [*command, *more])
         assert refused.exit_code == 2
     assert not receipt.exists()
+
+
+def test_a_person_is_forgotten_everywhere(trained: list[str], tmp_path: Path) -> None:
+    receipt = tmp_path / "receipt.json"
+    command = ["forget", "--subject", "subject-1"]
+    previewed = json.loads(runner.invoke(app, [*command, "--preview"]).stdout)
+    assert [each["dataset"] for each in previewed["previews"]] == [DATASET]
+    assert _requests() == []
+    command += ["--external-id", "T 1", "--receipt", str(receipt)]
+    shown = runner.invoke(app, command)
+    (request,) = json.loads(shown.stdout)["requests"]
+    written = json.loads((tmp_path / f"receipt-{DATASET}.json").read_text())
+    assert (written["request"], written["subject_ids"]) == (request["id"], ["subject-1"])
+    found = runner.invoke(app, ["requests", "--json", "--external-id", "T 1"])
+    assert [each["id"] for each in json.loads(found.stdout)] == [request["id"]]
+    again = runner.invoke(app, command)
+    assert again.exit_code == 1
+    assert "is accepted, but there is no receipt" in again.stderr
+    for words, said in {
+        "--subject nobody": "nobody",
+        "--record record-1": "record_ids have one dataset",
+        f"--subject subject-1 --subject subject-2 --receipt {receipt}": "of one --subject",
+    }.items():
+        refused = runner.invoke(app, ["forget", *words.split()])
+        assert (refused.exit_code, said in refused.stderr) == (1, True), refused.stderr

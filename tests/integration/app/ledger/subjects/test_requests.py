@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 
 from app.callbacks.tables import CallbackEventRow
 from app.datasets.service import define_dataset
-from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.errors import ConflictError
 from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
 from app.ledger.subjects.requests import NewSubjectRequest
@@ -52,7 +52,7 @@ def twice(workshop: Workshop) -> tuple[Workshop, str]:
     return workshop, submit(workshop)
 
 
-def submit(workshop: Workshop, subject: str = "subject-1", ticket: str | None = None) -> str:
+def submit(workshop: Workshop, subject: str = "subject-1") -> str:
     asked = NewSubjectRequest(
         subject_request_id=str(uuid4()),
         subject_ids=[subject],
@@ -60,7 +60,6 @@ def submit(workshop: Workshop, subject: str = "subject-1", ticket: str | None = 
         regulation="gdpr",
         submitted_at=datetime.now(UTC),
         status_callback_urls=[URL],
-        external_id=ticket,
     )
     with workshop.transaction() as session:
         service = workshop.services.subject_requests
@@ -121,22 +120,6 @@ def test_what_is_pending_can_be_cancelled_although_a_part_was(
     assert status(workshop, subject_id) == SubjectRequestStatus.CANCELLED
     with pytest.raises(ConflictError), workshop.transaction() as session:
         workshop.services.subject_requests.cancel(session, uuid, api_key_id=workshop.key_id)
-
-
-def test_an_earlier_request_with_its_ticket_is_not_its_own(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
-    subject_id = submit(workshop, ticket="ticket-1")
-    with workshop.transaction() as session:
-        uuid = session.get_one(SubjectRequestRow, subject_id).subject_request_id
-        workshop.services.subject_requests.cancel(session, uuid, api_key_id=workshop.key_id)
-
-    with pytest.raises(InvalidInputError, match="used before"):
-        submit(workshop, ticket="ticket-1")
-
-    with workshop.transaction() as session:
-        assert session.scalars(select(SubjectRequestRow.id)).all() == [subject_id]
-    assert status(workshop, submit(workshop, ticket="ticket-2")) == SubjectRequestStatus.PENDING
 
 
 def test_two_that_end_at_the_same_moment_complete_it_once(twice: tuple[Workshop, str]) -> None:
