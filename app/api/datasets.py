@@ -180,6 +180,9 @@ class PushAnswer(Answer):
     changed_rows: list[int] = Field(description="The first 1,000 of these rows.")
     forgotten: int = Field(description="Records that were forgotten and do not come back.")
     forgotten_rows: list[int] = Field(description="The first 1,000 of these rows.")
+    warnings: list[str] = Field(
+        description="Other datasets in which the same people's ids may be written otherwise."
+    )
 
 
 @router.post("", **answers(409, 410, status=201, headers=("Location",)))
@@ -244,6 +247,7 @@ async def push_records(
         changed_rows=result.changed_rows[:_MOST_ROWS],
         forgotten=len(result.forgotten_rows),
         forgotten_rows=result.forgotten_rows[:_MOST_ROWS],
+        warnings=await to_thread.run_sync(services.records.warnings, name),
     )
 
 

@@ -47,6 +47,7 @@ class ForgetAnswer(Answer):
     dataset: str
     state: str
     records: int
+    pushes: int = Field(description="How many pushes brought the records that it names.")
     received_at: datetime
     due_at: datetime
     completed_at: datetime | None

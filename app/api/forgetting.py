@@ -172,6 +172,7 @@ class PreviewAnswer(Answer):
 
     dataset: str
     records: int
+    pushes: int = Field(description="How many pushes brought the records that it names.")
     due_at: datetime
     certified_at_once: bool
     models: list[EffectAnswer]

@@ -13,8 +13,9 @@ from typing import Any, Final
 from app.certificates import strict_json
 from app.certificates.bundle import LeafProof, RequestProof
 from app.certificates.schema import Excluded, Forgotten, MemberSection, Predicate, Release, Tree
-from app.domain.commitments import SALT_BYTES, normal_id, record_commitment, subject_commitment
+from app.domain.commitments import SALT_BYTES, record_commitment, subject_commitment
 from app.domain.errors import ProofError, VerificationError
+from app.domain.owners_ids import normal_id
 from app.domain.trees import multiproof
 
 MAX_BYTES: Final = 64 * 1024 * 1024

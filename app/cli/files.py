@@ -12,7 +12,7 @@ from app.domain.errors import InvalidInputError
 def read_ids(source: Path | None) -> list[str]:
     """Return the ids in a file, one on each line; ``-`` is standard input, None no ids.
 
-    Lines without a character are skipped; blanks are part of an id.
+    Lines without a character are skipped.
 
     Raises:
         InvalidInputError: the file is not UTF-8, or holds no id.

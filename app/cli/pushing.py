@@ -10,6 +10,8 @@ from app.cli.progress import rows_progress
 from app.client import ExpungeClient
 from app.client.connection import Json
 from app.datasets.files import to_parquet
+from app.domain.owners_ids import Notation
+from app.tables.cells import notations_of, plain
 from app.tables.parts import Part
 from app.tables.sources import Source
 
@@ -21,6 +23,7 @@ def push_parts(client: ExpungeClient, name: str, source: Source, parts: Sequence
     total: dict[str, Any] = {"added": 0, "already_present": 0}
     rows: dict[str, list[int]] = {"changed": [], "forgotten": []}
     counts = dict.fromkeys(rows, 0)
+    warnings: set[str] = set()
     with rows_progress(source.table.num_rows, parts=len(parts)) as advance:
         for part in parts:
             answer = client.push_records(name, to_parquet(part.records))
@@ -29,7 +32,10 @@ def push_parts(client: ExpungeClient, name: str, source: Source, parts: Sequence
             for field, found in rows.items():
                 counts[field] += answer[field]
                 found += [part.first + row for row in answer[f"{field}_rows"]]
+            warnings.update(answer["warnings"])
             advance(part.records.num_rows)
+    for warning in sorted(warnings):
+        _warn(warning)
     _name_rows(source, "changed, and left as stored", rows["changed"])
     _name_rows(source, "forgotten before, and left out", rows["forgotten"])
     return total | {
@@ -39,9 +45,26 @@ def push_parts(client: ExpungeClient, name: str, source: Source, parts: Sequence
     }
 
 
+def warn_of_notations(source: Source, *columns: str | None) -> None:
+    """Say which columns of ids write whole numbers in more than one way."""
+    for column in columns:
+        if column not in source.table.column_names:
+            continue
+        found = notations_of(plain(source.table[column]))
+        words = " and ".join(sorted(found))
+        if len(found) > 1 and Notation.ZEROS in found:
+            _warn(f"column {column!r} has {words}: 007 and 7 are two ids")
+        elif len(found) > 1:
+            _warn(f"column {column!r} has {words}: 5.0 and 5 are one id")
+
+
+def _warn(what: str) -> None:
+    typer.secho(printable(what), fg="yellow", err=True)
+
+
 def _name_rows(source: Source, what: str, rows: Sequence[int]) -> None:
     if not rows:
         return
     shown = ", ".join(source.place(row) for row in rows[:_MOST_NAMED])
     more = ", …" if len(rows) > _MOST_NAMED else ""
-    typer.secho(printable(f"{what} ({len(rows)}): {shown}{more}"), fg="yellow", err=True)
+    _warn(f"{what} ({len(rows)}): {shown}{more}")

@@ -12,6 +12,7 @@ from app.client.connection import ApiError, Json, at, checked, error_of
 from app.client.sources import Sources
 from app.client.waiting import Waiting
 from app.domain.errors import DownloadError, VerificationError
+from app.domain.owners_ids import id_of
 from app.download import (
     Announced,
     Downloaded,
@@ -125,13 +126,13 @@ class ExpungeClient(Sources, Waiting):
         self,
         dataset: str | None = None,
         *,
-        record_ids: Sequence[str] = (),
-        subject_ids: Sequence[str] = (),
+        record_ids: Sequence[object] = (),
+        subject_ids: Sequence[object] = (),
         external_id: str | None = None,
         idempotency_key: str | None = None,
         status_callback_urls: Sequence[str] = (),
     ) -> Json:
-        """Ask that records or subjects be forgotten.
+        """Ask that records or subjects be forgotten; whole numbers are ids, too.
 
         Without a dataset, every one that knows the subjects gets a request: they are in
         ``requests``.
@@ -139,8 +140,8 @@ class ExpungeClient(Sources, Waiting):
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
             "dataset": dataset,
-            "record_ids": list(record_ids),
-            "subject_ids": list(subject_ids),
+            "record_ids": [id_of(each) for each in record_ids],
+            "subject_ids": [id_of(each) for each in subject_ids],
             "external_id": external_id,
             "status_callback_urls": list(status_callback_urls),
         }
@@ -150,11 +151,15 @@ class ExpungeClient(Sources, Waiting):
         self,
         dataset: str | None = None,
         *,
-        record_ids: Sequence[str] = (),
-        subject_ids: Sequence[str] = (),
+        record_ids: Sequence[object] = (),
+        subject_ids: Sequence[object] = (),
     ) -> Json:
         """Return what a forget request would reach and cost; nothing changes."""
-        body = {"dataset": dataset, "record_ids": [*record_ids], "subject_ids": [*subject_ids]}
+        body = {
+            "dataset": dataset,
+            "record_ids": [id_of(each) for each in record_ids],
+            "subject_ids": [id_of(each) for each in subject_ids],
+        }
         return self._object("POST", "/v1/forget-requests/preview", json=body)
 
     def request(self, request_id: str, *, wait_s: int = 0) -> Json:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from app.domain.commitments import normal_id
+from app.domain.owners_ids import normal_id
 from app.storage.keyfiles import key_file
 
 KEY_BYTES = 32

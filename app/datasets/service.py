@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -24,6 +25,7 @@ from app.domain.schema import FeatureSchema
 from app.domain.table_schema import RecordSchema, TableSchema, record_schema
 from app.failpoints import reach
 from app.storage.blobs import Blobs, adopt, doom
+from app.tables.cells import notations_of
 
 _ATTEMPTS = 5
 
@@ -162,6 +164,17 @@ class Records:
         upload = self.readers.read(content, schema, encoding)
         return self.store(dataset_id, self.keyed(dataset_id, upload))
 
+    def warnings(self, name: str) -> list[str]:
+        """Name the datasets whose subjects' ids may be the same people's, written otherwise."""
+        with self.database.transaction() as session:
+            mine = repository.dataset_named(session, name).subject_notations
+            return [
+                f"subjects' ids: {name!r} has {' and '.join(mine)}, {other.name!r} has "
+                f"{' and '.join(other.subject_notations)}: 007 and 7 are two people"
+                for other in repository.datasets(session)
+                if mine != other.subject_notations and mine and other.subject_notations
+            ]
+
     def keyed(self, dataset_id: str, upload: Upload) -> KeyedUpload:
         """Return an upload with the pseudonyms of its ids."""
         return KeyedUpload(
@@ -233,7 +246,10 @@ class Records:
         try:
             with self.database.transaction() as session:
                 first = self._write(session, dataset_id, records)
-                require_live("dataset", repository.lock_dataset(session, dataset_id))
+                dataset = repository.lock_dataset(session, dataset_id)
+                require_live("dataset", dataset)
+                notations = notations_of(pa.array(records.upload.subject_ids, pa.string()))
+                dataset.subject_notations = sorted({*dataset.subject_notations, *notations})
                 self._require_ahead(session, dataset_id, first)
                 also(session)
                 count = len(records.record_keys)

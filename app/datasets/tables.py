@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
+    String,
     UniqueConstraint,
     false,
     func,
@@ -46,6 +47,8 @@ class DatasetRow(Ending, Base):
     """Whether its owner asserts that nobody can ask for its records to be forgotten."""
     forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
     """Counts accepted forget requests and restorations; each takes the next number."""
+    subject_notations: Mapped[list[str]] = mapped_column(ARRAY(String), server_default="{}")
+    """How whole numbers among its subjects' ids are written (``Notation``)."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

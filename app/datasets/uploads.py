@@ -9,15 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from app.domain.commitments import normal_id
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import RecordSchema, TableSchema
 from app.tables import parquet
 from app.tables.arrays import array_fault, array_values, as_array
-from app.tables.cells import is_text, plain
-from app.tables.encoding import ENCODED_BY, MAX_ID_LENGTH, records_of
+from app.tables.cells import has_ids, plain
+from app.tables.encoding import ENCODED_BY, ids_of, records_of
 from app.tables.parquet import EncryptedFileError
 from app.tables.problems import Problems
 from app.tables.typed import arrow_schema, typed_rows
@@ -80,7 +79,7 @@ def checked_parts(
     A dataset of columns takes those that its schema names, of types that become theirs without
     loss. All others take features:
 
-    ``record_id`` and ``subject_id`` are strings (integers are accepted and written in decimal),
+    ``record_id`` and ``subject_id`` are text or whole numbers (``app.domain.owners_ids``),
     ``label`` an integer, ``features`` a list or tensor of ``schema.size`` numbers of any numeric
     type that the schema's dtype can represent. A dataset with an encoding takes plain tables with
     the encoding's columns, and files that say in their metadata that it encoded them. The limits
@@ -267,8 +266,8 @@ def _check_types(columns: Mapping[str, pa.Array]) -> None:
     for column, kind in ((name, cells.type) for name, cells in columns.items()):
         if column == "label" and not pa.types.is_integer(kind):
             problems.add(None, column, "must be an integer column")
-        elif column.endswith("_id") and not (pa.types.is_integer(kind) or is_text(kind)):
-            problems.add(None, column, "must be a string or an integer column")
+        elif column.endswith("_id") and not has_ids(kind):
+            problems.add(None, column, "must hold text or whole numbers")
         elif column == "features" and (fault := array_fault(kind)) is not None:
             problems.add(None, column, fault)
     problems.raise_any()
@@ -280,32 +279,14 @@ def _checked(part: pa.RecordBatch, schema: FeatureSchema, problems: Problems) ->
     _check_types(columns)
     subject_ids = pa.nulls(part.num_rows, pa.string())
     if "subject_id" in columns:
-        subject_ids = _ids(columns["subject_id"], "subject_id", problems, required=False)
+        subject_ids = ids_of(part, "subject_id", problems, required=False)
     checked = [
-        _ids(columns["record_id"], "record_id", problems, required=True),
+        ids_of(part, "record_id", problems, required=True),
         subject_ids,
         pa.array(_labels(columns["label"], schema, problems)),
         _features(columns["features"], schema, problems),
     ]
     return pa.RecordBatch.from_arrays(checked, schema=part_schema(schema))
-
-
-def _ids(column: pa.Array, name: str, problems: Problems, *, required: bool) -> pa.Array:
-    if pa.types.is_integer(column.type):
-        column = column.cast(pa.string())
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        problems.add(None, name, "must be UTF-8 text")
-        return pa.nulls(len(column), pa.string())
-    if required:
-        problems.add_where(as_array(column.is_null()), name, "is null")
-    texts = column.cast(pa.string()).to_pylist()
-    column = pa.array([None if text is None else normal_id(text) for text in texts], pa.string())
-    lengths = as_array(pc.fill_null(pc.utf8_length(column), 1))
-    wrong = (lengths < 1) | (lengths > MAX_ID_LENGTH)
-    problems.add_where(wrong, name, f"must have 1 to {MAX_ID_LENGTH} characters")
-    return column
 
 
 def _find_duplicates(

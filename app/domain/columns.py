@@ -5,13 +5,14 @@ record. So the operator gives each constant and listed value; none is computed f
 """
 
 import math
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from app.domain.checks import require_finite
-from app.domain.commitments import normal_id
 from app.domain.errors import InvalidInputError
+from app.domain.owners_ids import normal_id
 from app.domain.schema import MOST_TOKENS, NUMBER_DTYPES, TOKEN_DTYPES
 
 MAX_COLUMNS: Final = 10_000
@@ -264,7 +265,7 @@ class InputColumns:
 
 def normal_text(text: str) -> str:
     """Return the one spelling under which cells of a table are compared: NFC, trimmed."""
-    return normal_id(text).strip()
+    return unicodedata.normalize("NFC", text).strip()
 
 
 def column_to_json(column: Column) -> dict[str, Any]:
@@ -308,7 +309,7 @@ def distinct(names: object, where: str, *, most: int) -> tuple[ClassName, ...]:
             require_text(name, where)
         elif not isinstance(name, int) or abs(name) > 2**53:
             raise InvalidInputError(f"{where} must be text, whole numbers, or false and true")
-    spelt = tuple(normal_text(name) if isinstance(name, str) else name for name in names)
+    spelt = tuple(normal_id(name) if isinstance(name, str) else name for name in names)
     if len(set(spelt)) < len(spelt) or "" in spelt:
         raise InvalidInputError(f"{where} must be different and not empty")
     return spelt

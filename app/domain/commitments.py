@@ -2,7 +2,8 @@
 
 import hashlib
 import hmac
-import unicodedata
+
+from app.domain.owners_ids import normal_id
 
 SALT_BYTES = 32
 
@@ -21,11 +22,3 @@ def subject_commitment(*, salt: bytes, subject_id: str, ordinal: int) -> bytes:
 def member_commitment(commitment: bytes, member: int) -> bytes:
     """Commit to a record, given by its own commitment, and the member that learned from it."""
     return hashlib.sha256(b"member\0" + member.to_bytes(4) + commitment).digest()
-
-
-def normal_id(owners_id: str) -> str:
-    """Return the spelling by which an owner's id is compared: Unicode normal form C.
-
-    One system writes é as one character, another as e with an accent; both mean one person.
-    """
-    return unicodedata.normalize("NFC", owners_id)

@@ -22,6 +22,7 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
 from app.domain.errors import ExpungeError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
+from app.domain.owners_ids import require_ids
 from app.domain.policy import THIRTY_DAYS_S
 from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import outbox, repository
@@ -189,6 +190,8 @@ class _Batch:
             raise PublicDatasetError(self._dataset.name)
         if not asked.size:
             raise InvalidInputError("name at least one of record_ids and subject_ids")
+        require_ids(asked.record_ids, "record_ids")
+        require_ids(asked.subject_ids, "subject_ids")
         callback_urls = self._callbacks.check(asked.status_callback_urls)
         request_id = new_id("fr")
         records = self._known.resolve(named, self._pseudonyms.receipt_salt(request_id))
@@ -203,6 +206,7 @@ class _Batch:
             state=RequestState.ACCEPTED,
             forget_epoch=self._dataset.forget_epoch,
             record_count=len(records),
+            push_count=len({record.shard_id for record, _ in records} - {None}),
             received_at=self._now,
             due_at=self._deadline,
             subject_request_id=asked.subject_request_id,
@@ -316,6 +320,7 @@ def _facts(new: _New, epochs: Mapping[int, int]) -> dict[str, Any]:
         "key": row.api_key_id,
         "epoch": row.forget_epoch,
         "records": row.record_count,
+        "pushes": row.push_count,
         "names": digests.of_names(new.records),
         **digests.marks(marked),
         "received_at": row.received_at.astimezone(UTC).isoformat(),

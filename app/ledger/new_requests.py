@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
-from app.domain.commitments import normal_id, record_commitment, subject_commitment
+from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import UnknownRecordsError
+from app.domain.owners_ids import normal_id
 
 MAX_REPORTED_UNKNOWN = 20
 

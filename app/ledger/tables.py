@@ -74,6 +74,8 @@ class ForgetRequestRow(Base):
     state: Mapped[str] = mapped_column(index=True)
     forget_epoch: Mapped[int] = mapped_column(BigInteger)
     record_count: Mapped[int]
+    push_count: Mapped[int]
+    """How many pushes brought those of its records that are stored."""
     received_at: Mapped[datetime]
     due_at: Mapped[datetime]
     due_soon_noted_at: Mapped[datetime | None]

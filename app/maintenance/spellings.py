@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from app.domain.owners_ids import normal_id
+
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 LEAST_BYTES = 6
 """Shorter ids occur by chance in any store."""
@@ -18,7 +20,8 @@ class Spellings:
     """
 
     def __init__(self, owners_id: str) -> None:
-        forms = {owners_id, *(unicodedata.normalize(form, owners_id) for form in ("NFC", "NFD"))}
+        forms = {unicodedata.normalize(form, owners_id) for form in ("NFC", "NFD")}
+        forms |= {owners_id, normal_id(owners_id)}
         raw = {form.encode() for form in forms}
         quoted = {form.replace("\\", "\\\\").replace('"', '""').encode() for form in forms}
         in_json = {json.dumps(form)[1:-1].encode() for form in forms}

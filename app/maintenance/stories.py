@@ -96,6 +96,7 @@ _REQUEST_FACTS = {
     "api_key_id": "key",
     "forget_epoch": "epoch",
     "record_count": "records",
+    "push_count": "pushes",
     "named": "records",
     "names": "names",
     "marked": "marked",

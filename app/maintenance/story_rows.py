@@ -115,6 +115,7 @@ REQUESTS: Select[*tuple[Any, ...]] = (
             getattr(ForgetRequestRow, name)
             for name in (
                 *("id", "dataset_id", "api_key_id", "state", "forget_epoch", "record_count"),
+                "push_count",
                 *("received_at", "due_at", "completed_at", "subject_request_id"),
             )
         ),

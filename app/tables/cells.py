@@ -1,7 +1,7 @@
 """The cells of one column, as texts or numbers, however their file stores them.
 
 CSV has only text, and one pipeline writes 3 where another writes 3.0 or "3". So a cell counts by
-its meaning: texts are trimmed and in NFC, whole floats are whole numbers.
+its meaning: as ``app.domain.owners_ids`` spells it.
 """
 
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.domain.columns import normal_text
+from app.domain.owners_ids import EXACT_BELOW, Notation, normal_id, notation_of
 from app.tables.arrays import as_array, is_array
 from app.tables.problems import Problems
 
@@ -166,6 +166,11 @@ def has_texts(kind: pa.DataType) -> bool:
     return is_text(kind) or _is_number(kind) or kind in (pa.bool_(), pa.null())
 
 
+def has_ids(kind: pa.DataType) -> bool:
+    """Return whether cells of this type may be ids: text, or numbers that are whole."""
+    return kind != pa.bool_() and has_texts(kind)
+
+
 def texts_of(column: pa.Array) -> Texts:
     """Return the cells of a column that ``has_texts``; ``pa.ArrowInvalid`` if it is not UTF-8."""
     if pa.types.is_null(column.type):
@@ -178,6 +183,28 @@ def texts_of(column: pa.Array) -> Texts:
     targets = np.array([places.get(text, -1) for text in raw] + [-1], dtype=np.int64)
     codes = as_array(pc.fill_null(encoded.indices, len(raw))).astype(np.int64)
     return Texts(tuple(distinct), targets[codes])
+
+
+def notations_of(column: pa.Array) -> set[Notation]:
+    """Return how the whole numbers in a column of ids are written."""
+    if is_text(column.type):
+        texts = pc.drop_null(pc.unique(column)).to_pylist()
+        return {found for text in texts if (found := notation_of(text)) is not None}
+    if not has_numbers(column.type) or column.null_count == len(column):
+        return set()
+    return {Notation.DIGITS if pa.types.is_integer(column.type) else Notation.POINT}
+
+
+def inexact_ids(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which cells of a column of floats or decimals are no whole number beyond doubt."""
+    values = numbers_of(column).values
+    whole = np.floor(values) == values
+    if pa.types.is_floating(column.type):
+        exact = {16: 2**11, 32: 2**24, 64: EXACT_BELOW}[column.type.bit_width]
+        whole &= np.abs(values) < exact
+    elif pa.types.is_decimal(column.type):
+        whole = as_array(pc.fill_null(pc.equal(pc.floor(column), column), fill_value=True))
+    return np.asarray(~np.isnan(values) & ~whole, dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -224,7 +251,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - any cell
     if value is None:
         return ""
     if isinstance(value, str):
-        return normal_text(value)
+        return normal_id(value)
     if isinstance(value, float):
         if value != value:  # noqa: PLR0124 - NaN
             return ""

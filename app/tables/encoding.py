@@ -26,13 +26,16 @@ from app.domain.columns import (
     TextColumn,
 )
 from app.domain.encoding import LabelColumn, TableEncoding
+from app.domain.owners_ids import MAX_ID_LENGTH, OTHER_SPELLINGS, id_fault
 from app.tables.arrays import array_fault, array_values, as_array, pixels_of, tokens_of
 from app.tables.cells import (
     MISSING_WORDS,
     Texts,
     column_named,
+    has_ids,
     has_numbers,
     has_texts,
+    inexact_ids,
     invalid_in_words,
     is_text,
     kind_in_words,
@@ -42,10 +45,8 @@ from app.tables.cells import (
 )
 from app.tables.problems import Problems
 
-MAX_ID_LENGTH: Final = 512
 ENCODED_BY: Final = b"expunge.encoded_by"
 """The key in an encoded file's metadata under which the encoding's digest is."""
-_MOST_DIGITS: Final = 20
 _NUMBER: Final = "a number is"
 
 
@@ -145,13 +146,19 @@ class _Cells:
             column = plain(self.table.column(name))
             if _are_ids(column, required=required):
                 return column.cast(pa.string())
-        texts = self._texts(name, listed=MISSING_WORDS)
-        if texts is None:
+        column = self._column(name, has_ids, "text or a whole number is")
+        if column is None:
             return pa.nulls(self.table.num_rows, pa.string())
+        texts = texts_of(column)
         if required:
             self._fault(texts.missing, name, "is missing")
-        _, long = texts.mapped(lambda text: 0 if len(text) <= MAX_ID_LENGTH else None)
-        self._fault(long, name, f"must have at most {MAX_ID_LENGTH} characters")
+        if not is_text(column.type) and has_numbers(column.type):
+            reason = f"{kind_in_words(column.type)} that is not whole, or too large to be exact"
+            self._fault(inexact_ids(column), name, reason)
+        faults = [id_fault(text) for text in texts.distinct]
+        for reason in dict.fromkeys(fault for fault in faults if fault is not None):
+            faulty = np.array([fault == reason for fault in faults] + [False])
+            self._fault(faulty[texts.codes], name, reason)
         spelt = np.array([*texts.distinct, None], dtype=object)[texts.codes]
         return pa.array(spelt, pa.string())
 
@@ -299,6 +306,7 @@ def _are_ids(column: pa.Array, *, required: bool) -> bool:
         pc.ascii_is_printable(column),  # so it is NFC, and only spaces may be trimmed
         pc.equal(column, pc.ascii_trim_whitespace(column)),
         pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, MAX_ID_LENGTH)),
+        pc.invert(pc.match_substring_regex(column, OTHER_SPELLINGS)),
     )
     return all(pc.all(each, min_count=0).as_py() for each in fit)
 
@@ -309,17 +317,4 @@ def _class_of(classes: tuple[ClassName, ...]) -> Callable[[str], int | None]:
         words = {str(name).lower(): place for place, name in enumerate(classes)}
         return lambda text: words.get(text.lower())
     places = {str(name): place for place, name in enumerate(classes)}
-    if isinstance(classes[0], int):
-        return lambda text: places.get(_whole(text))
     return places.get
-
-
-def _whole(text: str) -> str:
-    """Return a whole number's text as Python writes it: 1 for 01, +1 and 1.0."""
-    whole, _, fraction = text.partition(".")
-    digits = whole.removeprefix("+").removeprefix("-")
-    if len(digits) > _MOST_DIGITS or not digits.isascii() or not digits.isdigit():
-        return text
-    if fraction.strip("0"):
-        return text
-    return str(int(whole))

@@ -5,7 +5,7 @@ import io
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,33 +48,38 @@ _UNREADABLE: Final = (
 )
 
 
-def read_source(path: Path, dialect: Dialect | None = None) -> Source:
-    """Read a CSV (also gzip), Parquet, Arrow or npz file, or a folder of such files."""
+def read_source(path: Path, *more: Path, dialect: Dialect | None = None) -> Source:
+    """Read CSV (also gzip), Parquet, Arrow or npz files, or folders of such files, in order."""
+    sources = [each for one in (path, *more) for each in _read_all(one, dialect or Dialect())]
+    return sources[0] if len(sources) == 1 else _joined(path.name, sources)
+
+
+def _read_all(path: Path, dialect: Dialect) -> Iterator[Source]:
     if not path.is_dir():
-        return _read_file(path, path.name, dialect or Dialect())
+        yield _read_file(path, path.name, dialect)
+        return
     paths = sorted(p for p in path.rglob("*") if p.is_file() and _is_visible(p, path))
     if not paths:
         raise TableError([f"{path.name}: the folder has no files"])
-    names = [str(p.relative_to(path.parent)) for p in paths]
-    sources = [
-        _with_folders(_read_file(p, name, dialect or Dialect()), p.relative_to(path))
-        for p, name in zip(paths, names, strict=True)
-    ]
+    for each in paths:
+        source = _read_file(each, str(each.relative_to(path.parent)), dialect)
+        yield _with_folders(source, each.relative_to(path))
+
+
+def _joined(name: str, sources: Sequence[Source]) -> Source:
     for source in sources[1:]:
         if set(source.table.column_names) != set(sources[0].table.column_names):
             odd = set(source.table.column_names) ^ set(sources[0].table.column_names)
-            raise TableError(
-                [f"{source.name}: column {min(odd)!r}: not in all files of the folder"]
-            )
+            raise TableError([f"{source.name}: column {min(odd)!r}: not in all of the files"])
     columns = sources[0].table.column_names
     tables = [pa.table({each: plain(s.table[each]) for each in columns}) for s in sources]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise TableError([f"{path.name}: a column has another type in each file"]) from error
+        raise TableError([f"{name}: a column has another type in each file"]) from error
     firsts = np.cumsum([0, *(len(each) for each in tables)]).tolist()
-    files = list(zip(names, firsts, strict=False))
-    return Source(path.name, table, files, sources[0].index, sources[0].kind)
+    files = [(source.name, first) for source, first in zip(sources, firsts, strict=False)]
+    return Source(name, table, files, sources[0].index, sources[0].kind)
 
 
 def _read_file(path: Path, name: str, dialect: Dialect) -> Source:

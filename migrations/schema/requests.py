@@ -34,6 +34,7 @@ def create() -> None:
         sa.Column("state", sa.String, nullable=False, index=True),
         sa.Column("forget_epoch", sa.BigInteger, nullable=False),
         sa.Column("record_count", sa.Integer, nullable=False),
+        sa.Column("push_count", sa.Integer, nullable=False),
         sa.Column("received_at", MOMENT, nullable=False),
         sa.Column("due_at", MOMENT, nullable=False),
         sa.Column("due_soon_noted_at", MOMENT),

@@ -26,7 +26,7 @@ from app.cli.options import (
     with_options_of,
 )
 from app.cli.output import show, wants_json
-from app.cli.pushing import push_parts
+from app.cli.pushing import push_parts, warn_of_notations
 from app.client import ApiError, ExpungeClient
 from app.client.connection import Json
 from app.domain.columns import normal_text
@@ -44,7 +44,8 @@ _PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
 T = TypeVar("T")
 
 Table = Annotated[
-    Path, argument("FILE", "A CSV, Parquet, Arrow or npz file, or a folder of them.", exists=True)
+    list[Path],
+    argument("FILE", "CSV, Parquet, Arrow or npz files, or folders of them.", exists=True),
 ]
 Drop = Annotated[list[str] | None, option("Columns that are not read, separated by commas.")]
 Subject = Annotated[
@@ -116,7 +117,7 @@ def _read(
         missing=_by_column("--missing", missing, normal_text),
         vocabulary=vocabulary,
     )
-    source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+    source = read_source(*file, dialect=Dialect.of_options(delimiter, encoding, decimal))
     return _Asked(source, choices, mapping)
 
 
@@ -162,6 +163,7 @@ def push(
                     "out the options about features; see 'expunge dataset show'"
                 )
             schema = TableSchema.from_json(existing)
+            warn_of_notations(source, schema.record_id, schema.subject_id)
             show(push_parts(client, name, source, typed_parts(source, schema)))
             return
         if existing is None:
@@ -176,6 +178,7 @@ def push(
                     f"dataset {name!r} is not public, and never becomes so: push to another"
                 )
         parts = encoded_parts(source, rule)
+        warn_of_notations(source, rule.record_id, rule.subject_id)
         if existing is None:
             _define(client, name, rule, offset, scale, public=public)
         try:
@@ -202,6 +205,7 @@ def inspect(
         print_columns(source)
     proposal = _proposal(source, choices, mapping)
     rule = proposal.encoding
+    warn_of_notations(source, rule.record_id, rule.subject_id)
     if wants_json():
         show(
             {

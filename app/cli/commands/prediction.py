@@ -80,7 +80,7 @@ def predict(
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
     dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
-    rows = reading.read_source(source, dialect)
+    rows = reading.read_source(source, dialect=dialect)
     with rows.places():
         predictions = _predictions(
             published, rows.table, factories=factory or [], base=base, merged=merged

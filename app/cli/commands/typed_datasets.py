@@ -55,7 +55,7 @@ def columns(
     ] = None,
 ) -> None:
     """Show the types of FILE's columns; sends nothing."""
-    source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+    source = read_source(*file, dialect=Dialect.of_options(delimiter, encoding, decimal))
     dropped = [normal_text(each) for row in csv.reader(drop or ()) for each in row]
     schema = proposed_schema(source, record_id=record_id, subject_id=subject, drop=dropped)
     if wants_json():

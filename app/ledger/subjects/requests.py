@@ -18,9 +18,9 @@ from app.database.queries import database_time
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import DatasetRow
-from app.domain.commitments import normal_id
 from app.domain.errors import ConflictError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
+from app.domain.owners_ids import normal_id, require_ids
 from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.accepting import Acceptance
@@ -147,6 +147,7 @@ class SubjectRequests:
 
     def _datasets(self, session: Session, asked: NewSubjectRequest) -> Sequence[DatasetRow]:
         """Return the datasets to look into, in the order in which requests lock them."""
+        require_ids(asked.subject_ids, "identity")
         if not asked.datasets:  # the database may sort names in another order than Python
             private = (each for each in datasets.datasets(session) if not each.public)
             return sorted(private, key=lambda dataset: dataset.name)

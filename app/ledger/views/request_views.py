@@ -49,6 +49,7 @@ class RequestView:
     dataset: str
     state: str
     records: int
+    pushes: int
     received_at: datetime
     due_at: datetime
     completed_at: datetime | None
@@ -65,6 +66,7 @@ _ROW = (
     DatasetRow.name.label("dataset"),
     ForgetRequestRow.state,
     ForgetRequestRow.record_count.label("records"),
+    ForgetRequestRow.push_count.label("pushes"),
     ForgetRequestRow.received_at,
     ForgetRequestRow.due_at,
     ForgetRequestRow.completed_at,

@@ -246,7 +246,7 @@ CASES = [
     Case("zip", _zip("churn.csv"), "t.csv: this is a zip archive"),
     Case("pickle", pickle.dumps({"a": [1]}), "t.csv: this is a pickle, which is never loaded"),
     Case("JSON", '[{"id": 1}]', "t.csv: this is JSON"),
-    Case("folder with another column", _folder(_table(), _table(extra=[1, 2, 3])), "part-1.parquet: column 'extra': not in all files"),
+    Case("folder with another column", _folder(_table(), _table(extra=[1, 2, 3])), "part-1.parquet: column 'extra': not in all of the files"),
     Case("folder with another type", _folder(_table(age=[1, 2, 3]), _table(age=["1", "2", "3"])), "another type in each file"),
     Case("a fault in a folder's second file", _folder(_table(), _table(id=["y1", "y2", "y3"], out=["yes", "no", None])), "export/part-1.parquet: row 3, column 'out': is missing"),
     Case("the same rows in two files", _folder(_table(), _table()), "export/part-1.parquet: row 1, column 'id': the id of an earlier row (and in 2 more)"),
@@ -260,7 +260,7 @@ def _read(case: Case, path: Path) -> pa.Table:
         file = path / ("t" + case.suffix)
         content = case.file.encode() if isinstance(case.file, str) else case.file
         file.write_bytes(content)
-    source = read_source(file, case.dialect)
+    source = read_source(file, dialect=case.dialect)
     encoding = proposed(source, Choices(**(CHOICES | dict(case.choices)))).encoding
     (part,) = encoded_parts(source, encoding)
     return part.records
