@@ -6,7 +6,7 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from app import log_context
-from app.domain.errors import RunInterruptedError
+from app.domain.errors import RunInterruptedError, ScoreTooLowError
 from app.domain.plan import Plan
 from app.ledger import repository, runs
 from app.logs import describe
@@ -124,6 +124,7 @@ def _execute(services: Services, lease: Lease) -> None:
             reason=describe(error),
             permanent=is_permanent(error),
             max_attempts=services.settings.max_attempts,
+            spends_start=isinstance(error, ScoreTooLowError) and error.is_unlearned,
         )
 
     if attempted(

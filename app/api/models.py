@@ -48,7 +48,12 @@ class ParameterGroupBody(Body):
 
 
 class RecipeBody(Body):
-    """How a model is trained. A ``linear_head`` has defaults of its own: plain descent."""
+    """How a model is trained. These are defaults of networks that are trained from nothing.
+
+    A ``linear_head`` has plain descent. Networks on a backbone and ensembles have ``adamw``, unless
+    a rate or a momentum is given, and ensembles batches of 32. Of ``adamw`` the rate is 0.01, and
+    0.001 where a backbone is trained on.
+    """
 
     model_config = ConfigDict(json_schema_extra=described_by(TrainingRecipe))
 
@@ -140,6 +145,7 @@ class ModelAnswer(Answer):
     policy: dict[str, Any]
     weights: str
     certified: VersionAnswer | None
+    warnings: list[str] = Field(description="Those of the version that it serves.")
     capacity: int | None = Field(
         description="How many more records the present version covers without a run, at the worst "
         "position in its training. Null where a release covers no later request."
@@ -271,11 +277,13 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
     head = serving.find_current_version(session, model)
     capacity = capacity_of(session, model)
     run = run_views.newest(session, model.id)
+    certified = None if head is None else version_answer(model, head, served=head)
     return ModelAnswer.of(
         model,
         dataset=session.get_one(DatasetRow, model.dataset_id).name,
         weights=model.weights_source,
-        certified=None if head is None else version_answer(model, head, served=head),
+        certified=certified,
+        warnings=[] if certified is None else certified.warnings,
         capacity=None if capacity is None else capacity.left,
         latest_run=None if run is None else RunAnswer.of(run),
     )

@@ -31,6 +31,7 @@ class PolicyBody(Body):
     deadline_s: float = Field(default=THIRTY_DAYS_S, json_schema_extra=_ABOVE_ZERO)
     budget_epochs: float | None = None
     audit: bool = False
+    minimum_score: float | None = None
     merge_margin: float | None = Field(default=None, json_schema_extra={"minimum": 0})
     retrain_every_s: float | None = Field(default=None, json_schema_extra={"minimum": 60})
     retrain_after_records: int | None = Field(default=None, json_schema_extra={"minimum": 1})

@@ -18,6 +18,7 @@ from app.api.protocol.schemas import Answer, Page
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.datasets.tables import DatasetRow
 from app.domain.release import signature_filename, weights_filename
+from app.domain.scores import warnings_of
 from app.domain.states import VersionState
 from app.ledger.certificates import issued
 from app.models import serving
@@ -58,6 +59,10 @@ class VersionAnswer(Answer):
     size_bytes: int
     certificate: str
     evaluation: dict[str, Any]
+    warnings: list[str] = Field(
+        description="What is known against using it: its score is not better than the baseline's, "
+        "or was not measured."
+    )
     members: list[MemberAnswer] | None = Field(
         description="Of an ensemble: its members, in order. Null for other models."
     )
@@ -230,7 +235,12 @@ def version_answer(
         parts += ["weights", "model.sig"]
     path = _path(model.name, version.number)
     links = {part: f"{path}/{part}" for part in parts}
-    return VersionAnswer.of(version, certificate=version.certificate_id, links=links)
+    return VersionAnswer.of(
+        version,
+        certificate=version.certificate_id,
+        warnings=warnings_of(version.evaluation),
+        links=links,
+    )
 
 
 def _path(name: str, number: int) -> str:

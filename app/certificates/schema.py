@@ -247,13 +247,19 @@ class Merged(Section):
 
 
 class Evaluation(Section):
-    """Figures outside the guarantee; ``headline`` names the metric that is shown first."""
+    """Figures outside the guarantee; ``headline`` names the metric that is shown first.
+
+    ``baseline`` is what one answer for all of the same records has of it, and ``higher_is_better``
+    which way it is better.
+    """
 
     outside_the_guarantee: bool
     held_out_records: Count
     held_out_loss: float | None = None
     metrics: dict[Name, float] = Field(default_factory=dict)
     headline: Name | None = None
+    baseline: float | None = None
+    higher_is_better: StrictBool | None = None
     noise_curve: list[NoisePoint] | None = None
     audit: Audit | None = None
     merged: Merged | None = None

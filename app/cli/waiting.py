@@ -31,6 +31,8 @@ def show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
                 shown["name"], timeout_s=_WAIT_S, on_change=lambda run: update(run, run["kind"])
             )
     show(shown)
+    for warning in shown["warnings"]:
+        fail(f"version {shown['certified']['number']}: {warning}")
     run = shown["latest_run"]
     if wait and awaits_weights:
         name = shown["name"]

@@ -289,6 +289,19 @@ class RunFailedError(ExpungeError):
     """A run cannot succeed by retrying. The message tells the user what to do."""
 
 
+class ScoreTooLowError(RunFailedError):
+    """A run's result misses the policy's ``minimum_score``.
+
+    Attributes:
+        is_unlearned: whether it is a start with noise that was drawn for it: no certificate
+            accounts for a second one from the same start, between which a score would choose.
+    """
+
+    def __init__(self, reason: str, *, is_unlearned: bool) -> None:
+        super().__init__(reason)
+        self.is_unlearned = is_unlearned
+
+
 class ImportFailedError(ExpungeError):
     """An import cannot go on; ``problems`` name rows and columns, if it is a file's content.
 

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from app.domain.checks import require_delta, require_non_negative, require_positive, require_steps
+from app.domain.checks import (
+    is_number,
+    require_delta,
+    require_non_negative,
+    require_positive,
+    require_steps,
+)
 from app.domain.errors import InvalidInputError, ParameterError
 from app.domain.recipes.recipe import MOST_EPOCHS
 from app.domain.schedules import Schedule, require_schedules, to_json
@@ -42,6 +48,9 @@ class Policy:
             included; without it, as many as the training recipe has.
         audit: whether a run also measures a membership attack on the records to forget, before and
             after. This reads them once more; the figures are not part of the guarantee.
+        minimum_score: the worst score on held-out records, of the metric that is shown first, with
+            which a run is published: accuracy at least, errors and perplexity at most so much. A
+            run that misses it fails, and what is served stays as it is; None publishes every run.
         merge_margin: of an ensemble, how much worse one network with the average of its members'
             weights may score on held-out records to be offered in its place, in units of the metric
             that is shown first; None never offers it.
@@ -61,6 +70,7 @@ class Policy:
     deadline_s: float = THIRTY_DAYS_S
     budget_epochs: float | None = None
     audit: bool = False
+    minimum_score: float | None = None
     merge_margin: float | None = None
     retrain_every_s: float | None = None
     retrain_after_records: int | None = None
@@ -74,6 +84,8 @@ class Policy:
         require_positive("deadline_s", self.deadline_s)
         if self.budget_epochs is not None:
             require_positive("budget_epochs", self.budget_epochs)
+        if self.minimum_score is not None and not is_number(self.minimum_score):
+            raise ParameterError("minimum_score", "a finite number")
         if self.merge_margin is not None:
             require_non_negative("merge_margin", self.merge_margin)
         if self.deadline_s > TEN_YEARS_S:

@@ -35,11 +35,7 @@ class Part(Enum):
             return cls.NONE
         if touched:
             return cls.UNLEARNED
-        return (
-            cls.HELD_OUT
-            if membership.holds_out(record.record_key for record in records)
-            else cls.LEFT_OUT
-        )
+        return cls.HELD_OUT if membership.holds_out(records) else cls.LEFT_OUT
 
 
 def _part_of(
@@ -54,8 +50,6 @@ def _part_of(
         if (life := membership.life_of(record)) is not None
     ]
     touched = [
-        epoch
-        for record, epoch in included
-        if epoch is not None and membership.learned_from(record.record_key)
+        epoch for record, epoch in included if epoch is not None and membership.learned_from(record)
     ]
     return bool(included), touched

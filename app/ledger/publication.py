@@ -23,9 +23,15 @@ from app.certificates.statement import (
 from app.certificates.tables import CertificateRow
 from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import Member
-from app.domain.errors import DraftOutdatedError, LeaseLostError, TargetNotMetError
+from app.domain.errors import (
+    DraftOutdatedError,
+    LeaseLostError,
+    ScoreTooLowError,
+    TargetNotMetError,
+)
 from app.domain.ids import new_id
 from app.domain.policy import Policy
+from app.domain.scores import why_too_low
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
 from app.failpoints import reach
 from app.ledger import outbox, repository
@@ -38,6 +44,7 @@ from app.ledger.runs import holder, leave_nothing
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
+from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.tracking import Tracking, history_of_run
 from app.publishing import repository as publishing
 from app.registry import repository as registry
@@ -106,6 +113,7 @@ def publish(
     Raises:
         DraftOutdatedError: the statement to sign is not the checked one: draft it again.
         RunFailedError: the network's base is not the model's.
+        ScoreTooLowError: the result misses the policy's ``minimum_score``.
         TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same
             weights as before, where the certificate would claim new noise.
     """
@@ -144,6 +152,7 @@ def publish(
     publishing.wake(session, model.id)
     leave_nothing(session, run.id)  # of members, and what was reserved twice
     model.head_version_id = version.id
+    model.is_spent = False
     model.tracking = _tracking(run, model, result.phase)
     model.trained_through = version.trained_through
     model.trained_after_epoch = version.trained_after_epoch
@@ -202,6 +211,21 @@ def _refuse_unchanged(
     claims_noise = phase is not None and phase.noise is not None
     if previous is not None and claims_noise and version.tensors_sha256 == previous.tensors_sha256:
         raise TargetNotMetError("the weights are those of the version before: nothing was added")
+
+
+def _refuse_low_score(run: RunRow, model: ModelRow, result: RunResult) -> None:
+    """Raise ``ScoreTooLowError`` where the result misses the policy's ``minimum_score``."""
+    reason = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
+    if reason is None:
+        return
+    phase = result.phase
+    raise ScoreTooLowError(
+        reason,
+        is_unlearned=run.kind != RunKind.TRAIN
+        and phase is not None
+        and phase.noise is not None
+        and not mechanism_named(phase.plan.mechanism).trains_anew,
+    )
 
 
 def _published_before(session: Session, run_id: str, fencing_token: int) -> VersionRow | None:
@@ -316,6 +340,7 @@ class _Draft:
 
 
 def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> _Draft:
+    _refuse_low_score(run, model, result)
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
     account = _account(session, run, model, version)

@@ -134,16 +134,25 @@ def _requeue(session: Session, row: RunRow, *, delay_s: float) -> None:
 
 
 def give_up_attempt(
-    session: Session, row: RunRow, *, reason: str, permanent: bool, max_attempts: int
+    session: Session,
+    row: RunRow,
+    *,
+    reason: str,
+    permanent: bool,
+    max_attempts: int,
+    spends_start: bool = False,
 ) -> None:
     """End one attempt: queue the run again while attempts are left, else fail it.
 
     The reason's further lines are a traceback of the operator's code; requests get the first one.
+    ``spends_start`` lets the model's next run train anew, as ``ScoreTooLowError`` says.
     """
     if not permanent and row.attempt < max_attempts:
         _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
         return
     end_run(session, row, RunState.FAILED, reason=reason)
+    if spends_start:
+        session.get_one(ModelRow, row.model_id).is_spent = True
     if row.kind != RunKind.TRAIN:
         fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.

@@ -261,7 +261,8 @@ def _require_awaits_weights(session: Session, model: ModelRow) -> None:
 
 
 def _count_all(session: Session, model: ModelRow) -> None:
-    """Count every record that the dataset holds or held as part of the model."""
+    """Count every record that the dataset holds or held as part of the model, a new start."""
+    model.is_spent = False
     epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
     model.trained_after_epoch = epoch

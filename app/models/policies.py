@@ -14,7 +14,7 @@ from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import ObligationState, RunState, WeightsSource
 from app.ledger import outbox, repository
-from app.models.recipes import require_mergeable, require_suited
+from app.models.recipes import require_measured, require_suited
 from app.planning.planner import make_plan
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
@@ -88,7 +88,7 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
     require_trained_here(policy, WeightsSource(model.weights_source))
     recipe = TrainingRecipe.from_json(model.recipe)
     require_suited(recipe, policy)
-    require_mergeable(ArchitectureSpec.from_json(model.architecture), recipe, policy)
+    require_measured(ArchitectureSpec.from_json(model.architecture), recipe, policy)
     return policy
 
 

@@ -1,5 +1,8 @@
 """Which recipe a model may have: the architecture and the policy's mechanism decide."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from app.accounting import dp_sgd
 from app.domain.architectures.architecture import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import InvalidInputError
@@ -15,6 +18,11 @@ _OF_EACH_RECORD = {
     "precision": "its noise covers gradients in the weights' own precision",
 }
 
+_DECIDED_BY_SCORES = {
+    "merge_margin": "the average is offered",
+    "minimum_score": "a run is published",
+}
+
 _SEALED_THROUGHOUT = (dp_sgd.NAME, "retraining")
 
 
@@ -23,7 +31,7 @@ def recipe_of(
 ) -> TrainingRecipe:
     """Return the recipe of a definition; the architecture's defaults complete it."""
     recipe = _recipe_of(document, architecture, policy, task)
-    require_mergeable(architecture, recipe, policy)
+    require_measured(architecture, recipe, policy)
     return recipe
 
 
@@ -35,7 +43,8 @@ def _recipe_of(
     if architecture.name == ridge_head.NAME:
         ridge_head.require_task(architecture, task)
         return ridge_head.recipe_of(document)
-    recipe = TrainingRecipe.from_json(document)
+    given = TrainingRecipe.fields_of(document)
+    recipe = TrainingRecipe(**{**_defaults(architecture, given), **given})
     if architecture.name == ENSEMBLE and recipe.patience is not None:
         raise InvalidInputError(
             "recipe: patience lets held-out records decide, and no record may concern all members "
@@ -45,21 +54,37 @@ def _recipe_of(
     return recipe
 
 
-def require_mergeable(
+def _defaults(architecture: ArchitectureSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields in which a network's defaults differ from those of ``TrainingRecipe``.
+
+    Features may be of any size, and a member of an ensemble sees few records: there, one rate of
+    SGD does not fit all (docs/models.md has what was measured). A recipe that states a rate or a
+    momentum, and no optimiser, means SGD's.
+    """
+    found: dict[str, Any] = {"batch_size": 32} if architecture.name == ENSEMBLE else {}
+    adapts = architecture.name == ENSEMBLE or architecture.backbone is not None
+    if adapts and given.keys().isdisjoint({"optimizer", "learning_rate", "momentum"}):
+        found["optimizer"] = "adamw"
+    if (given | found).get("optimizer") == "adamw":
+        begins_public = architecture.backbone is not None and not architecture.on_features
+        found["learning_rate"] = 0.001 if begins_public else 0.01
+    return found
+
+
+def require_measured(
     architecture: ArchitectureSpec, recipe: TrainingRecipe, policy: Policy
 ) -> None:
-    """Raise ``InvalidInputError`` if a policy wants a merge that nothing could decide."""
-    if policy.merge_margin is None:
-        return
-    if architecture.name != ENSEMBLE:
+    """Raise ``InvalidInputError`` if a policy wants what nothing could decide."""
+    if policy.merge_margin is not None and architecture.name != ENSEMBLE:
         raise InvalidInputError(
             "policy: merge_margin is for an ensemble, whose members' weights have an average"
         )
-    if recipe.held_out_fraction == 0:
-        raise InvalidInputError(
-            "policy: merge_margin needs held-out records, which decide whether the average is "
-            "offered: set held_out_fraction in the recipe"
-        )
+    for name, what in _DECIDED_BY_SCORES.items():
+        if getattr(policy, name) is not None and recipe.held_out_fraction == 0:
+            raise InvalidInputError(
+                f"policy: {name} needs held-out records, which decide whether {what}: set "
+                "held_out_fraction in the recipe"
+            )
 
 
 def require_suited(recipe: TrainingRecipe, policy: Policy) -> None:

@@ -25,6 +25,7 @@ from app.planning.lineage import head_of
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Needs
+from app.planning.mechanisms.retraining import Retraining
 from app.planning.quote import Declined, Quote, Quotes
 from app.planning.shape import ModelShape
 
@@ -85,6 +86,13 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
 
 
 def _chosen_quote(policy: Policy, shape: ModelShape) -> Quote:
+    if shape.is_spent:
+        if not shape.trained_here:
+            raise PlanError(
+                "a result from these weights was thrown away for its score, and a second one would "
+                "be chosen by it, which no certificate accounts for: bring others to another model"
+            )
+        policy = replace(policy, mechanism=Retraining.name, parameters={})
     if policy.mechanism in MECHANISMS:
         try:
             return _quote(policy, shape, policy.mechanism, of_run=True)

@@ -110,6 +110,8 @@ class ModelShape:
         newly_forgotten: how many of them no certificate covers yet.
         begins_again: whether the weights of all earlier releases are gone.
         trained_here: whether the lineage's training is, or will be, the service's own.
+        is_spent: whether a result from its present weights was thrown away for its score, so that
+            the next run trains anew.
         convex: given for linear heads that are trained here only.
         ridge: given for ridge heads only.
         ensemble: given for ensembles only.
@@ -129,6 +131,7 @@ class ModelShape:
     newly_forgotten: int = 0
     begins_again: bool = False
     trained_here: bool = True
+    is_spent: bool = False
     convex: ConvexShape | None = None
     ridge: RidgeShape | None = None
     ensemble: EnsembleShape | None = None

@@ -33,6 +33,18 @@ class Numbered(Lived, Protocol):
         """Its number in the order of upload."""
 
 
+class Owned(Protocol):
+    """A record's key, and its person's if it names one; see ``RecordRow``."""
+
+    @property
+    def record_key(self) -> bytes:
+        """The record's pseudonym."""
+
+    @property
+    def subject_key(self) -> bytes | None:
+        """The person's pseudonym."""
+
+
 @dataclass(frozen=True)
 class Membership:
     """The training set of one model.
@@ -41,7 +53,7 @@ class Membership:
         through: records numbered above this came later and are not part of the model.
         after_epoch: the epoch when its training data were read. Records forgotten by then were left
             out; a life that began later is not part of the model.
-        split_salt: decides which records are held out for evaluation.
+        split_salt: decides whose records are held out for evaluation.
         held_out_fraction: expected share of held-out records.
         is_imported: its weights were imported. They may depend on every record that the dataset
             held until then, including forgotten and held-out ones.
@@ -58,14 +70,20 @@ class Membership:
     stops_early: bool = False
     members: int | None = None
 
-    def is_held_out(self, record_key: bytes) -> bool:
-        """Return whether a record is held out; this depends on no other record."""
-        digest = hashlib.sha256(self.split_salt + record_key).digest()
+    def is_held_out(self, record: Owned) -> bool:
+        """Return whether a record is held out; this depends on nothing but whose it is.
+
+        All records of a person are on one side: a score on another record of somebody whom the
+        model knows would say little about people whom it does not. A record without a subject is a
+        person of its own.
+        """
+        key = record.record_key if record.subject_key is None else b"subject" + record.subject_key
+        digest = hashlib.sha256(self.split_salt + key).digest()
         return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
 
-    def holds_out(self, record_keys: Iterable[bytes]) -> bool:
+    def holds_out(self, records: Iterable[Owned]) -> bool:
         """Return whether being held out keeps all of the records from the weights."""
-        return not self.stops_early and all(map(self.is_held_out, record_keys))
+        return not self.stops_early and all(map(self.is_held_out, records))
 
     def life_of(self, record: Numbered) -> Life | None:
         """Return the life in which a record is part of the model, for training or evaluation.
@@ -77,9 +95,9 @@ class Membership:
         life = life_at(record, self.after_epoch)
         return None if life.forgotten_by(self.after_epoch) and not self.is_imported else life
 
-    def learned_from(self, record_key: bytes) -> bool:
+    def learned_from(self, record: Owned) -> bool:
         """Return whether a record of the model may have influenced its weights."""
-        return self.learns_from_held_out or not self.is_held_out(record_key)
+        return self.learns_from_held_out or not self.is_held_out(record)
 
     def member_of(self, record_key: bytes, subject_key: bytes | None) -> int:
         """Return which member of an ensemble learns from a record, counted from 0.
@@ -101,7 +119,7 @@ class Membership:
 
     def touched_by(self, record: RecordRow) -> bool:
         """Return whether a stored record may have influenced the model's weights."""
-        return self.life_of(record) is not None and self.learned_from(record.record_key)
+        return self.life_of(record) is not None and self.learned_from(record)
 
 
 def fixed_batches(

@@ -124,7 +124,7 @@ class TrainingSet:
 
     def _lasts(self, record: KeyedRecord) -> bool:
         life = self.membership.life_of(record)
-        held_out = self.membership.is_held_out(record.record_key)
+        held_out = self.membership.is_held_out(record)
         return life is not None and life.forgotten is None and not held_out
 
     @cached_property
@@ -140,7 +140,7 @@ class TrainingSet:
                 if known is None and record.seq in self._forgetting:
                     known = _NEXT_EPOCH
                 member = membership.member_of(key, record.subject_key)
-                split[membership.is_held_out(key)].append(
+                split[membership.is_held_out(record)].append(
                     TrainingRecord(record.seq, key, known, member)
                 )
         return split
@@ -168,6 +168,7 @@ def shape_of(
         dimension=dimension,
         earlier_releases=registry.next_number(session, model.id) - 1,
         trained_here=model.weights_source == WeightsSource.TRAIN,
+        is_spent=model.is_spent and not anew,
         begins_again=anew or model.head_version_id is None,
         convex=_linear_head(model),
         ridge=_ridge_head(model),

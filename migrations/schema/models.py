@@ -23,6 +23,7 @@ def create() -> None:
         sa.Column("trained_through", sa.BigInteger),
         sa.Column("trained_after_epoch", sa.BigInteger),
         sa.Column("tracking", JSONB),
+        sa.Column("is_spent", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("imported_blob_id", sa.String, sa.ForeignKey("blobs.id")),
         sa.Column("head_version_id", sa.String),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),

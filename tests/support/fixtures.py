@@ -33,11 +33,13 @@ from app.locations import (
     redis_connection,
 )
 from app.main import create_app
+from app.models import definitions
 from app.services import Services, create_keys, open_services
 from app.settings import Settings
 from tests.support.built_once import built_once
 from tests.support.key_keepers import Directory, Keeper, Kms, Vault
 from tests.support.logbook import faults
+from tests.support.splits import fairly_split
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
@@ -201,8 +203,11 @@ def admin_key(services: Services) -> str:
 
 
 @pytest.fixture
-def api(services: Services, admin_key: str) -> Iterator[TestClient]:
-    """The API with an admin key."""
+def api(
+    services: Services, admin_key: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TestClient]:
+    """The API with an admin key; models learn from the first people that they are given."""
+    monkeypatch.setattr(definitions, "define_model", fairly_split(definitions.define_model))
     with TestClient(
         create_app(services), headers={"Authorization": f"Bearer {admin_key}"}
     ) as client:

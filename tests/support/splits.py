@@ -1,12 +1,22 @@
 """Held-out records as tests ask for them, which chance alone would now and then not give."""
 
-import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.datasets import repository as datasets
+from app.datasets.tables import RecordRow
+from app.models import definitions
+from app.registry.membership import Membership, Owned
+from app.registry.tables import ModelRow
 
 _DRAWS = 500
-_TWO_TO_64 = 1 << 64
+_EARLY = 8
 
 
 @dataclass(frozen=True)
@@ -16,46 +26,60 @@ class Split:
     salt: bytes
     held_out_fraction: float
 
-    def learned(self, record_keys: set[bytes]) -> set[bytes]:
-        """Return the keys of the records that it trains on, as ``Membership`` tells them."""
-        return {key for key in record_keys if not self._holds_out(key)}
-
-    def _holds_out(self, key: bytes) -> bool:
-        number = int.from_bytes(hashlib.sha256(self.salt + key).digest()[:8])
-        return number < self.held_out_fraction * _TWO_TO_64
+    def learned(self, records: Sequence[Owned]) -> set[bytes]:
+        """Return the keys of the records that it trains on."""
+        split = Membership(0, 0, self.salt, self.held_out_fraction, is_imported=False)
+        return {each.record_key for each in records if not split.is_held_out(each)}
 
 
-def fair_salt(
-    persons: Sequence[set[bytes]], held_out_fraction: float, others: Sequence[Split]
-) -> bytes:
-    """Draw a salt that holds out a usual share, and not all records of a person who has several.
+def fair_salt(session: Session, dataset: str, held_out_fraction: float) -> bytes:
+    """Draw a salt that holds out a usual share, and nobody whose record is among the first.
 
-    With up to two other models, each holds out a record that the rest have all learned from.
-
-    Args:
-        persons: keys of the records of each person.
-        held_out_fraction: the new model's.
-        others: the models that are there.
+    With up to two other models, each holds out a record that the rest have all learned from. So
+    tests may name people of the first pushes, and know that a model has learned from them.
     """
+    named = datasets.dataset_named(session, dataset).id
+    records = session.scalars(
+        select(RecordRow).where(RecordRow.dataset_id == named).order_by(RecordRow.seq)
+    ).all()
+    models = session.scalars(select(ModelRow).where(ModelRow.dataset_id == named)).all()
+    others = [Split(each.split_salt, each.recipe["held_out_fraction"]) for each in models]
     for _ in range(_DRAWS):
         split = Split(os.urandom(32), held_out_fraction)
-        if _is_usual(split, persons) and _are_distinct([split, *others], persons):
+        if _is_usual(split, records) and _are_distinct([split, *others], records):
             break
     return split.salt
 
 
-def _is_usual(split: Split, persons: Sequence[set[bytes]]) -> bool:
-    count = sum(map(len, persons))
-    held_out = count - len(split.learned(set().union(*persons)))
-    expected = split.held_out_fraction * count
-    keeps_some = all(split.learned(person) for person in persons if len(person) > 1)
-    return keeps_some and expected / 2 <= held_out <= 2 * expected
+def fairly_split(define: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what defines models, with a fair salt for each."""
+
+    def defining(database: Any, definition: definitions.ModelDefinition, **more: Any) -> Any:
+        with database.transaction() as session:
+            fraction = definition.recipe.get("held_out_fraction", 0.1)
+            salt = None
+            if datasets.find_dataset(session, definition.dataset) and isinstance(fraction, float):
+                salt = fair_salt(session, definition.dataset, fraction)
+        with patch.object(definitions, "new_split_salt", return_value=salt or os.urandom(32)):
+            return define(database, definition, **more)
+
+    return defining
 
 
-def _are_distinct(splits: Sequence[Split], persons: Sequence[set[bytes]]) -> bool:
+def _is_usual(split: Split, records: Sequence[RecordRow]) -> bool:
+    people = list(dict.fromkeys(each.subject_key or each.record_key for each in records))
+    early = set(people[: min(_EARLY, len(people) // 2)])
+    first = [each for each in records if (each.subject_key or each.record_key) in early]
+    held_out = len(records) - len(split.learned(records))
+    expected = split.held_out_fraction * len(records)
+    keeps_first = len(split.learned(first)) == len(first)
+    return keeps_first and expected / 2 <= held_out <= 2 * expected
+
+
+def _are_distinct(splits: Sequence[Split], records: Sequence[RecordRow]) -> bool:
     if not 1 < len(splits) <= 3:
         return True
-    learned = [split.learned(set().union(*persons)) for split in splits]
+    learned = [split.learned(records) for split in splits]
     return all(
         set.intersection(*learned[:place], *learned[place + 1 :]) - learned[place]
         for place, split in enumerate(splits)

@@ -43,7 +43,7 @@ from app.services import Services
 from app.storage.blobs import StoredBlob
 from tests.support import weights
 from tests.support.patience import until
-from tests.support.splits import Split, fair_salt
+from tests.support.splits import fair_salt
 from tests.support.statements import ARITHMETIC
 
 DATASET = "people"
@@ -143,14 +143,7 @@ class Workshop:
 
     def _split_salt(self, dataset: str, held_out_fraction: float) -> bytes:
         with self.transaction() as session:
-            named = datasets.dataset_named(session, dataset).id
-            rows = session.scalars(select(RecordRow).where(RecordRow.dataset_id == named)).all()
-            models = session.scalars(select(ModelRow).where(ModelRow.dataset_id == named)).all()
-        persons: dict[bytes, set[bytes]] = {}
-        for row in rows:
-            persons.setdefault(row.subject_key or row.record_key, set()).add(row.record_key)
-        others = [Split(each.split_salt, each.recipe["held_out_fraction"]) for each in models]
-        return fair_salt(list(persons.values()), held_out_fraction, others)
+            return fair_salt(session, dataset, held_out_fraction)
 
     def upload(self, name: str, content: bytes = b"uploaded") -> str:
         """Bring weights; return the id of their blob."""
@@ -326,9 +319,9 @@ class Workshop:
         """Return the ids that the model trains on, and those that it holds out, of one push."""
         membership = self.membership(name)
         with self.transaction() as session:
-            dataset = datasets.dataset_named(session, DATASET)
-        key = self.services.forget_requests.pseudonyms.record
-        held_out = {i: membership.is_held_out(key(dataset.id, i)) for i in record_ids(first=first)}
+            held_out = {
+                i: membership.is_held_out(self.record(session, i)) for i in record_ids(first=first)
+            }
         return [i for i, out in held_out.items() if not out], [
             i for i, out in held_out.items() if out
         ]

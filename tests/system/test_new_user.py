@@ -46,10 +46,10 @@ def _held_out(user: Reader, model: str) -> tuple[np.ndarray, np.ndarray]:
     with services.database.transaction() as session:
         row = registry.model_named(session, model)
         membership = membership_at(row, through=ROWS, after_epoch=0)
-        query = select(RecordRow.seq, RecordRow.record_key).where(
+        query = select(RecordRow).where(
             RecordRow.dataset_id == row.dataset_id, RecordRow.forgotten_epoch.is_(None)
         )
-        chosen = {seq for seq, key in session.execute(query) if membership.is_held_out(key)}
+        chosen = {row.seq for row in session.scalars(query) if membership.is_held_out(row)}
         shards = [shard.blob_id for shard in datasets.shards(session, row.dataset_id)]
     parts = [decode_shard(services.blobs.read(blob_id)) for blob_id in shards]
     seqs, labels, features = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -20,16 +20,10 @@ from torch import nn
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import WeightsFile
 from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import (
-    LOSS,
-    by_member,
-    is_offered,
-    metric_compared,
-    score_of,
-    tensor_name,
-)
+from app.domain.architectures.ensemble import by_member, is_offered, tensor_name
 from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
+from app.domain.scores import LOSS, metric_compared, score_of
 from app.domain.states import MemberState, Phase, RunKind
 from app.failpoints import halfway, reach
 from app.ledger import member_trainings

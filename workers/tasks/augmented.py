@@ -4,11 +4,12 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import torch
 
+from app.domain.scores import HIGHER_IS_BETTER
 from app.domain.tasks.augmentation import FLIP, NOISE, SHIFT
 from app.domain.tasks.spec import TaskSpec
 from workers.tasks.task import INPUTS, Batch
@@ -39,6 +40,16 @@ class Augmented(Generic[Spec]):
 
     spec: Spec
     calibrated: bool = True
+    headline: ClassVar[str]
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Return which way the metric that is shown first is better."""
+        return HIGHER_IS_BETTER[self.headline]
+
+    def truth(self, batch: Batch) -> Batch:
+        """Return all but the inputs, [n, …] by name."""
+        return {name: each for name, each in batch.items() if name != INPUTS}
 
     def augment(self, batch: Batch) -> Batch:
         """Return a random variant of each record, by numbers of torch's own generator."""

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -34,6 +35,11 @@ class Classification(Augmented[ClassificationSpec]):
         """Return accuracy, macro F1, calibration error and, of two classes, AUC."""
         probabilities, target = predictions["probabilities"], batch[TARGET]
         return metrics.of_classes(probabilities, target, calibrated=self.calibrated)
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return the share of the most frequent class."""
+        target = batch[TARGET]
+        return float(np.bincount(target).max() / len(target))
 
 
 CLASSIFICATION: Final = Classification(ClassificationSpec(classes=2))

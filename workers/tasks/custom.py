@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
+from app.domain.scores import HIGHER_IS_BETTER
 from app.domain.tasks.custom import CustomSpec
 from workers.networks.operator_code import called, imported
 from workers.tasks.task import INPUTS, Arrays, Batch, Forward
@@ -52,6 +53,12 @@ class CustomTask:
     def headline(self) -> str:
         """Return the metric that the class names."""
         return str(getattr(self._task, "headline", "loss"))
+
+    @property
+    def higher_is_better(self) -> bool | None:
+        """Return what the class says; None if it does not, and the metric is none of ours."""
+        stated = getattr(self._task, "higher_is_better", HIGHER_IS_BETTER.get(self.headline))
+        return None if stated is None else bool(stated)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -174,6 +181,16 @@ class CustomTask:
         """Return the class's figures."""
         found = self._called("metrics", predictions, batch)
         return {str(name): float(value) for name, value in dict(found).items()}
+
+    def truth(self, batch: Batch) -> Batch:
+        """Return all but the inputs, [n, …] by name."""
+        return {name: each for name, each in batch.items() if name != INPUTS}
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return what the class says, if it has a method ``baseline``."""
+        if self.higher_is_better is None or not callable(getattr(self._task, "baseline", None)):
+            return None
+        return float(self._called("baseline", batch))
 
     def _called(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the operator's types
         work = getattr(self._task, method)

@@ -47,6 +47,26 @@ class LanguageModel(Augmented[LanguageModelSpec]):
         mean = -float(predictions["log_likelihood"].astype(np.float64).sum()) / tokens
         return {"perplexity": float(np.exp(min(mean, 700.0)))}
 
+    def truth(self, batch: Batch) -> Batch:
+        """Return how often each token is to be predicted, [1, vocabulary]: texts may be long."""
+        following = batch[INPUTS][:, 1:]
+        counts = torch.bincount(
+            following[following != self.spec.padding], minlength=self.spec.vocabulary
+        )
+        return {"counts": counts[None]}
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return the perplexity of the tokens' frequencies, each counted once more.
+
+        Without that, the frequencies of a short text would be a model of that text.
+        """
+        counts = batch["counts"].sum(axis=0)
+        tokens = counts.sum()
+        if not tokens:
+            return None
+        shares = (counts + 1) / (tokens + len(counts))
+        return float(np.exp(-(counts * np.log(shares)).sum() / tokens))
+
     def _losses(self, module: Forward, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of each place but the last, and which of them are predicted."""
         inputs = batch[INPUTS]

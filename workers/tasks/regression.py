@@ -1,7 +1,10 @@
 """Regression: one or more numbers a record."""
 
+from functools import partial
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import huber_loss, mse_loss
 
 from app.domain.tasks.regression import HUBER, QUANTILE, RegressionSpec
@@ -13,7 +16,10 @@ from workers.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
 class Regression(Augmented[RegressionSpec]):
     """Half the squared error, Huber's or the quantile loss, added up over targets [n, targets]."""
 
-    headline = "mae"
+    @property
+    def headline(self) -> str:  # type: ignore[override]
+        """Return the mean absolute error, or the quantile loss where that is what is learned."""
+        return "quantile_loss" if self.spec.loss == QUANTILE else "mae"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
         """Return each record's loss, [n]."""
@@ -33,6 +39,24 @@ class Regression(Augmented[RegressionSpec]):
         return {"numbers": self.spec.in_units(module(batch[INPUTS]).to(torch.float64))}
 
     def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
-        """Return mean absolute error, root mean squared error, both in units, and R²."""
-        targets = self.spec.in_units(batch[TARGET].astype(np.float64))
-        return metrics.of_numbers(predictions["numbers"], targets)
+        """Return mean absolute error, root mean squared error, both in units, and R².
+
+        Of a quantile there is also its loss, in units and a mean over targets.
+        """
+        found = metrics.of_numbers(predictions["numbers"], self._targets(batch))
+        if self.spec.loss == QUANTILE:
+            quantile, short = self.spec.quantile, self._targets(batch) - predictions["numbers"]
+            losses = np.maximum(quantile * short, (quantile - 1) * short)
+            found["quantile_loss"] = float(losses.mean())
+        return found
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return the first metric of each target's mean, or of its quantile if that is learned."""
+        targets, spec = self._targets(batch), self.spec
+        quantile = partial(np.quantile, q=spec.quantile, method="inverted_cdf")
+        answer = (quantile if spec.loss == QUANTILE else np.mean)(targets, axis=0)
+        numbers = np.broadcast_to(answer, targets.shape)
+        return self.metrics({"numbers": numbers}, batch)[self.headline]
+
+    def _targets(self, batch: Arrays) -> NDArray[np.float64]:
+        return np.asarray(self.spec.in_units(batch[TARGET].astype(np.float64)))

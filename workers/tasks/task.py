@@ -25,6 +25,10 @@ class Task(Protocol):
     def headline(self) -> str:
         """Return the name of the metric that is shown first."""
 
+    @property
+    def higher_is_better(self) -> bool | None:
+        """Return which way that metric is better; None where nobody knows."""
+
     def augment(self, batch: Batch) -> Batch:
         """Return what a step of training sees of a batch, which may be random variants."""
 
@@ -36,6 +40,15 @@ class Task(Protocol):
 
     def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
         """Return figures of many records' predictions; one that is not defined is left out."""
+
+    def truth(self, batch: Batch) -> Batch:
+        """Return what of a batch ``metrics`` and ``baseline`` look at, [m, …] by name."""
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return what one answer for all of the records has of the first metric; None if nothing.
+
+        It is the answer that suits these very records best, so it needs no other ones.
+        """
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

@@ -11,7 +11,7 @@ from torch import nn
 from app.domain.errors import RunFailedError
 from workers.data.examples import Records
 from workers.distributed.team import ALONE, Team
-from workers.tasks.task import INPUTS, Arrays, Batch, Task, joined
+from workers.tasks.task import Arrays, Batch, Task, joined
 
 EVALUATION_BATCH = 1024
 _NONE: Final = "there are no held-out records to evaluate on"
@@ -26,12 +26,16 @@ class Evaluation:
         mean_loss: of the task's loss.
         headline: which of them is shown first; None if it is not defined for these.
         examples: number of examples.
+        baseline: what one answer for all examples has of the headline.
+        higher_is_better: which way the headline is better; None if nobody knows.
     """
 
     metrics: Mapping[str, float]
     headline: str | None
     mean_loss: float
     examples: int
+    baseline: float | None
+    higher_is_better: bool | None
 
     @property
     def score(self) -> float | None:
@@ -57,14 +61,17 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
         for batch in examples.in_order(EVALUATION_BATCH, device=device):
             losses.append(task.loss(module, batch).cpu().double())
             predictions.append(_on_cpu(task.predict(module, batch)))
-            targets.append(_on_cpu({name: batch[name] for name in batch if name != INPUTS}))
+            targets.append(_on_cpu(task.truth(batch)))
     if not losses:
         raise RunFailedError(_NONE)
-    metrics = task.metrics(_arrays(joined(predictions)), _arrays(joined(targets)))
+    truth = _arrays(joined(targets))
+    metrics = task.metrics(_arrays(joined(predictions)), truth)
     every = torch.cat(losses)
     return Evaluation(
         metrics=metrics,
         headline=task.headline if task.headline in metrics else None,
+        baseline=task.baseline(truth) if task.headline in metrics else None,
+        higher_is_better=task.higher_is_better,
         mean_loss=float(every.mean()),
         examples=len(every),
     )

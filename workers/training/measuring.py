@@ -15,7 +15,7 @@ from workers.seal.certified import Certified
 
 
 def evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[str, Any]:
-    """Return the metrics on held-out records, if there are any."""
+    """Return the metrics on held-out records, if there are any, and the baseline's beside them."""
     with lease.phase(Phase.EVALUATING):
         if len(data.held_out) == 0:
             return {"held_out_records": 0}
@@ -25,6 +25,8 @@ def evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[
             "held_out_loss": measured.mean_loss,
             "metrics": dict(measured.metrics),
             "headline": measured.headline,
+            "baseline": measured.baseline,
+            "higher_is_better": measured.higher_is_better,
         }
 
 

@@ -6,9 +6,10 @@ from typing import Final
 from app.certificates import schema
 from app.certificates.membership_attack import check_audit
 from app.certificates.parameters import draws_of, grid_of
-from app.domain.architectures.ensemble import is_offered, metric_compared, own_name, score_of
+from app.domain.architectures.ensemble import is_offered, own_name
 from app.domain.errors import VerificationError
 from app.domain.noise_generators import KNOWN
+from app.domain.scores import metric_compared, score_of
 from app.domain.states import Basis
 from app.domain.trees.merkle import EMPTY_ROOT
 from app.planning.mechanisms.deterministic import Deterministic
@@ -228,6 +229,8 @@ def _check_evaluation(evaluation: schema.Evaluation, *, forgotten: int) -> None:
     _require(measured or not evaluation.metrics, "metrics without held-out records")
     known = {None, *evaluation.metrics}
     _require(evaluation.headline in known, "a headline that is none of its metrics")
+    compared = evaluation.headline is not None and evaluation.higher_is_better is not None
+    _require(compared or evaluation.baseline is None, "a baseline of nothing")
     if evaluation.audit is not None:
         check_audit(evaluation.audit, forgotten=forgotten, held_out=evaluation.held_out_records)
     if evaluation.merged is not None:

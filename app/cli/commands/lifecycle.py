@@ -20,7 +20,7 @@ from app.domain.tasks.words import figures
 
 __all__ = ["backbone", "dataset", "model"]
 
-_VERSIONS = ("number", "state", "measured", "created_at", "certificate", "reason")
+_VERSIONS = ("number", "state", "measured", "warnings", "created_at", "certificate", "reason")
 _TARGETS = ("target", "kind", "wanted", "state", "version", "present", "failure")
 TargetName = Annotated[str, argument("TARGET", "A target's name in EXPUNGE_PUBLISHERS.")]
 Yes = Annotated[bool, option("Do not ask whether you are sure.", "--yes")]

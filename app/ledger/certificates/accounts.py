@@ -78,7 +78,7 @@ class Lineage:
         covered, excluded = [], []
         for named in found:
             life = self.membership.life_of(named)
-            if life is None or not self.membership.learned_from(named.record_key):
+            if life is None or not self.membership.learned_from(named):
                 excluded.append(named)
             else:
                 covered.append((named, life))

@@ -236,7 +236,7 @@ class AtOnce:
         counts: Counter[int] = Counter()
         for record in datasets.changed_since(session, model.dataset_id, head.covers_epoch):
             life = None if membership is None else membership.life_of(record)
-            if membership is None or life is None or not membership.learned_from(record.record_key):
+            if membership is None or life is None or not membership.learned_from(record):
                 continue
             if life.forgotten is not None and life.forgotten > head.covers_epoch:
                 counts[0 if partition is None else partition.batch_of(record.record_key)] += 1

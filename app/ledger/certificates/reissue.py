@@ -184,4 +184,4 @@ def _is_held_out(
 ) -> bool:
     """Return whether being held out keeps all of a request's records from every training."""
     records = repository.records_of(session, request.id)
-    return membership is not None and membership.holds_out(record.record_key for record in records)
+    return membership is not None and membership.holds_out(records)

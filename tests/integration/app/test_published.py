@@ -122,7 +122,7 @@ def _held_out(services: Services, model: str, dataset: str) -> tuple[np.ndarray,
         row = datasets.dataset_named(session, dataset)
         (shard,) = datasets.shards(session, row.id)
         keys = {
-            record.seq: record.record_key
+            record.seq: record
             for record in session.query(datasets.RecordRow).filter_by(dataset_id=row.id)
         }
     seqs, labels, features = decode_shard(services.blobs.read(shard.blob_id))

@@ -74,7 +74,7 @@ def _held_out(services: Services, model: str) -> pa.Table:
         membership = membership_of(registry.model_named(session, model))
         dataset = datasets.dataset_named(session, SHOPS).id
         records = session.query(RecordRow).filter_by(dataset_id=dataset).order_by(RecordRow.seq)
-        held = [membership.is_held_out(record.record_key) for record in records]
+        held = [membership.is_held_out(record) for record in records]
     return rows(range(60)).filter(pa.array(held))
 
 

@@ -95,7 +95,7 @@ class Story:
             for each in self.ids:
                 row = self.workshop.record(session, each)
                 life = life_at(row, membership.after_epoch)
-                part = row.seq <= membership.through and not membership.is_held_out(row.record_key)
+                part = row.seq <= membership.through and not membership.is_held_out(row)
                 if part and not life.forgotten_by(covered):
                     left[membership.member_of(row.record_key, row.subject_key)].add(row.seq)
         return left

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -33,7 +32,6 @@ from app.domain.schema import FeatureSchema
 from app.ledger.new_requests import NewForgetRequest
 from app.models import endings, whitening
 from app.models.whitening import WhiteningDefinition
-from app.registry import repository as registry
 from tests.support.exact_heads import carry_out, define_backbone, released
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
@@ -61,7 +59,7 @@ def define(workshop, name, *, public, schema=SCHEMA):
 def push(workshop, name, numbers):
     table = record_table(
         record_ids=[f"{name}-{i}" for i in numbers],
-        subject_ids=["the same person" for _ in numbers],
+        subject_ids=[f"person-{i}" if name == "private" else "the same person" for i in numbers],
         labels=LABELS[list(numbers)],
         features=FEATURES[list(numbers)],
     )
@@ -93,11 +91,6 @@ def row_of(workshop, name="white"):
 def whitened(workshop, **more):
     whiten(workshop.services, ask(workshop, **more), check=lambda: None)
     return row_of(workshop, more.get("name", "white"))
-
-
-def membership_dataset(workshop):
-    with workshop.transaction() as session:
-        return registry.model_named(session, "model").dataset_id
 
 
 def raw_features(workshop, numbers):
@@ -209,9 +202,11 @@ def test_a_model_on_it_says_which_public_data_and_forgets_exactly(workshop, head
     )
     carry_out(workshop)
     membership = workshop.membership()
-    key = partial(workshop.services.pseudonyms.record, membership_dataset(workshop))
     ids = [f"private-{i}" for i in PRIVATE]
-    held_out = [i for i in ids if membership.is_held_out(key(i))]
+    with workshop.transaction() as session:
+        held_out = [
+            i for i in ids if membership.is_held_out(workshop.record(session, i, "private"))
+        ]
     workshop.forget(held_out[0], dataset="private")
     workshop.forget(next(i for i in ids if i not in held_out), dataset="private")
     push(workshop, "open", range(80, 100))  # what was used is what the digest says

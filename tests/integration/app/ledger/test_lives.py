@@ -30,6 +30,7 @@ from app.certificates.schema import read_statement
 from app.certificates.signing import payload_of, statement_of
 from app.certificates.tables import CertificateRow
 from app.certificates.verification import check_statement
+from app.datasets.tables import RecordRow
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanError
 from app.download import bundle_bytes
 from app.ledger import publication, runs
@@ -123,7 +124,7 @@ class Lives(RuleBasedStateMachine):
         self.archived: set[str] = set()
         self.batches: dict[str, dict[int, int]] = {}
         self.seqs: dict[str, int] = {}
-        self.keys: dict[str, bytes] = {}
+        self.keys: dict[str, RecordRow] = {}
 
     @initialize(target=names, kind=st.sampled_from(sorted(KINDS)))
     def first_model(self, kind: str) -> str:
@@ -535,7 +536,7 @@ class Lives(RuleBasedStateMachine):
             for i in record_ids(self.pushed):
                 if i not in self.seqs:
                     record = self.workshop.record(session, i)
-                    self.seqs[i], self.keys[i] = record.seq, record.record_key
+                    self.seqs[i], self.keys[i] = record.seq, record
 
     def teardown(self) -> None:
         """Compare the log with the rows, and every model's certificates with each other."""

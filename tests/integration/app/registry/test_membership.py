@@ -14,6 +14,10 @@ from tests.support.workshop import Workshop
 KEYS = [bytes([i, j]) * 16 for i in range(64) for j in range(16)]
 
 
+def _record(key: bytes, subject: bytes | None = None) -> KeyedRecord:
+    return KeyedRecord(1, key, subject, None, None)
+
+
 def _membership(*, held_out: float = 0.25, imported: bool = False) -> Membership:
     return Membership(
         through=100,
@@ -26,8 +30,22 @@ def _membership(*, held_out: float = 0.25, imported: bool = False) -> Membership
 
 def test_about_the_stated_share_is_held_out() -> None:
     # 1,024 keys at 0.25: outside of 180 … 332 with probability below 1e-7.
-    assert 180 < sum(_membership().is_held_out(key) for key in KEYS) < 332
-    assert not any(_membership(held_out=0.0).is_held_out(key) for key in KEYS)
+    records = [_record(key) for key in KEYS]
+    assert 180 < sum(map(_membership().is_held_out, records)) < 332
+    assert not any(map(_membership(held_out=0.0).is_held_out, records))
+
+
+@pytest.mark.parametrize("each", [2, 7, 100])
+def test_all_records_of_a_person_are_on_one_side(each: int) -> None:
+    sides = [
+        {_membership().is_held_out(_record(bytes([i]) + person, person)) for i in range(each)}
+        for person in KEYS
+    ]
+    assert all(len(side) == 1 for side in sides)
+    assert 180 < sum(True in side for side in sides) < 332
+    # Whether a record is a person of its own, or the only one of a person, is another draw.
+    alone = [_membership().is_held_out(_record(key)) for key in KEYS]
+    assert alone != [True in side for side in sides]
 
 
 @given(seq=st.integers(1, 200), epoch=st.none() | st.integers(1, 10))
@@ -65,15 +83,15 @@ def test_a_restored_record_is_part_of_a_model_in_the_life_that_it_had_at_its_tra
 
 @given(key=st.sampled_from(KEYS))
 def test_held_out_records_touch_nothing_but_weights_from_elsewhere(key: bytes) -> None:
-    assert _membership().learned_from(key) != _membership().is_held_out(key)
-    assert _membership(imported=True).learned_from(key)
+    assert _membership().learned_from(_record(key)) != _membership().is_held_out(_record(key))
+    assert _membership(imported=True).learned_from(_record(key))
 
 
 @given(key=st.sampled_from(KEYS))
 def test_held_out_records_that_end_the_training_touch_the_weights(key: bytes) -> None:
     watched = replace(_membership(), stops_early=True)
-    assert watched.learned_from(key)
-    assert not watched.holds_out([key])
+    assert watched.learned_from(_record(key))
+    assert not watched.holds_out([_record(key)])
 
 
 def test_a_run_reads_what_the_membership_says(workshop: Workshop) -> None:

@@ -1,8 +1,11 @@
 """Recipes that a mechanism has no use for."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import InvalidInputError
 from app.domain.policy import Policy
 from app.domain.states import FirstRelease
@@ -52,3 +55,41 @@ def test_only_an_ensemble_with_held_out_records_may_merge():
     for other in (mlp, ArchitectureSpec("linear_head")):
         with pytest.raises(InvalidInputError, match="merge_margin is for an ensemble"):
             recipe_of({}, other, policy, TASK)
+
+
+MLP = ArchitectureSpec("mlp", {"hidden": [8]})
+SEVERAL = ArchitectureSpec("ensemble", members=4, of=MLP)
+ON_FEATURES = replace(MLP, backbone=BackboneUse("public"))
+TRAINED_ON = replace(MLP, backbone=BackboneUse("public", frozen=False))
+
+
+@pytest.mark.parametrize(
+    ("network", "given", "optimizer", "rate", "batch"),
+    [
+        (MLP, {}, "sgd", 0.1, 128),
+        (MLP, {"optimizer": "adamw"}, "adamw", 0.01, 128),
+        (SEVERAL, {}, "adamw", 0.01, 32),
+        (SEVERAL, {"batch_size": 8}, "adamw", 0.01, 8),
+        (SEVERAL, {"learning_rate": 0.5}, "sgd", 0.5, 32),
+        (SEVERAL, {"momentum": 0.5}, "sgd", 0.1, 32),
+        (SEVERAL, {"optimizer": "sgd"}, "sgd", 0.1, 32),
+        (ON_FEATURES, {}, "adamw", 0.01, 128),
+        (TRAINED_ON, {}, "adamw", 0.001, 128),
+        (TRAINED_ON, {"optimizer": "adamw", "learning_rate": 0.5}, "adamw", 0.5, 128),
+        (replace(SEVERAL, backbone=BackboneUse("public")), {}, "adamw", 0.01, 32),
+        (ArchitectureSpec("linear_head", backbone=BackboneUse("public")), {}, "sgd", 2.0, 128),
+    ],
+)
+def test_defaults_suit_the_network(network, given, optimizer, rate, batch) -> None:
+    policy = Policy(mechanism="auto")
+    made = recipe_of(given, network, policy, TASK)
+    assert (made.optimizer, made.batch_size) == (optimizer, batch)
+    assert made.learning_rate == pytest.approx(rate, rel=0.01)
+
+
+def test_a_minimum_needs_held_out_records() -> None:
+    policy = Policy(minimum_score=0.5)
+    assert recipe_of({}, MLP, policy, TASK).held_out_fraction == 0.1
+    for network in (MLP, SEVERAL, ArchitectureSpec("linear_head"), ArchitectureSpec("ridge_head")):
+        with pytest.raises(InvalidInputError, match="minimum_score needs held-out records"):
+            recipe_of({"held_out_fraction": 0}, network, policy, TASK)

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from app.domain.architectures.ensemble import LOSS, is_offered, metric_compared, score_of
+from app.domain.architectures.ensemble import is_offered
+from app.domain.scores import LOSS
 
 
 @pytest.mark.parametrize(
@@ -30,14 +31,3 @@ def test_it_may_be_worse_by_the_margin_in_the_metrics_own_direction(
 def test_what_is_no_number_is_never_offered() -> None:
     for metric in ("accuracy", "mae"):
         assert not is_offered(ensemble=0.5, merged=math.nan, margin=1e9, metric=metric)
-
-
-def test_a_metric_of_unknown_direction_leaves_the_loss_to_decide() -> None:
-    assert metric_compared("f1") == "f1"
-    assert metric_compared("rent_within_a_tenth") == LOSS
-    assert metric_compared(None) == LOSS
-    evaluation = {"held_out_loss": 2, "metrics": {"f1": 0.5}}
-    assert score_of(evaluation, LOSS) == 2.0
-    assert score_of(evaluation, "f1") == 0.5
-    assert score_of(evaluation, "auc") is None
-    assert score_of({"held_out_records": 0, "metrics": {}}, LOSS) is None

@@ -1,0 +1,83 @@
+"""What a release scored on held-out records, and whether that is anything.
+
+A task names its first metric, the headline, and which way it is better. Beside the score stands the
+*baseline*: what one answer for all of the same records would score, the one that suits them best. A
+release that is not better has learned nothing that it could show.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from app.domain.tasks.words import metric_in_words
+
+LOSS: Final = "held_out_loss"
+HIGHER_IS_BETTER: Final[Mapping[str, bool]] = {
+    "accuracy": True,
+    "auc": True,
+    "f1": True,
+    "r2": True,
+    "subset_accuracy": True,
+    "calibration_error": False,
+    "mae": False,
+    "perplexity": False,
+    "quantile_loss": False,
+    "rmse": False,
+    LOSS: False,
+}
+"""Which way the metrics of built-in tasks are better."""
+
+
+def metric_compared(headline: str | None) -> str:
+    """Return the headline metric if it is known which way is better; otherwise the loss."""
+    return headline if headline is not None and headline in HIGHER_IS_BETTER else LOSS
+
+
+def score_of(evaluation: Mapping[str, Any], metric: str | None) -> float | None:
+    """Return what an evaluation says of a metric, or of the loss; None if nothing."""
+    metrics = evaluation.get("metrics") or {}
+    found = evaluation.get(LOSS) if metric == LOSS else metrics.get(metric)
+    return None if found is None else float(found)
+
+
+def lost(*, before: float, after: float, higher_is_better: bool) -> float:
+    """Return how much worse a score is than another one; negative where it is better."""
+    return before - after if higher_is_better else after - before
+
+
+def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
+    """Return what whoever uses a release should know of its evaluation."""
+    if not evaluation.get("held_out_records"):
+        return ["no record is held out, so nobody knows what it has learned"]
+    headline, baseline = evaluation.get("headline"), evaluation.get("baseline")
+    score, higher = score_of(evaluation, headline), evaluation.get("higher_is_better")
+    if score is None or baseline is None or higher is None:
+        return []
+    if lost(before=baseline, after=score, higher_is_better=higher) < 0:  # not so of NaN
+        return []
+    return [
+        f"its {metric_in_words(str(headline))} of {score:.4g} on held-out records is not better "
+        f"than the baseline: one answer for all of them has {baseline:.4g}"
+    ]
+
+
+def why_too_low(evaluation: Mapping[str, Any], minimum: float | None) -> str | None:
+    """Return why a release must not be published under a policy's ``minimum_score``, or None."""
+    if minimum is None:
+        return None
+    headline, higher = evaluation.get("headline"), evaluation.get("higher_is_better")
+    score = score_of(evaluation, headline)
+    if score is None:
+        return f"minimum_score is {minimum:g}, and there is no score: no held-out record gives one"
+    if higher is None:
+        return (
+            f"minimum_score is {minimum:g}, and the task does not say which way its "
+            f"{metric_in_words(str(headline))} is better: give its class higher_is_better"
+        )
+    if not math.isnan(score) and lost(before=minimum, after=score, higher_is_better=higher) <= 0:
+        return None
+    return (
+        f"its {metric_in_words(str(headline))} of {score:.4g} on held-out records is "
+        f"{'below' if higher else 'above'} the policy's minimum_score of {minimum:g}, so it was "
+        "not published"
+    )
