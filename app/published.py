@@ -16,9 +16,9 @@ from app.domain.errors import ConfigurationError, InvalidInputError, Verificatio
 from app.domain.extras import TABLES, loaded
 from app.domain.heads import linear_head, ridge_head
 from app.domain.release import certificate_filename
+from app.domain.scores import metric_in_words
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec
-from app.domain.tasks.words import metric_in_words
 from app.settings import Settings
 
 if TYPE_CHECKING:

@@ -124,7 +124,7 @@ def _execute(services: Services, lease: Lease) -> None:
             reason=describe(error),
             permanent=is_permanent(error),
             max_attempts=services.settings.max_attempts,
-            spends_start=isinstance(error, ScoreTooLowError) and error.is_unlearned,
+            too_low=isinstance(error, ScoreTooLowError),
         )
 
     if attempted(

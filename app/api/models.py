@@ -30,6 +30,7 @@ from app.ledger.certificates.capacities import capacity_of
 from app.ledger.views import run_views
 from app.ledger.views.changes import Kind
 from app.models import definitions, endings, policies, retraining, serving
+from app.models.recipes import ADAMW_RATE
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
@@ -48,19 +49,17 @@ class ParameterGroupBody(Body):
 
 
 class RecipeBody(Body):
-    """How a model is trained. These are defaults of networks that are trained from nothing.
+    """How a model is trained. A ``linear_head`` has defaults of its own: plain descent.
 
-    A ``linear_head`` has plain descent. Networks on a backbone and ensembles have ``adamw``, unless
-    a rate or a momentum is given, and ensembles batches of 32. Of ``adamw`` the rate is 0.01, and
-    0.001 where a backbone is trained on.
+    A recipe that states a rate, a momentum or groups, and no optimizer, means ``sgd``, of which the
+    default rate is 0.1. An ensemble has batches of 32, and a network whose backbone is trained on
+    a rate of 0.001.
     """
 
     model_config = ConfigDict(json_schema_extra=described_by(TrainingRecipe))
 
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    learning_rate: float = Field(
-        default=_DEFAULTS.learning_rate, json_schema_extra={"exclusiveMinimum": 0}
-    )
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    learning_rate: float = Field(default=ADAMW_RATE, json_schema_extra={"exclusiveMinimum": 0})
     momentum: float = Field(
         default=_DEFAULTS.momentum, json_schema_extra={"minimum": 0, "exclusiveMaximum": 1}
     )

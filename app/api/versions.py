@@ -59,10 +59,7 @@ class VersionAnswer(Answer):
     size_bytes: int
     certificate: str
     evaluation: dict[str, Any]
-    warnings: list[str] = Field(
-        description="What is known against using it: its score is not better than the baseline's, "
-        "or was not measured."
-    )
+    warnings: list[str] = Field(description="Why not to rely on it, by what was measured.")
     members: list[MemberAnswer] | None = Field(
         description="Of an ensemble: its members, in order. Null for other models."
     )
@@ -235,11 +232,9 @@ def version_answer(
         parts += ["weights", "model.sig"]
     path = _path(model.name, version.number)
     links = {part: f"{path}/{part}" for part in parts}
+    warnings = warnings_of(version.evaluation)
     return VersionAnswer.of(
-        version,
-        certificate=version.certificate_id,
-        warnings=warnings_of(version.evaluation),
-        links=links,
+        version, certificate=version.certificate_id, warnings=warnings, links=links
     )
 
 

@@ -290,16 +290,7 @@ class RunFailedError(ExpungeError):
 
 
 class ScoreTooLowError(RunFailedError):
-    """A run's result misses the policy's ``minimum_score``.
-
-    Attributes:
-        is_unlearned: whether it is a start with noise that was drawn for it: no certificate
-            accounts for a second one from the same start, between which a score would choose.
-    """
-
-    def __init__(self, reason: str, *, is_unlearned: bool) -> None:
-        super().__init__(reason)
-        self.is_unlearned = is_unlearned
+    """A run's result misses the policy's ``minimum_score``."""
 
 
 class ImportFailedError(ExpungeError):

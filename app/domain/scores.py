@@ -6,10 +6,9 @@ release that is not better has learned nothing that it could show.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final
-
-from app.domain.tasks.words import metric_in_words
 
 LOSS: Final = "held_out_loss"
 HIGHER_IS_BETTER: Final[Mapping[str, bool]] = {
@@ -26,6 +25,20 @@ HIGHER_IS_BETTER: Final[Mapping[str, bool]] = {
     LOSS: False,
 }
 """Which way the metrics of built-in tasks are better."""
+
+_METRICS: Final = {
+    "auc": "AUC",
+    "f1": "F1",
+    "mae": "mean absolute error",
+    "r2": "R²",
+    "rmse": "root mean squared error",
+}
+_NOT_PLAIN: Final = re.compile(r"[^\w .%²-]")
+
+
+def metric_in_words(name: str) -> str:
+    """Return a metric's name in words; an operator's own may be any text."""
+    return _METRICS.get(name, _NOT_PLAIN.sub(" ", name.replace("_", " ")))
 
 
 def metric_compared(headline: str | None) -> str:
@@ -67,13 +80,9 @@ def why_too_low(evaluation: Mapping[str, Any], minimum: float | None) -> str | N
         return None
     headline, higher = evaluation.get("headline"), evaluation.get("higher_is_better")
     score = score_of(evaluation, headline)
-    if score is None:
-        return f"minimum_score is {minimum:g}, and there is no score: no held-out record gives one"
-    if higher is None:
-        return (
-            f"minimum_score is {minimum:g}, and the task does not say which way its "
-            f"{metric_in_words(str(headline))} is better: give its class higher_is_better"
-        )
+    if score is None or higher is None:
+        missing = "there is no score" if score is None else "its class has no higher_is_better"
+        return f"minimum_score is {minimum:g}, and {missing}: nothing can be compared with it"
     if not math.isnan(score) and lost(before=minimum, after=score, higher_is_better=higher) <= 0:
         return None
     return (

@@ -44,7 +44,6 @@ from app.ledger.runs import holder, leave_nothing
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
-from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.tracking import Tracking, history_of_run
 from app.publishing import repository as publishing
 from app.registry import repository as registry
@@ -213,21 +212,6 @@ def _refuse_unchanged(
         raise TargetNotMetError("the weights are those of the version before: nothing was added")
 
 
-def _refuse_low_score(run: RunRow, model: ModelRow, result: RunResult) -> None:
-    """Raise ``ScoreTooLowError`` where the result misses the policy's ``minimum_score``."""
-    reason = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
-    if reason is None:
-        return
-    phase = result.phase
-    raise ScoreTooLowError(
-        reason,
-        is_unlearned=run.kind != RunKind.TRAIN
-        and phase is not None
-        and phase.noise is not None
-        and not mechanism_named(phase.plan.mechanism).trains_anew,
-    )
-
-
 def _published_before(session: Session, run_id: str, fencing_token: int) -> VersionRow | None:
     run = repository.run(session, run_id, lock=True)
     if run.state != RunState.PUBLISHED or run.fencing_token != fencing_token:
@@ -340,7 +324,9 @@ class _Draft:
 
 
 def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> _Draft:
-    _refuse_low_score(run, model, result)
+    too_low = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
+    if too_low is not None:
+        raise ScoreTooLowError(too_low)
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
     account = _account(session, run, model, version)

@@ -21,6 +21,7 @@ from app.ledger import outbox, repository
 from app.ledger.obligations import fail_obligations, reopen_obligations
 from app.ledger.tables import MemberTrainingRow, RunRow
 from app.ledger.training import drop_attempt
+from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.planner import make_plan
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
 from app.registry.membership import membership_of
@@ -140,19 +141,20 @@ def give_up_attempt(
     reason: str,
     permanent: bool,
     max_attempts: int,
-    spends_start: bool = False,
+    too_low: bool = False,
 ) -> None:
     """End one attempt: queue the run again while attempts are left, else fail it.
 
     The reason's further lines are a traceback of the operator's code; requests get the first one.
-    ``spends_start`` lets the model's next run train anew, as ``ScoreTooLowError`` says.
+    After a score that is ``too_low``, the model's next run trains anew, unless this one did.
     """
     if not permanent and row.attempt < max_attempts:
         _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
         return
     end_run(session, row, RunState.FAILED, reason=reason)
-    if spends_start:
-        session.get_one(ModelRow, row.model_id).is_spent = True
+    if too_low and row.kind != RunKind.TRAIN:
+        anew = mechanism_named(row.plan["mechanism"]).trains_anew
+        session.get_one(ModelRow, row.model_id).is_spent = not anew
     if row.kind != RunKind.TRAIN:
         fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.

@@ -18,6 +18,10 @@ _OF_EACH_RECORD = {
     "precision": "its noise covers gradients in the weights' own precision",
 }
 
+_OF_SGD = frozenset({"optimizer", "learning_rate", "momentum", "groups"})
+ADAMW_RATE = 0.01
+"""The default; a tenth of it where the whole of a public backbone is trained on."""
+
 _DECIDED_BY_SCORES = {
     "merge_margin": "the average is offered",
     "minimum_score": "a run is published",
@@ -55,19 +59,17 @@ def _recipe_of(
 
 
 def _defaults(architecture: ArchitectureSpec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields in which a network's defaults differ from those of ``TrainingRecipe``.
+    """Return the defaults that a definition has and ``TrainingRecipe`` has not.
 
-    Features may be of any size, and a member of an ensemble sees few records: there, one rate of
-    SGD does not fit all (docs/models.md has what was measured). A recipe that states a rate or a
-    momentum, and no optimiser, means SGD's.
+    Features may be of any size, and members of an ensemble see few records: no rate of SGD fits all
+    (docs/models.md has what was measured). A recipe that states a rate and no optimiser means SGD.
     """
     found: dict[str, Any] = {"batch_size": 32} if architecture.name == ENSEMBLE else {}
-    adapts = architecture.name == ENSEMBLE or architecture.backbone is not None
-    if adapts and given.keys().isdisjoint({"optimizer", "learning_rate", "momentum"}):
+    if given.keys().isdisjoint(_OF_SGD):
         found["optimizer"] = "adamw"
     if (given | found).get("optimizer") == "adamw":
         begins_public = architecture.backbone is not None and not architecture.on_features
-        found["learning_rate"] = 0.001 if begins_public else 0.01
+        found["learning_rate"] = ADAMW_RATE / 10 if begins_public else ADAMW_RATE
     return found
 
 

@@ -110,8 +110,7 @@ class ModelShape:
         newly_forgotten: how many of them no certificate covers yet.
         begins_again: whether the weights of all earlier releases are gone.
         trained_here: whether the lineage's training is, or will be, the service's own.
-        is_spent: whether a result from its present weights was thrown away for its score, so that
-            the next run trains anew.
+        is_spent: whether a result from its weights was thrown away: the next run trains anew.
         convex: given for linear heads that are trained here only.
         ridge: given for ridge heads only.
         ensemble: given for ensembles only.

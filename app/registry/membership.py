@@ -26,23 +26,19 @@ _TWO_TO_64 = 2**64
 
 
 class Numbered(Lived, Protocol):
-    """A record's number and epochs; see ``RecordRow``."""
+    """A record's number, pseudonyms and epochs; see ``RecordRow``."""
 
     @property
     def seq(self) -> int:
         """Its number in the order of upload."""
 
-
-class Owned(Protocol):
-    """A record's key, and its person's if it names one; see ``RecordRow``."""
-
     @property
     def record_key(self) -> bytes:
-        """The record's pseudonym."""
+        """Its pseudonym."""
 
     @property
     def subject_key(self) -> bytes | None:
-        """The person's pseudonym."""
+        """Its person's, if it names one."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +66,17 @@ class Membership:
     stops_early: bool = False
     members: int | None = None
 
-    def is_held_out(self, record: Owned) -> bool:
+    def is_held_out(self, record: Numbered) -> bool:
         """Return whether a record is held out; this depends on nothing but whose it is.
 
-        All records of a person are on one side: a score on another record of somebody whom the
-        model knows would say little about people whom it does not. A record without a subject is a
-        person of its own.
+        A record without a subject is a person of its own. Other records of people whom the model
+        knows would say little about those whom it does not.
         """
         key = record.record_key if record.subject_key is None else b"subject" + record.subject_key
         digest = hashlib.sha256(self.split_salt + key).digest()
         return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
 
-    def holds_out(self, records: Iterable[Owned]) -> bool:
+    def holds_out(self, records: Iterable[Numbered]) -> bool:
         """Return whether being held out keeps all of the records from the weights."""
         return not self.stops_early and all(map(self.is_held_out, records))
 
@@ -95,7 +90,7 @@ class Membership:
         life = life_at(record, self.after_epoch)
         return None if life.forgotten_by(self.after_epoch) and not self.is_imported else life
 
-    def learned_from(self, record: Owned) -> bool:
+    def learned_from(self, record: Numbered) -> bool:
         """Return whether a record of the model may have influenced its weights."""
         return self.learns_from_held_out or not self.is_held_out(record)
 

@@ -40,8 +40,7 @@ class ModelRow(Ending, Base):
     tracking: Mapped[dict[str, Any] | None]
     """How the lineage was trained and what it forgot (see ``app/planning/tracking.py``)."""
     is_spent: Mapped[bool] = mapped_column(server_default="false")
-    """Whether a result from its present start was thrown away for its score: another one with noise
-    of its own would be chosen by scores, which no certificate accounts for."""
+    """Whether a result from its present weights was thrown away for its score."""
     imported_blob_id: Mapped[str | None] = mapped_column(ForeignKey("blobs.id"))
     head_version_id: Mapped[str | None] = mapped_column(
         ForeignKey("versions.id", use_alter=True, deferrable=True, initially="DEFERRED")

@@ -17,9 +17,8 @@ from app.domain.architectures.words import members_by_version, members_in_words
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename
-from app.domain.scores import warnings_of
+from app.domain.scores import metric_in_words, warnings_of
 from app.domain.states import UNMET_OBLIGATION_STATES
-from app.domain.tasks.words import metric_in_words
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
 from app.ledger.tables import ObligationRow
@@ -61,21 +60,14 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         released = registry.released_versions(session, model.id)
         gradients, met = costs_of_model(session, model.id)
         metric, scores = _scores(released)
-        line = _line(session, model, _owed_by_model(session).get(model.id, 0))
         return render(
             "models/model.html",
             visitor,
-            line=line,
+            line=_line(session, model, _owed_by_model(session).get(model.id, 0)),
             policy=Policy.from_json(model.policy),
             capacity=capacity_of(session, model),
             task=task_of(model),
             versions=released,
-            warnings=[
-                warning
-                for version in released
-                if version.number == line["version"]
-                for warning in warnings_of(version.evaluation)
-            ],
             targets=target_answers(session, services, model),
             runs=run_views.page(session, model=name, limit=10),
             gradients=gradients,
@@ -161,6 +153,7 @@ def _line(session: Session, model: ModelRow, owed: int) -> dict[str, Any]:
         "dataset": dataset,
         "version": version,
         "unserved": reason,
+        "warnings": [] if current is None else warnings_of(current.evaluation),
         "owed": owed,
     }
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.datasets import repository as datasets
 from app.datasets.tables import RecordRow
 from app.models import definitions
-from app.registry.membership import Membership, Owned
+from app.registry.membership import Membership
 from app.registry.tables import ModelRow
 
 _DRAWS = 500
@@ -26,7 +26,7 @@ class Split:
     salt: bytes
     held_out_fraction: float
 
-    def learned(self, records: Sequence[Owned]) -> set[bytes]:
+    def learned(self, records: Sequence[RecordRow]) -> set[bytes]:
         """Return the keys of the records that it trains on."""
         split = Membership(0, 0, self.salt, self.held_out_fraction, is_imported=False)
         return {each.record_key for each in records if not split.is_held_out(each)}

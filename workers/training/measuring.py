@@ -20,13 +20,13 @@ def evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[
         if len(data.held_out) == 0:
             return {"held_out_records": 0}
         measured = network.evaluate(data.held_out)
+        compared = {"baseline": measured.baseline, "higher_is_better": measured.higher_is_better}
         return {
             "held_out_records": measured.examples,
             "held_out_loss": measured.mean_loss,
             "metrics": dict(measured.metrics),
             "headline": measured.headline,
-            "baseline": measured.baseline,
-            "higher_is_better": measured.higher_is_better,
+            **{name: value for name, value in compared.items() if value is not None},
         }
 
 

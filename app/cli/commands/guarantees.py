@@ -12,7 +12,7 @@ from app.cli.output import conclude, say
 from app.client.configured import configured_client
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
-from app.domain.tasks.words import metric_in_words
+from app.domain.scores import metric_in_words
 from app.planning.ensembles import EnsembleCost, costs_of, with_measured
 from app.planning.mechanisms import catalogue as mechanisms
 from app.planning.planner import quote_all

@@ -1,23 +1,14 @@
 """Tasks and their figures in words, for people."""
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+from app.domain.scores import metric_in_words
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import HUBER, QUANTILE, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
-
-_METRICS: Final = {
-    "auc": "AUC",
-    "f1": "F1",
-    "mae": "mean absolute error",
-    "r2": "R²",
-    "rmse": "root mean squared error",
-}
-_NOT_PLAIN: Final = re.compile(r"[^\w .%²-]")
 
 
 def task_in_words(spec: TaskSpec) -> str:
@@ -39,11 +30,6 @@ def figures(evaluation: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     metrics, headline = evaluation.get("metrics") or {}, evaluation.get("headline")
     order = sorted(metrics, key=lambda name: (name != headline, name))
     return [(metric_in_words(name), f"{metrics[name]:.4g}") for name in order]
-
-
-def metric_in_words(name: str) -> str:
-    """Return a metric's name in words; an operator's own may be any text."""
-    return _METRICS.get(name, _NOT_PLAIN.sub(" ", name.replace("_", " ")))
 
 
 def _loss(spec: RegressionSpec) -> str:

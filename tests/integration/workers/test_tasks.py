@@ -46,7 +46,7 @@ def evaluation(workshop):
         ("images", "accuracy", 0.8, 1.0),
         ("huber", "mae", 0, 200),
         ("squared", "mae", 0, 200),
-        ("quantile", "mae", 0, 400),
+        ("quantile", "quantile_loss", 0, 200),
     ],
 )
 def test_what_can_be_learned_is_learned(workshop, task, metric, least, most):

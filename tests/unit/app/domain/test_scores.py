@@ -60,7 +60,7 @@ def test_what_is_not_better_than_the_baseline_or_not_measured_is_warned_of(
         (_measured(math.nan), "is below"),
         (_measured(0.59, higher_is_better=False), None),
         (_measured(0.61, higher_is_better=False), "is above the policy's minimum_score of 0.6"),
-        (_measured(0.9, higher_is_better=None), "give its class higher_is_better"),
+        (_measured(0.9, higher_is_better=None), "its class has no higher_is_better"),
         (_measured(0.9, headline=None), "there is no score"),
         ({"held_out_records": 0}, "there is no score"),
     ],

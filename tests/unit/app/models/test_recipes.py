@@ -66,7 +66,9 @@ TRAINED_ON = replace(MLP, backbone=BackboneUse("public", frozen=False))
 @pytest.mark.parametrize(
     ("network", "given", "optimizer", "rate", "batch"),
     [
-        (MLP, {}, "sgd", 0.1, 128),
+        (MLP, {}, "adamw", 0.01, 128),
+        (MLP, {"learning_rate": 0.3}, "sgd", 0.3, 128),
+        (MLP, {"optimizer": "sgd"}, "sgd", 0.1, 128),
         (MLP, {"optimizer": "adamw"}, "adamw", 0.01, 128),
         (SEVERAL, {}, "adamw", 0.01, 32),
         (SEVERAL, {"batch_size": 8}, "adamw", 0.01, 8),
