@@ -67,7 +67,7 @@ def _defaults(architecture: ArchitectureSpec, given: Mapping[str, Any]) -> dict[
     found: dict[str, Any] = {"batch_size": 32} if architecture.name == ENSEMBLE else {}
     if given.keys().isdisjoint(_OF_SGD):
         found["optimizer"] = "adamw"
-    if (given | found).get("optimizer") == "adamw":
+    if {**given, **found}.get("optimizer") == "adamw":
         begins_public = architecture.backbone is not None and not architecture.on_features
         found["learning_rate"] = ADAMW_RATE / 10 if begins_public else ADAMW_RATE
     return found
