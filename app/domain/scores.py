@@ -5,7 +5,6 @@ A task names its first metric, the headline, and which way it is better. Beside 
 release that is not better has learned nothing that it could show.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -83,7 +82,7 @@ def why_too_low(evaluation: Mapping[str, Any], minimum: float | None) -> str | N
     if score is None or higher is None:
         missing = "there is no score" if score is None else "its class has no higher_is_better"
         return f"minimum_score is {minimum:g}, and {missing}: nothing can be compared with it"
-    if not math.isnan(score) and lost(before=minimum, after=score, higher_is_better=higher) <= 0:
+    if lost(before=minimum, after=score, higher_is_better=higher) <= 0:  # not so of NaN
         return None
     return (
         f"its {metric_in_words(str(headline))} of {score:.4g} on held-out records is "

@@ -78,7 +78,7 @@ def test_a_later_certificate_tells_nothing_new_about_the_first_request(
 def test_held_out_records_are_excluded_and_say_so(
     trained: TestClient, services: Services, work: Callable[[], None], tmp_path: Path
 ) -> None:
-    request, receipt = forget(trained, subject_ids=[f"subject-{n}" for n in range(5)])
+    request, receipt = forget(trained, subject_ids=[f"subject-{n}" for n in range(5, 10)])
     work()
     predicate = check(trained, services, request["id"], receipt, tmp_path)
     assert predicate["forgotten"]["excluded_records"] > 0
