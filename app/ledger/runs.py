@@ -152,9 +152,9 @@ def give_up_attempt(
         _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
         return
     end_run(session, row, RunState.FAILED, reason=reason)
-    if too_low and row.kind != RunKind.TRAIN:
-        anew = mechanism_named(row.plan["mechanism"]).trains_anew
-        session.get_one(ModelRow, row.model_id).is_spent = not anew
+    anew = row.kind == RunKind.TRAIN or mechanism_named(row.plan["mechanism"]).trains_anew
+    if too_low and not anew:
+        session.get_one(ModelRow, row.model_id).is_spent = True
     if row.kind != RunKind.TRAIN:
         fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.

@@ -57,8 +57,8 @@ def digits(api: TestClient) -> TestClient:
     ("architecture", "recipe", "by_chance", "warned"),
     [
         (MLP, LEARNS, False, False),
-        (MLP, NOTHING, False, True),
-        (SEVERAL, NOTHING, False, True),
+        (MLP, NOTHING, True, True),
+        (SEVERAL, NOTHING, True, True),
         ({"name": "linear_head"}, HEAD, False, False),
         ({"name": "linear_head"}, HEAD, True, True),
         ({"name": "ridge_head"}, {"held_out_fraction": 0.2}, True, True),
