@@ -24,6 +24,7 @@ from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.certificates import issued
+from app.ledger.subjects.requests import external_keys
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
 from app.ledger.views.request_views import ObligationView, RequestView
@@ -92,14 +93,20 @@ def list_forget_requests(
     model: str | None = None,
     external_id: ExternalId | None = None,
 ) -> Page[ForgetAnswer]:
-    """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
-    external_key = services.forget_requests.external_key(external_id)
+    """List requests, newest first.
+
+    An ``external_id`` finds the requests that any caller sent under it, and each part of one in all
+    datasets; it is recognised, but never stored or shown.
+    """
     with services.database.transaction() as session:
+        keys = None
+        if external_id is not None:
+            keys = external_keys(session, services.pseudonyms, external_id)
         rows = repository.requests(
             session,
             state=state,
             model=model,
-            external_key=external_key,
+            external_keys=keys,
             after=page.after,
             limit=page.limit + 1,
         )

@@ -66,7 +66,7 @@ def requests(
     *,
     state: RequestState | None,
     model: str | None,
-    external_key: bytes | None = None,
+    external_keys: Collection[bytes] | None = None,
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> Sequence[ForgetRequestRow]:
@@ -74,8 +74,8 @@ def requests(
     query = select(ForgetRequestRow)
     if state is not None:
         query = query.where(ForgetRequestRow.state == state)
-    if external_key is not None:
-        query = query.where(ForgetRequestRow.external_key == external_key)
+    if external_keys is not None:
+        query = query.where(is_one_of(ForgetRequestRow.external_key, external_keys))
     if model is not None:
         query = query.where(
             exists().where(

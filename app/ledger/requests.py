@@ -14,7 +14,6 @@ from app.datasets.service import Records
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState, RequestState
 from app.ledger import obligations, outbox, repository
-from app.ledger.new_requests import hashed
 from app.ledger.tables import ForgetRequestRow
 from app.ledger.transitions import enter
 from app.storage.blobs import is_being_written
@@ -26,10 +25,6 @@ class ForgetRequests:
 
     pseudonyms: Pseudonyms
     records: Records
-
-    def external_key(self, external_id: str | None) -> bytes | None:
-        """Return what is stored of a caller's own id of a request, or None for None."""
-        return hashed(self.pseudonyms.external_id, external_id)
 
     def receipt_salt(self, request_id: str) -> bytes:
         """Return what a request's sender needs to find its records among the commitments."""

@@ -35,6 +35,12 @@ def external_id_in(external_id: str, dataset: str) -> str:
     return f"{external_id}/{dataset}"
 
 
+def external_keys(session: Session, pseudonyms: Pseudonyms, external_id: str) -> list[bytes]:
+    """Return what is stored of an external id: of a request with it, or one of a subject's."""
+    each_has = [external_id_in(external_id, each.name) for each in datasets.datasets(session)]
+    return [pseudonyms.external_id(given) for given in (external_id, *each_has)]
+
+
 @dataclass(frozen=True)
 class NewSubjectRequest:
     """What a controller asks for.

@@ -24,7 +24,7 @@ from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.states import ENDED_REQUEST_STATES
-from app.ledger.subjects.requests import external_id_in
+from app.ledger.subjects.requests import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.registry.tables import ModelRow
 
@@ -126,8 +126,7 @@ def find(session: Session, pseudonyms: Pseudonyms, name: str) -> list[RequestVie
     ``name`` is as the sender writes it; ``pseudonyms`` hash it under the service's key.
     """
     known = datasets.datasets(session)
-    tickets = [name, *(external_id_in(name, each.name) for each in known)]
-    external = [pseudonyms.external_id(ticket) for ticket in tickets]
+    external = external_keys(session, pseudonyms, name)
     people = [pseudonyms.subject(each.id, name) for each in known]
     records = [pseudonyms.record(each.id, name) for each in known]
     # Each statement by itself, with an index of its own: joined, they may go through all requests.
