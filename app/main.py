@@ -52,6 +52,8 @@ def create_app(services: Services) -> FastAPI:
         # app/web/reference.py has one without.
         docs_url=None,
         redoc_url=None,
+        # A redirect to the path without its slash would name the host that the client claims.
+        redirect_slashes=False,
         # FastAPI's own spans and logs of requests name paths, and quote what was wrong in a body.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )

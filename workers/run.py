@@ -209,7 +209,7 @@ def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
         reach("after_load")
         training = halfway("mid_training", step_reporter(lease))
         progress = halfway("mid_noise", epsilon_reporter(lease, plan))
-        with ram_only():
+        with ram_only(plan.training):
             if data.auditable:
                 sealed.audit(start, forgotten=data.forgotten, held_out=data.held_out)
             team.announce(Order.START)
@@ -244,9 +244,9 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec, team: Team) -
     Only here are exceptions of the operator's code shown in full. The recipe's groups must have
     parameters.
     """
-    trains_privately = (
-        lease.kind is RunKind.TRAIN and Plan.from_json(lease.plan).training is TrainingKind.PRIVATE
-    )
+    plan = Plan.from_json(lease.plan)
+    trains = lease.kind is RunKind.TRAIN or mechanism_named(plan.mechanism).trains_anew
+    trains_privately = trains and plan.training is TrainingKind.PRIVATE
     require_drawn_start(model.factory(services.settings, in_full=True))
     team.announce(Order.REHEARSE, model_id=lease.model_id)
     network = rehearse_model(model, services.settings, private=trains_privately, team=team)

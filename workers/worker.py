@@ -33,6 +33,7 @@ from workers import jobs
 from workers.data.memory import keep_freed
 from workers.mechanisms.catalogue import load_rules
 from workers.queue import NAME
+from workers.seal.ram_only import import_ahead
 
 _log = logging.getLogger("expunge.worker")
 _RECONNECT_DELAY_S = 1.0
@@ -115,6 +116,7 @@ def preload() -> None:
     keep_freed()
     with uncollected():
         load_rules()
+        import_ahead()
 
 
 def main() -> None:

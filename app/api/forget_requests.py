@@ -100,14 +100,20 @@ def list_forget_requests(
     model: str | None = None,
     external_id: ExternalId | None = None,
 ) -> Page[ForgetAnswer]:
-    """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
+    """List requests, newest first.
+
+    An ``external_id`` finds the requests that any caller sent under it, and each part of one in all
+    datasets; it is recognised, but never stored or shown.
+    """
     with services.database.transaction() as session:
-        keys = external_id and external_keys(session, services.pseudonyms, external_id)
+        keys = None
+        if external_id is not None:
+            keys = external_keys(session, services.pseudonyms, external_id)
         rows = repository.requests(
             session,
             state=state,
             model=model,
-            external_keys=keys or None,
+            external_keys=keys,
             after=page.after,
             limit=page.limit + 1,
         )

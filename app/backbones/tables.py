@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, func
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -52,7 +51,7 @@ class BackboneRow(Ending, Base):
     public_dataset: Mapped[str | None]
     """Its name, which stays its own: a dataset that held records cannot be deleted."""
     exponent: Mapped[float | None]
-    whitening: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    whitening: Mapped[dict[str, Any] | None]
     """A ``Whitening``, which came with the weights."""
     attempts: Mapped[int] = mapped_column(server_default="0")
     failure: Mapped[str | None]

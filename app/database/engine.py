@@ -31,6 +31,8 @@ _NAMES = {
 
 PROCESSES = "expunge "
 """How the ``application_name`` of each process of the service begins."""
+# None is the column's NULL: JSON's own null would be a value to every query.
+_JSON = JSONB(none_as_null=True)
 _CONNECT_S = 10
 _BESIDE = 4
 IDLE_IN_TRANSACTION_S = 300.0
@@ -43,10 +45,10 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=_NAMES)
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         datetime: DateTime(timezone=True),
-        dict[str, Any]: JSONB,
-        list[str]: JSONB,
-        list[int]: JSONB,
-        list[dict[str, Any]]: JSONB,
+        dict[str, Any]: _JSON,
+        list[str]: _JSON,
+        list[int]: _JSON,
+        list[dict[str, Any]]: _JSON,
         bytes: LargeBinary,
     }
 

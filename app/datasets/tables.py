@@ -19,7 +19,6 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -41,7 +40,7 @@ class DatasetRow(Ending, Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     schema: Mapped[dict[str, Any]]
     """What records consist of, as a ``RecordSchema`` writes it."""
-    encoding: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    encoding: Mapped[dict[str, Any] | None]
     """How plain tables are read (``TableEncoding``); None if records come encoded only."""
     public: Mapped[bool] = mapped_column(server_default=false())
     """Whether its owner asserts that nobody can ask for its records to be forgotten."""

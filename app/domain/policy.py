@@ -45,7 +45,7 @@ class Policy:
         window_s: how long to wait for more requests before a run starts.
         deadline_s: time from receipt after which a request is overdue.
         budget_epochs: gradient budget of one run in passes over the retained records, noisy steps
-            included; without it, as many as the training recipe has.
+            included; without it, as many as the training recipe has, or as a later release needs.
         audit: whether a run also measures a membership attack on the records to forget, before and
             after. This reads them once more; the figures are not part of the guarantee.
         minimum_score: the worst score on held-out records, of the metric that is shown first, with

@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, func
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -35,7 +34,7 @@ class ImportRow(Leased, Base):
     """Where the files are (``Place``); it holds no secret."""
     state: Mapped[str]
     attempt: Mapped[int] = mapped_column(server_default="0")
-    files: Mapped[list[dict[str, Any]] | None] = mapped_column(JSONB(none_as_null=True))
+    files: Mapped[list[dict[str, Any]] | None]
     """Each file's ``name``, ``version`` and ``rows`` (``SourceFile``); None until it was listed."""
     files_done: Mapped[int] = mapped_column(server_default="0")
     row_in_file: Mapped[int] = mapped_column(BigInteger, server_default="0")
@@ -46,7 +45,7 @@ class ImportRow(Leased, Base):
     changed: Mapped[int] = mapped_column(BigInteger, server_default="0")
     forgotten: Mapped[int] = mapped_column(BigInteger, server_default="0")
     failure_reason: Mapped[str | None]
-    problems: Mapped[list[dict[str, Any]] | None] = mapped_column(JSONB(none_as_null=True))
+    problems: Mapped[list[dict[str, Any]] | None]
     """Why a file's content was refused: each fault's file, row, column and reason."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]

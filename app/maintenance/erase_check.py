@@ -18,6 +18,7 @@ from sqlalchemy import Executable, or_, select
 from sqlalchemy.orm import Session
 
 from app.database import Database
+from app.database.queries import is_one_of
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.shards import seqs_of_shard, unpacked
@@ -30,6 +31,7 @@ from app.domain.errors import (
     ObjectStoreError,
 )
 from app.domain.states import BlobState, RequestState
+from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
 from app.maintenance.findings import Finding, Verdict
 from app.maintenance.raw_search import search_files, search_postgres, search_redis
@@ -131,17 +133,21 @@ class _Check:
 
     def _named(self) -> list[tuple[str, str]]:
         """Return the requests whose caller used the id as a name of the request itself."""
-        pseudonyms = self._stores.pseudonyms
-        columns = {
-            "external id": (ForgetRequestRow.external_key, pseudonyms.external_id),
-            "Idempotency-Key": (ForgetRequestRow.idempotency_key, pseudonyms.idempotency_key),
-        }
+        pseudonyms, name = self._stores.pseudonyms, self._owners_id
         with self._stores.database.transaction() as session:
+            external = external_keys(session, pseudonyms, name)
+            columns = {
+                "external id": (ForgetRequestRow.external_key, external),
+                "Idempotency-Key": (
+                    ForgetRequestRow.idempotency_key,
+                    [pseudonyms.idempotency_key(name)],
+                ),
+            }
             return [
                 (request_id, what)
-                for what, (column, pseudonym) in columns.items()
+                for what, (column, keys) in columns.items()
                 for request_id in session.scalars(
-                    select(ForgetRequestRow.id).where(column == pseudonym(self._owners_id))
+                    select(ForgetRequestRow.id).where(is_one_of(column, keys))
                 )
             ]
 

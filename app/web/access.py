@@ -44,6 +44,11 @@ class Visitor:
         return self.caller.allows(Scope(scope))
 
     @property
+    def lists_names(self) -> bool:
+        """Whether pages may offer names of models and datasets: the API would list them."""
+        return self.caller.allows(Scope.MODELS_READ)
+
+    @property
     def token(self) -> str:
         """The token for this session's forms."""
         return forms.token_of(self.cookie)

@@ -100,7 +100,7 @@ def _take_part(services: Services, team: Processes, beginning: Beginning) -> Non
     )
     with sealing(lineage, plan, model, fresh, team) as (sealed, noise):
         reach("follower_begun")
-        with ram_only():
+        with ram_only(plan.training):
             team.heard()  # the leading process has its weights and records
             trains = beginning.trains
             if not trains:

@@ -113,7 +113,7 @@ def _train(services: Services, lease: MemberLease) -> None:
     del network
     examples = records.of(member)
     progress = halfway("mid_member", lambda *_: lease.check())
-    with ram_only():
+    with ram_only(plan.training):
         trained = train_member(model, plan, examples, pinned(fresh, base), progress)
     reach("member_trained")
     content = safetensors.numpy.save(

@@ -208,7 +208,7 @@ class EnsembleRun:
                 time.sleep(_POLL_S if progress.finished < progress.members else 0)
                 continue
             examples = self.records.of(taken.member)
-            with ram_only():
+            with ram_only(self.data.plan.training):
                 trained[taken.member] = train_member(
                     self.model, self.data.plan, examples, self.fresh, progress.report
                 )

@@ -16,6 +16,7 @@ import torch
 
 from app.domain.architectures.architecture import is_allowed
 from app.domain.errors import ExpungeError, RunFailedError
+from workers.seal.write_guard import refusal_behind
 
 Result = TypeVar("Result")
 
@@ -49,20 +50,22 @@ def called(
     Raises:
         RunFailedError: it raised. The message's first line has the type, the file and the line; in
             full, the traceback follows. Neither cause nor context is attached.
-        ExpungeError: raised on purpose by our own code inside.
+        ExpungeError: raised on purpose by our own code inside, or a refused write that the
+            operator's code made something else of.
     """
     try:
         return work()
     except ExpungeError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - replaced, not swallowed
+        refusal = refusal_behind(error)
         error.with_traceback(_from_operator(error.__traceback__))
         said = f"{what} raised {place_of(error)}"
         said += f": {advice}" if advice and isinstance(error, on) else ""
         if in_full:
             said += f"\n\n{text_of(error)}"
     # Outside the handler, so that Python attaches no context: it could quote what this must not.
-    raise RunFailedError(said)
+    raise refusal or RunFailedError(said)
 
 
 def imported(

@@ -9,6 +9,10 @@ Three independent barriers:
  3. The directories for temporary files and caches are paths that not even root can create.
 
 Progress is written to Postgres over its socket.
+
+Nothing may be imported for the first time in there: an import may make a folder, start a program or
+write what it compiled. So what libraries import only when they first need it is imported before the
+barriers close; a test compares what is loaded before and after.
 """
 
 import os
@@ -16,8 +20,10 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Final
 
+from app.domain.plan import TrainingKind
 from workers.seal.write_guard import writes_refused
 
 NOWHERE: Final = "/dev/null/sealed"
@@ -36,15 +42,28 @@ _DIRECTORIES: Final = (
     "XDG_CACHE_HOME",
 )
 
+# What PyTorch's first optimiser step imports, and what resolves the first host name.
+_ON_DEMAND: Final = ("torch.profiler._cupti_monitor", "encodings.idna")
+_PRIVATE: Final = ("torch._dynamo",)  # for tensors without values; it takes a second
+
+
+def import_ahead(training: TrainingKind = TrainingKind.RECIPE) -> None:
+    """Import what libraries would import while a training of this kind is sealed."""
+    for name in (*_ON_DEMAND, *(_PRIVATE if training is TrainingKind.PRIVATE else ())):
+        import_module(name)
+
 
 @contextmanager
-def ram_only() -> Iterator[None]:
+def ram_only(training: TrainingKind = TrainingKind.RECIPE) -> Iterator[None]:
     """Keep this process from writing to any file until the block ends.
+
+    ``training`` is the kind of the plan that is carried out.
 
     Raises:
         WriteRefusedError: Python code tried to write, to start a program or to connect.
         OSError: other code tried to write.
     """
+    import_ahead(training)
     with _no_directories(), _no_file_size(), writes_refused():
         yield
 

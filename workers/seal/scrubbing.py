@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from app.domain.errors import ExpungeError
 from workers.networks.operator_code import place_of
+from workers.seal.write_guard import refusal_behind
 
 Result = TypeVar("Result")
 
@@ -24,9 +25,10 @@ class _CallerError(Exception):
 def scrubbed(what: str, work: Callable[[], Result], *, on_failure: Callable[[], None]) -> Result:
     """Do ``work`` and return its result; on failure call ``on_failure`` and raise, scrubbed.
 
-    Expunge's own errors keep type and message, but lose frames and context. Exceptions of a
-    callback wrapped by ``from_caller`` pass unchanged. Every other exception becomes a
-    ``RuntimeError`` with ``what``, the exception's type and the line that raised it.
+    Expunge's own errors keep type and message, but lose frames and context; so does the refusal of
+    a write, whatever was made of it. Exceptions of a callback wrapped by ``from_caller`` pass
+    unchanged. Every other exception becomes a ``RuntimeError`` with ``what``, the exception's type
+    and the line that raised it.
 
     Raises:
         ExpungeError: raised on purpose by ``work``.
@@ -38,10 +40,10 @@ def scrubbed(what: str, work: Callable[[], Result], *, on_failure: Callable[[], 
     except _CallerError as error:
         failure = error.original
     except (ExpungeError, KeyboardInterrupt, SystemExit) as error:
-        error.__cause__ = error.__context__ = None
-        failure = error.with_traceback(None)
+        failure = refusal_behind(error) or error.with_traceback(None)
+        failure.__cause__ = failure.__context__ = None
     except BaseException as error:  # noqa: BLE001 - replaced, not swallowed
-        failure = RuntimeError(f"{what} failed: {place_of(error)}")
+        failure = refusal_behind(error) or RuntimeError(f"{what} failed: {place_of(error)}")
     on_failure()
     # Outside any handler, so that Python attaches no context; hence no "from" either.
     raise failure

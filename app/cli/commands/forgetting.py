@@ -131,7 +131,9 @@ def requests(
     model_name: Annotated[
         str | None, option("Only those with an obligation of this model.", "--model")
     ] = None,
-    external_id: Annotated[str | None, option("Only the one with this --external-id.")] = None,
+    external_id: Annotated[
+        str | None, option("Only those with this --external-id or ticket, whoever sent them.")
+    ] = None,
 ) -> None:
     """List forget requests, newest first."""
     show_answer(

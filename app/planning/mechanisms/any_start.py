@@ -59,8 +59,7 @@ class AnyStart(Mechanism):
         ``variance`` is that of the noise in one released coordinate; ``settings`` hold what the
         update rule needs beside the parameters.
         """
-        budget_steps = budget_of(policy, shape)
-        _refuse_beyond(steps, budget_steps)
+        budget_steps = budget_of(policy, shape, needed=steps)
         bits: float | None = None
         if isinstance(guarantee, GaussianGuarantee):
             bits = guarantee.surviving_information_bits()
@@ -74,13 +73,19 @@ class AnyStart(Mechanism):
         )
 
 
-def budget_of(policy: Policy, shape: ModelShape) -> int:
-    """Return how many steps the budget allows; refuse a fixed number of steps beyond it."""
+def budget_of(policy: Policy, shape: ModelShape, *, needed: int = 0) -> int:
+    """Return how many steps the budget allows; refuse needed or fixed steps beyond it.
+
+    A budget that the policy leaves to the recipe does not bind later runs: as records leave, an
+    epoch has ever fewer steps, and the model could not forget any more.
+    """
     steps = math.floor((policy.budget_epochs or shape.recipe_epochs) * shape.steps_per_epoch)
+    fixed = numbers({"steps": policy.parameters.get("steps", 0)})["steps"]
+    if policy.budget_epochs is None and shape.earlier_releases:
+        steps = max(1, steps, needed, int(fixed))
     if steps < 1:
         raise PlanError("budget_epochs allows no step at all: raise it")
-    fixed = policy.parameters.get("steps", 0)
-    _refuse_beyond(numbers({"steps": fixed})["steps"], steps)
+    _refuse_beyond(max(needed, fixed), steps)
     return steps
 
 

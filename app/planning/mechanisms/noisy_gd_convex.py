@@ -86,7 +86,8 @@ class NoisyGdConvex(Tracked):
         if policy.adaptive and not meets(steps=least):  # more steps would not help
             raise PlanError(
                 f"the lineage's noise cannot carry {lineage.history.forgotten()} forgotten records "
-                f"over {lineage.history.releases} releases"
+                f"over {lineage.history.releases} releases: change the policy's mechanism to "
+                "exact_training, or adaptive to false, and try the request again"
             )
         steps = fewest_steps(lambda count: meets(steps=count), least=least)
         quote = cls.offer(policy, shape, lineage, accountant, steps=steps, noise_std=noise_std)

@@ -437,6 +437,22 @@ def test_a_head_that_was_trained_with_noise_is_exact_from_its_next_release_on(wo
     assert faults(workshop.services) == []
 
 
+@pytest.mark.parametrize(
+    "mechanism", ["exact_training", "gradient_clipping", "output_perturbation"]
+)
+def test_requests_are_accepted_once_a_lineage_is_not_tracked_any_more(workshop, api, mechanism):
+    workshop.define(architecture="linear_head", recipe=QUARTER, mechanism="tracked_release")
+    carry_out(workshop)
+    train, _ = workshop.split()
+    change_policy(workshop.services.database, "model", {"mechanism": mechanism})
+    answered(workshop, *train[:12])
+    assert workshop.model().tracking is None
+    body = {"dataset": DATASET, "record_ids": [train[12]]}
+    for path in ("/v1/forget-requests/preview", "/v1/forget-requests"):
+        answer = api.post(path, json=body)
+        assert answer.is_success, answer.text
+
+
 def test_another_regularisation_holds_from_the_next_release_on(workshop):
     train, _ = solved(workshop)
     parameters = {"regularisation": 0.125}

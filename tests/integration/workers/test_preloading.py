@@ -31,8 +31,6 @@ for run in sys.argv[1:]:
 late = sorted(set(sys.modules) - before)
 print(json.dumps({"cuda": cuda, "started": started, "late": late, "collected": collected}))
 """
-# One module of a few lines, which torch's first backward pass imports.
-_TOLERATED = {"torch.profiler._cupti_monitor"}
 POLICIES = {
     "descent": {},
     "private": {"mechanism": "dp_sgd"},
@@ -60,7 +58,7 @@ def test_a_run_imports_nothing_and_nothing_before_it_touches_cuda(services, carr
         workshop.define(name, **policy)
     unlearning = [name for name in POLICIES if name != "private"]  # whose release covers all
     told = carry_out(*map(workshop.active_run, unlearning))
-    assert set(told["late"]) <= _TOLERATED
+    assert told["late"] == []
     private = carry_out(workshop.active_run("private"))
     assert "dp_accounting" in private["late"]  # a second, which only these runs take
     assert {run.state for run in workshop.runs()} == {"published"}
@@ -74,4 +72,4 @@ def test_a_run_imports_nothing_and_nothing_before_it_touches_cuda(services, carr
     told = carry_out(*filter(None, [workshop.active_run(name) for name in POLICIES]))
     assert [run.kind for run in workshop.runs()].count("unlearn") == len(unlearning)
     assert {run.state for run in workshop.runs()} == {"published"}
-    assert set(told["late"]) <= _TOLERATED
+    assert told["late"] == []

@@ -270,6 +270,15 @@ def test_an_external_id_is_echoed_to_its_sender_alone_and_found_again(
     assert found["items"] == []
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/models/", "/v1/forget-requests/", "/requests/", "/login/", "/static", "/readyz/"]
+)
+def test_no_redirect_repeats_the_host_that_a_client_claims(api: TestClient, path: str) -> None:
+    answer = api.get(path, headers={"Host": "evil.example"}, follow_redirects=False)
+    assert answer.status_code == 404
+    assert "evil.example" not in f"{answer.headers}{answer.text}"
+
+
 def test_idempotency_over_http(api: TestClient, workshop: Workshop) -> None:
     key = {"Idempotency-Key": "one"}
     first = _forget(api, "record-1", headers=key)

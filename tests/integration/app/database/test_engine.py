@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import JSON, text
 from sqlalchemy.exc import DBAPIError
 
 from app import log
 from app.database import IDLE_IN_TRANSACTION_S, Database, is_away
 from app.database import engine as database_module
+from app.schema import all_tables
 from app.services import Services
 from tests.support.patience import PATIENCE_S
 
@@ -117,3 +118,10 @@ def test_an_outage_is_told_from_a_refusal(
         session.execute(text(statement))
     assert is_away(caught.value) is away
     database.dispose()
+
+
+def test_nothing_is_stored_as_nothing_in_every_column_of_json() -> None:
+    columns = [each for table in all_tables().sorted_tables for each in table.columns]
+    documents = [each for each in columns if isinstance(each.type, JSON) and each.nullable]
+    assert {"tracking", "members", "phase_seconds"} < {each.name for each in documents}
+    assert [str(each) for each in documents if not each.type.none_as_null] == []

@@ -123,11 +123,18 @@ def test_of_a_completed_request_hashes_and_commitments_are_left(
     assert meanings == {"keyed hash": records, "salted commitment": records}
 
 
-@pytest.mark.parametrize("name", ["external_id", "idempotency_key"])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("external_id", "alice@example.com"),
+        ("external_id", f"alice@example.com/{DATASET}"),  # as a request in all datasets is named
+        ("idempotency_key", "alice@example.com"),
+    ],
+)
 def test_a_request_that_was_named_after_the_person_is_told(
-    workshop: Workshop, search: Search, name: str
+    workshop: Workshop, search: Search, name: str, given: str
 ) -> None:
-    request_id = workshop.forget("record-1", **{name: "alice@example.com"})
+    request_id = workshop.forget("record-1", **{name: given})
     (finding,) = search("alice@example.com")
     assert (finding.verdict, finding.where) == (Verdict.BY_DESIGN, f"request {request_id}")
     assert name.split("_", maxsplit=1)[0] in finding.meaning.lower()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from html import unescape
 
 import pytest
@@ -10,6 +11,7 @@ from fastapi.testclient import TestClient
 from app.certificates.receipts import Receipt
 from app.datasets import repository
 from app.domain.scopes import Scope
+from app.ledger.subjects.requests import NewSubjectRequest
 from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.services import Services
@@ -113,6 +115,69 @@ def test_a_ticket_is_found_among_those_of_other_keys(
     second = _submit(other, _preview(other, ids="subject-3", external_id="same"))
 
     assert _find(other, "same") == [*_ids(second), *_ids(first)]
+
+
+@pytest.mark.parametrize("dataset", [DATASET, ""])
+def test_a_ticket_of_the_desk_is_found_through_the_api(
+    operator: TestClient, api: TestClient, workshop: Workshop, services: Services, dataset: str
+) -> None:
+    (request,) = _ids(
+        _submit(operator, _preview(operator, dataset=dataset, ids="subject-1", external_id="T 7"))
+    )
+    opendsr = "0b8a5a2e-5f0c-4f0e-9a5c-0d6d3f1f7a11"
+    asked = NewSubjectRequest(opendsr, ["subject-2"], (), "gdpr", datetime.now(UTC))
+    with services.database.transaction() as session:
+        services.subject_requests.submit(session, asked, api_key_id=workshop.key_id)
+    for name, found in (("T 7", [request]), (f"T 7/{DATASET}", [request] * (not dataset))):
+        page = api.get("/v1/forget-requests", params={"external_id": name}).json()
+        assert [each["id"] for each in page["items"]] == found
+    assert len(api.get(f"/v1/forget-requests?external_id={opendsr}").json()["items"]) == 1
+    assert api.get("/v1/forget-requests?external_id=T").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "said"),
+    [
+        ("retraining", "exact (0, 0)"),
+        ("exact_training", "exact (0, 0)"),
+        ("gradient_clipping", "ε 1, δ 1e-05"),
+        ("output_perturbation", "ε 1, δ 1e-05"),
+    ],
+)
+def test_a_preview_says_what_each_mechanism_gives(
+    operator: TestClient, workshop: Workshop, mechanism: str, said: str
+) -> None:
+    head = {"architecture": "linear_head", "recipe": {"epochs": 4, "held_out_fraction": 0.25}}
+    workshop.define(mechanism=mechanism, **(head if mechanism == "exact_training" else {}))
+    workshop.work()
+    record = workshop.split()[0][0]
+    preview = _preview(operator, kind="record_ids", ids=record)
+    assert f'data-label="Guarantee" class="nowrap">{said}<' in preview
+
+
+@pytest.mark.parametrize(
+    ("scopes", "path"),
+    [
+        ((Scope.FORGET_WRITE,), "/requests/new"),
+        ((Scope.FORGET_READ,), "/requests"),
+        ((Scope.MODELS_WRITE,), "/new-model"),
+    ],
+)
+def test_a_form_offers_no_name_that_the_api_would_not_list(
+    visitor_of: VisitorOf, workshop: Workshop, scopes: tuple[Scope, ...], path: str
+) -> None:
+    workshop.define("secret-model")
+    names = (DATASET, "secret-model")
+    assert not any(f">{name}<" in visitor_of(*scopes).get(path).text for name in names)
+    knowing = visitor_of(*scopes, Scope.MODELS_READ).get(path).text
+    assert any(f">{name}<" in knowing for name in names)
+
+
+def test_a_name_that_is_not_offered_can_be_given(visitor_of: VisitorOf, workshop: Workshop) -> None:
+    visitor = visitor_of(Scope.FORGET_WRITE, Scope.FORGET_READ)
+    page = visitor.get("/requests/new").text
+    assert '<input id="dataset" name="dataset"' in page
+    assert _ids(_submit(visitor, _preview(visitor, ids="subject-1")))
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,34 @@ def test_a_policy_that_no_plan_meets_is_refused_with_what_to_change(
         _plan(**policy)
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"mechanism": "model_clipping"},
+        {"mechanism": "gradient_clipping", "parameters": {"steps": 11}},
+        {"mechanism": "gradient_clipping", "parameters": {"learning_rate": [0.1] * 5}},
+        {"mechanism": "gradient_clipping"},
+        {"mechanism": "output_perturbation"},
+    ],
+)
+@pytest.mark.parametrize("trained_here", [True, False])
+def test_a_model_of_few_records_can_still_forget(policy: dict, trained_here: bool) -> None:
+    few = replace(
+        SHAPE,
+        retained=2,
+        recipe_epochs=0.5,
+        dimension=100,
+        earlier_releases=1,
+        trained_here=trained_here,
+    )
+    plan = make_plan(policy=Policy(**policy), shape=few)
+    assert catalogue.account(plan.mechanism, plan.parameters).meets(epsilon=1.0, delta=1e-5)
+    with pytest.raises(PlanError, match="budget_epochs"):  # it was asked for
+        make_plan(policy=Policy(**policy, budget_epochs=0.4), shape=few)
+    with pytest.raises(PlanError, match="budget_epochs"):
+        make_plan(policy=Policy(**policy), shape=replace(few, earlier_releases=0))
+
+
 def test_noisy_steps_leave_most_of_the_budget_to_fine_tuning() -> None:
     shape = ModelShape(retained=50_000, batch_size=100, recipe_epochs=1)
     plan = make_plan(policy=Policy(mechanism="gradient_clipping"), shape=shape)
