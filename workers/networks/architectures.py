@@ -85,7 +85,8 @@ def build(
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)
     shape = (classes,) if task is None else task.output_shape(input_shape)
     _require_fit(module, zeros(input_shape, tokens=tokens), shape, in_full=in_full)
-    require_supported(module, trains=True)
+    if architecture.name == "custom":
+        require_supported(module, trains=True)
     return module
 
 
