@@ -205,7 +205,6 @@ def download(
 
     with service() as client:
         keys = _trusted_keys(trusted).read_bytes()
-        out.mkdir(parents=True, exist_ok=True)
         files = client.download(name, out, trusted=keys, kept=kept, report=report)
         say(f"{files.weights}\n{files.certificate}")
     paths = {"weights": str(files.weights), "certificate": str(files.certificate)}
