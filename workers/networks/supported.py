@@ -30,7 +30,7 @@ def require_supported(module: nn.Module, *, trains: bool = False) -> None:
     means that it has read a batch as well, which gives lazy layers their shapes.
     """
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
-        if not isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if not nn.parameter.is_lazy(tensor):
             faults = [fault for fault, has in _TENSORS.items() if has(tensor)]
         else:
             faults = ["is lazy, and no batch gives it a shape: leave its layer out"] * trains
