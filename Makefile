@@ -80,12 +80,13 @@ serve: $(STAMP)
 install: $(STAMP)
 
 # What is installed has the hash that a lock names, but torch: which build of it is right depends on
-# the machine, and comes from wherever pip is configured to look.
+# the machine, and comes from wherever pip is configured to look. Of resemblyzer only a file is used,
+# so pip need not warn that what its code needs is missing.
 $(STAMP): requirements-dev.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-deps --only-binary :all: --require-hashes \
 		--requirement requirements-dev.lock
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-warn-conflicts --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 

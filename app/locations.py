@@ -16,6 +16,7 @@ from app.publisher_settings import revealed
 from app.settings import Settings
 from app.storage.aws import Access
 from app.storage.file_keys import FileKeyStore
+from app.storage.keyfiles import not_set_up
 from app.storage.kms import KmsKey
 from app.storage.objects import LocalObjectStore, ObjectStore
 from app.storage.s3 import S3ObjectStore
@@ -49,10 +50,7 @@ def embedded_postgres(settings: Settings, *, create: bool = False) -> Iterator[N
         yield
         return
     if not (create or servers.postgres.exists()):
-        raise ConfigurationError(
-            f"there is no service in {settings.data_dir} (EXPUNGE_DATA_DIR): run 'expunge init' "
-            "first, or set EXPUNGE_DATABASE_URL"
-        )
+        raise not_set_up(settings.data_dir)
     with ExitStack() as held:
         try:
             held.enter_context(claimed(settings.data_dir))

@@ -95,6 +95,7 @@ def read_published(
     content = path.read_bytes()
     predicate = _verified(path, content, certificate, trusted) if check else None
     with opened(content) as file:
+        file.tensors()
         description = file.description()
     if description is None:
         raise InvalidInputError(f"{path.name} does not say how it is used: it was not published")
@@ -127,7 +128,8 @@ def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Flo
     """Return a plain head's outputs, float64 [n, outputs], for raw features [n, …].
 
     Of regression they are numbers in the targets' units, otherwise logits, or a ridge head's
-    scores. The formula is in docs/how-to/use-a-model.md.
+    scores. The formula is in docs/how-to/use-a-model.md. ``InvalidInputError`` if the file's
+    tensors are not a head's.
     """
     np = loaded("numpy", extra=TABLES)
     schema, task = published.description.schema, published.description.task
@@ -137,7 +139,10 @@ def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Flo
     seen = ((raw - np.float32(schema.offset)) * np.float32(schema.scale)).astype(np.float64)
     architecture = published.description.architecture
     head = _ridge if architecture.name == ridge_head.NAME else _linear
-    outputs = head(np, seen, tensors, architecture.options)
+    try:
+        outputs = head(np, seen, tensors, architecture.options)
+    except (KeyError, ValueError) as error:
+        raise InvalidInputError("the file's tensors are not those of its head") from error
     if outputs.shape[1] < task.outputs:  # two classes share a row
         outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=1)
     if isinstance(task, RegressionSpec):

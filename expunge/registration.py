@@ -26,7 +26,7 @@ from app.published import verify
 from app.settings import Settings
 from app.tables.column_types import proposed_schema
 from app.tables.parts import typed_parts
-from app.tables.sources import Source
+from app.tables.sources import Source, as_table
 from expunge.networks import Model, architecture_of, put_into
 from workers.published.loading import load
 from workers.published.model import PublishedModel
@@ -100,8 +100,7 @@ class Registered:
 
     def download(self, directory: str | Path) -> Downloaded:
         """Download the current version and its certificate into a directory, and verify them."""
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        return self.client.download(self.name, Path(directory), trusted=self._keys())
+        return self.client.download(self.name, directory, trusted=self._keys())
 
     @property
     def certificate(self) -> dict[str, Any]:
@@ -159,7 +158,7 @@ def register(
     Args:
         model: a ``Linear`` layer, or a ``Sequential`` of ``Flatten``, ``Linear`` and ``ReLU``; or a
             factory that workers may import, or its path; or an architecture, as in a definition.
-        data: a ``pandas.DataFrame`` or a ``pyarrow.Table``.
+        data: a table of pandas, polars or Arrow.
         name: the model's.
         inputs: columns; a name alone is one of numbers. See docs/tasks.md.
         target: the column to predict. Other classes than true and false are named:
@@ -183,7 +182,7 @@ def register(
         ApiError: the service refuses.
         TimeoutError: there is no version in time; the service goes on.
     """
-    table = _table(data)
+    table = as_table(data)
     document = _task(task, inputs, target, table)
     spec = catalogue.from_json(document)
     architecture = architecture_of(model, options, spec, spec.schema())
@@ -215,20 +214,6 @@ def register(
         factories=[path for path in (architecture.factory,) if path is not None],
         timeout_s=timeout_s,
     )
-
-
-def _table(data: Any) -> pa.Table:  # noqa: ANN401 - see ``register``
-    if isinstance(data, pa.Table):
-        return data
-    try:
-        return pa.Table.from_pandas(data)
-    except AttributeError as error:
-        raise InvalidInputError(
-            f"data is a pandas.DataFrame or a pyarrow.Table, not {type(data).__name__}"
-        ) from error
-    except pa.ArrowException as error:
-        # Its message quotes a value.
-        raise InvalidInputError("a column of the table has values of several types") from error
 
 
 def _task(

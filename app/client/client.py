@@ -277,7 +277,7 @@ class ExpungeClient(Sources, Waiting):
     def download(
         self,
         name: str,
-        directory: Path,
+        directory: str | Path,
         *,
         trusted: bytes | str | Path,
         kept: Path | None = None,
@@ -291,7 +291,7 @@ class ExpungeClient(Sources, Waiting):
 
         Args:
             name: the model.
-            directory: where the files go.
+            directory: where the files go; it is made if it is missing.
             trusted: the operator's ``trusted-keys.json``, or its content, not received from this
                 service.
             kept: where the log's newest checkpoint is kept from one download to the next; a file in
@@ -306,6 +306,8 @@ class ExpungeClient(Sources, Waiting):
         """
         keys = trusted if isinstance(trusted, bytes) else Path(trusted).read_bytes()
         version = Announced.from_answer(name, self._version(name, number))
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
         if number is None:
             discard_older(version, directory)
         target = target_of(version, directory)

@@ -20,5 +20,7 @@ def configured_client() -> ExpungeClient:
         try:
             key = read_key_file(settings.admin_key_file).decode().strip()
         except ConfigurationError as error:
-            raise ConfigurationError(f"{error}, or set EXPUNGE_API_KEY") from error
+            raise ConfigurationError(
+                f"{error}; for one on another machine, set EXPUNGE_API_URL and EXPUNGE_API_KEY"
+            ) from error
     return ExpungeClient(url, key)

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from app.domain.errors import ConfigurationError, GoneError, KeyStoreError
 from app.storage.encryption import KEY_BYTES
 from app.storage.files import erase, write_durably
-from app.storage.keyfiles import key_file
+from app.storage.keyfiles import key_file, not_set_up
 from app.storage.wrapping import InDirectory, Wrapping
 
 _NONCE_BYTES = 12
@@ -218,7 +218,7 @@ class FileKeyStore:
     def _require_private(self) -> None:
         for directory in (self._root, self._periods, self._wrapped):
             if not directory.is_dir():
-                raise ConfigurationError(f"{directory} is missing: run 'expunge init' first")
+                raise not_set_up(directory)
             if directory.stat().st_mode & 0o077:
                 raise ConfigurationError(
                     f"{directory} is open to others: run 'chmod 700 {directory}'"

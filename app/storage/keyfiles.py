@@ -43,7 +43,16 @@ def read_key_file(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
-        raise ConfigurationError(f"{path} is missing: run 'expunge init' first") from error
+        raise not_set_up(path) from error
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigurationError(f"{path} is readable by others: run 'chmod 600 {path}'")
     return path.read_bytes()
+
+
+def not_set_up(missing: Path) -> ConfigurationError:
+    """Return what to raise where a service's file or folder is missing."""
+    return ConfigurationError(
+        f"{missing.absolute()} is missing: for a service that was set up elsewhere, go to its "
+        "folder or set EXPUNGE_DATA_DIR to its data directory; for a new and empty one, "
+        "run 'expunge init' first"
+    )

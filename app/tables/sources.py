@@ -3,13 +3,29 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from app.domain.errors import InvalidRecordsError, RowProblem, TableError
+from app.domain.errors import InvalidInputError, InvalidRecordsError, RowProblem, TableError
 
 INDEX: str = "(index)"
 """The name of a pandas index that has no name in its file."""
+
+
+def as_table(rows: Any) -> pa.Table:  # noqa: ANN401 - pandas is not among our libraries
+    """Return a table of pandas, polars or Arrow, or columns by name; ``InvalidInputError`` else."""
+    try:
+        return pa.table(rows)
+    except pa.ArrowException as error:
+        # Its message quotes a value.
+        raise InvalidInputError(
+            f"a column of the {type(rows).__name__} has values of several types, or it is no table"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"a table is a pandas.DataFrame or a pyarrow.Table, not {type(rows).__name__}"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import tempfile
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import torch
 from sentiment_network import PADDING, build, transformer
 from transformers import Trainer, TrainingArguments
@@ -75,7 +74,7 @@ with tempfile.TemporaryDirectory() as folder:
     predicted = Trainer(model=own, args=arguments).predict(Tokens())
     own.save_pretrained(folder)  # a folder that every tool of theirs loads
 
-answers = model.load().predict(pa.Table.from_pandas(frame))
+answers = model.load().predict(frame)
 names = np.array(["bad", "good"])[predicted.predictions.argmax(axis=1)]
 assert names.tolist() == answers["prediction"].to_pylist()
 accuracy = (names == frame["mood"].to_numpy()).mean()

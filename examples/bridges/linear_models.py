@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import safetensors.numpy
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import Ridge, SGDClassifier
@@ -53,7 +52,7 @@ classifier = SGDClassifier(loss="log_loss")
 classifier.classes_ = np.array([False, True])
 classifier.coef_ = weight[:, :-1] * math.sqrt(1 - BIAS**2) * MARGIN / NORM
 classifier.intercept_ = weight[:, -1] * BIAS * MARGIN
-published = model.load().predict(pa.Table.from_pandas(frame_of(features, names)))
+published = model.load().predict(frame_of(features, names))
 assert classifier.predict(features).tolist() == published["prediction"].to_pylist()
 np.testing.assert_allclose(
     classifier.predict_proba(features), published["probabilities"].to_pylist(), atol=1e-5
@@ -86,7 +85,7 @@ tensors = safetensors.numpy.load_file(model.download("releases").weights)
 ridge = Ridge()
 ridge.coef_ = tensors["weight"][0] / SCALE
 ridge.intercept_ = tensors["bias"][0] / SCALE + OFFSET
-published = model.load().predict(pa.Table.from_pandas(frame_of(features, names)))
+published = model.load().predict(frame_of(features, names))
 np.testing.assert_allclose(ridge.predict(features), published["progress"].to_pylist(), rtol=1e-4)
 explained = ridge.score(features, progress)
 assert explained > 0.3, explained

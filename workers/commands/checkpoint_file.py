@@ -24,9 +24,10 @@ from app.processes.hardening import harden
 
 # Older releases ran code from such files in spite of weights_only: CVE-2025-32434.
 _SAFE_SINCE: Final = (2, 6)
-_KEYS: Final = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
+_OF_OPTIMIZERS: Final = "param_groups"
 _WORKING_BYTES: Final = 1 << 29
-_DEEPEST: Final = 3
+_COUNTS: Final = (torch.uint8, torch.int64)
+_DEEPEST: Final = 5
 _MOST_SHOWN: Final = 8
 _GLOBAL: Final = re.compile(r"GLOBAL ([\w.]+)")
 _STATE_DICT: Final = "torch.save(network.state_dict(), FILE)"
@@ -37,10 +38,11 @@ def converted(content: bytes, key: str | None = None) -> bytes:
 
     Args:
         content: what ``torch.save`` wrote.
-        key: where the weights are in it, with dots between nested names; None looks for them.
+        key: where the weights are in it, with dots between nested names; None takes the only ones.
 
     Raises:
-        InvalidInputError: it holds other objects than weights, or none, or several sets of them.
+        InvalidInputError: it holds other objects than weights, or none, or several sets of them,
+            such as a moving average beside the weights.
     """
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if release < _SAFE_SINCE:
@@ -77,32 +79,35 @@ def _weights(document: object, key: str | None) -> Mapping[str, Any]:
         if key not in found:
             raise InvalidInputError(f"it has no weights under {key!r}, but under {_listed(found)}")
         return found[key]
-    if len(found) == 1:
-        return next(iter(found.values()))
-    for name in ("", *_KEYS):
-        if name in found:
-            return found[name]
     if not found:
         raise InvalidInputError(
             f"it holds no weights by name, but {type(document).__name__}: write {_STATE_DICT}"
         )
-    raise InvalidInputError(f"it holds several sets of weights: choose one of {_listed(found)}")
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"it holds several sets of weights: choose one with --key: {_listed(found)}"
+        )
+    return next(iter(found.values()))
 
 
 def _state_dicts(
     document: object, path: str = "", depth: int = 0
-) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the mappings of names to tensors in nested mappings, each with its path."""
-    if not isinstance(document, Mapping) or depth > _DEEPEST:
+) -> list[tuple[str, Mapping[Any, Any]]]:
+    """Return the mappings of names to weights in nested mappings and lists, each with its path."""
+    if isinstance(document, list) and not any(map(torch.is_tensor, document)):
+        document = {str(index): value for index, value in enumerate(document)}
+    elif not isinstance(document, Mapping) or _OF_OPTIMIZERS in document:
         return []
-    if document and any(isinstance(value, torch.Tensor) for value in document.values()):
-        return [(path, document)]
-    return [
-        found
-        for name, value in document.items()
-        if isinstance(name, str)
-        for found in _state_dicts(value, f"{path}.{name}".lstrip("."), depth + 1)
-    ]
+    named = {name: value for name, value in document.items() if isinstance(name, str)}
+    found = [(path, document)] if any(map(_is_weight, named.values())) else []
+    for name, value in named.items() if depth < _DEEPEST else ():
+        found += _state_dicts(value, f"{path}.{name}".lstrip("."), depth + 1)
+    return found
+
+
+def _is_weight(value: object) -> bool:
+    """Return whether this is no state of a generator, count or loss."""
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.dtype not in _COUNTS
 
 
 def _plain(name: object, value: object) -> torch.Tensor:

@@ -15,6 +15,7 @@ from app.domain.schema import FeatureSchema
 from workers.data.forms import FeatureForm
 from workers.networks.architectures import zeros
 from workers.networks.operator_code import called
+from workers.networks.tensor_names import require_tied_alike
 from workers.tasks.task import INPUTS
 
 _COMPANIONS: Final = 3
@@ -63,6 +64,7 @@ class Rehearsal:
                 f"the weights of backbone {self._name!r} do not fit its architecture: "
                 f"{str(error)[:_MOST_CHARACTERS]}"
             ) from error
+        require_tied_alike(self._whole, weights)
 
     def require_independence(self) -> None:
         """Check that a record's features do not depend on the other records in its batch.

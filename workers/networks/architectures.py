@@ -20,6 +20,7 @@ from workers.networks.layers import Layered
 from workers.networks.linear_head import LinearHead
 from workers.networks.operator_code import called, imported
 from workers.networks.ridge_head import RidgeHead
+from workers.networks.supported import require_supported
 
 
 def build(
@@ -84,6 +85,8 @@ def build(
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)
     shape = (classes,) if task is None else task.output_shape(input_shape)
     _require_fit(module, zeros(input_shape, tokens=tokens), shape, in_full=in_full)
+    if architecture.name == "custom":
+        require_supported(module, trains=True)
     return module
 
 
@@ -225,6 +228,7 @@ def _build_custom(
             f"the factory {path!r} must return a torch.nn.Module, not {type(module).__name__}"
         )
     module = _uncompiled(module)
+    require_supported(module)
     return called(
         f"the network of {path!r}, moved to the CPU in float32,",
         lambda: module.cpu().float(),

@@ -19,7 +19,7 @@ from workers.data.examples import Records
 from workers.distributed.team import ALONE, Team
 from workers.networks.base import digest_of, digests_of, require_same
 from workers.networks.buffers import require_supported_buffers, statistics_of
-from workers.networks.tensor_names import renamed
+from workers.networks.tensor_names import renamed, require_tied_alike
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
 from workers.training import loop
@@ -87,7 +87,7 @@ class Network:
 
         Raises:
             RunFailedError: a tensor is missing, unknown, of another shape or kind, or not finite,
-                or not that of the base.
+                or not that of the base, or differs from one that it is tied to.
         """
         if tensors is None:
             self.flat.spread(None)
@@ -107,6 +107,7 @@ class Network:
                 _require_fitting(name, tensor, target)
                 if name in statistics:
                     target.copy_(tensor)
+            require_tied_alike(self.module, tensors)
             self.flat.spread({name: torch.as_tensor(tensors[name]) for name in self.flat.shapes})
 
     train = loop.train

@@ -6,7 +6,10 @@ exactly the network's names, so no tensor is dropped or guessed.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import nn
 
 from app.domain.errors import RunFailedError
 
@@ -41,6 +44,20 @@ def renamed(tensors: Mapping[str, Tensor], own: Collection[str]) -> Mapping[str,
         f"the weights' tensors are not the network's: {'; '.join(faults)}. Save the state_dict of "
         "a network that this factory builds"
     )
+
+
+def require_tied_alike(module: nn.Module, tensors: Mapping[str, Any]) -> None:
+    """Raise ``RunFailedError`` where weights differ under two names of a network's one tensor."""
+    first = dict[int, str]()
+    for name, own in module.state_dict(keep_vars=True).items():
+        kept = first.setdefault(id(own), name)
+        if kept == name or not {kept, name} <= tensors.keys():
+            continue
+        one, other = (torch.as_tensor(tensors[each]).to(own) for each in (kept, name))
+        if not torch.equal(one, other):
+            raise RunFailedError(
+                f"the weights differ in {kept!r} and {name!r}, which are one tensor of the network"
+            )
 
 
 def _prefix(given: Collection[str], own: Collection[str]) -> str:

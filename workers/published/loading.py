@@ -1,17 +1,20 @@
 """Loads published models: their certificates are checked, their networks built, and filled."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import nn
 
 from app.certificates.weights_file import BACKBONE
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.base import BaseDigest
 from app.domain.description import ModelDescription
-from app.domain.errors import InvalidInputError
+from app.domain.errors import ExpungeError, InvalidInputError
 from app.published import PublishedFile, read_published, require_offered
 from workers.networks import merge
 from workers.networks.architectures import build, build_features, zeros
@@ -67,7 +70,10 @@ def assembled(
 ) -> PublishedModel:
     """Build the networks of a file and give them its weights; see ``load``."""
     description = published.description
-    own: Mapping[str, torch.Tensor] = safetensors.torch.load(published.content)
+    try:
+        own: Mapping[str, torch.Tensor] = safetensors.torch.load(published.content)
+    except safetensors.SafetensorError as error:
+        raise InvalidInputError("the file is not safetensors") from error
     public = {name: tensor for name, tensor in own.items() if name.startswith(BACKBONE)}
     own = {name: tensor for name, tensor in own.items() if name not in public}
     if merged:
@@ -79,14 +85,15 @@ def assembled(
     with torch.random.fork_rng(devices=[]):
         if description.architecture.on_features:
             features, shape = _backbone(description, public, factories)
-        network = build(
-            description.architecture,
-            input_shape=shape,
-            classes=schema.classes,
-            allowed_factories=factories,
-            tokens=schema.tokens and features is None,
-            task=description.task,
-        )
+        with _sized_by_its_file(description.architecture.member):
+            network = build(
+                description.architecture,
+                input_shape=shape,
+                classes=schema.classes,
+                allowed_factories=factories,
+                tokens=schema.tokens and features is None,
+                task=description.task,
+            )
     member = network.members[0] if isinstance(network, Ensemble) else network
     if base is not None:
         _bring(member, base)
@@ -117,19 +124,32 @@ def _backbone(
     backbone, schema = description.backbone, description.schema
     if backbone is None:
         raise InvalidInputError("the file does not describe the backbone that it names")
-    whole, features = build_features(
-        backbone.architecture,
-        input_shape=schema.shape,
-        classes=backbone.classes,
-        allowed_factories=factories,
-        layers=backbone.layers,
-    )
-    with torch.no_grad():  # lazy layers get their shapes
+    with torch.no_grad(), _sized_by_its_file(backbone.architecture):
+        whole, features = build_features(
+            backbone.architecture,
+            input_shape=schema.shape,
+            classes=backbone.classes,
+            allowed_factories=factories,
+            layers=backbone.layers,
+        )
+        # Lazy layers get their shapes.
         size = features.eval()(zeros(schema.shape, tokens=schema.tokens)).shape[1]
-    if backbone.whitened:
-        whole, features = whitened(whole, features, int(size))
+        if backbone.whitened:
+            whole, features = whitened(whole, features, int(size))
     _fill(whole, {name.removeprefix(BACKBONE): tensor for name, tensor in tensors.items()})
     return features, (size,)
+
+
+@contextmanager
+def _sized_by_its_file(architecture: ArchitectureSpec) -> Iterator[None]:
+    """Let a network of ours have no numbers until it gets the file's, whatever size that claims."""
+    try:
+        with nullcontext() if architecture.name == "custom" else torch.device("meta"):
+            yield
+    except ExpungeError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError("the file describes a network that cannot be built") from error
 
 
 def _bring(network: nn.Module, base: str | Path) -> None:

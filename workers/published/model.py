@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from app.domain.architectures.architecture import is_allowed
@@ -20,6 +19,7 @@ from app.domain.tasks.regression import RegressionSpec
 from app.tables.cells import column_named
 from app.tables.outputs import inputs_of, predictions_of, table_of
 from app.tables.problems import Problems
+from app.tables.sources import as_table
 from workers.data.forms import FeatureForm
 from workers.networks.half import half
 from workers.networks.operator_code import called
@@ -28,8 +28,9 @@ from workers.tasks.task import INPUTS, Batch
 
 _ROWS_AT_ONCE = 1024
 _OUTPUTS_AT_ONCE = 2**22
-Rows: TypeAlias = "pa.Table | NDArray[Any] | torch.Tensor"
-"""A table with the columns of a model's inputs, or raw features [n, …]."""
+Rows: TypeAlias = Any
+"""A table of pandas, polars or Arrow with the columns of a model's inputs, or raw features [n, …],
+which are a ``numpy.ndarray`` or a ``torch.Tensor``."""
 
 
 class PublishedModel(nn.Module):
@@ -129,11 +130,12 @@ class PublishedModel(nn.Module):
 
     def _encoded(self, rows: Rows) -> Batch:
         """Return the inputs of all rows, and what the operator's own task makes beside them."""
-        task = self._own_task if isinstance(rows, pa.Table) else None
-        if task is not None:
-            return _encoded_by(task, rows)
         given = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
-        return {INPUTS: torch.from_numpy(np.array(inputs_of(given, self.description)))}
+        table = None if isinstance(given, np.ndarray) else as_table(given)
+        if table is not None and self._own_task is not None:
+            return _encoded_by(self._own_task, table)
+        inputs = inputs_of(given if table is None else table, self.description)
+        return {INPUTS: torch.from_numpy(np.array(inputs))}
 
     @cached_property
     def _own_task(self) -> CustomTask | None:

@@ -84,8 +84,18 @@ def model_upload(name: ModelName, file: Weights, *, key: Key = None, wait: Wait 
     The model must be defined with "weights": "upload". The weights are certified before a release.
     A file of PyTorch's own is converted here, and only tensors are read from it, never code.
     """
+    # Other commands need no mechanisms.
+    from app.domain.plan import Plan  # noqa: PLC0415
+    from app.planning.mechanisms.catalogue import mechanism_named  # noqa: PLC0415
+
     with service() as client:
-        show_model(client, client.upload_weights(name, read_weights(file, key)), wait=wait)
+        shown = client.upload_weights(name, read_weights(file, key))
+        plan = Plan.from_json(shown["latest_run"]["plan"])
+        worth = mechanism_named(plan.mechanism).worth_of_upload(
+            plan.predicted.get("surviving_information_bits")
+        )
+        typer.echo(f"{file.name}: {worth}", err=True)
+        show_model(client, shown, wait=wait)
 
 
 @model.command("policy")
@@ -145,6 +155,7 @@ def backbone_upload(name: BackboneName, file: Weights, *, key: Key = None) -> No
     You assert that they do not depend on the training records of models on this backbone.
     """
     show_answer(lambda client: client.upload_backbone(name, read_weights(file, key)))
+    typer.echo(f"{file.name}: it is public, and stays in models whoever is forgotten", err=True)
 
 
 @backbone.command("whiten")
@@ -205,7 +216,6 @@ def download(
 
     with service() as client:
         keys = _trusted_keys(trusted).read_bytes()
-        out.mkdir(parents=True, exist_ok=True)
         files = client.download(name, out, trusted=keys, kept=kept, report=report)
         say(f"{files.weights}\n{files.certificate}")
     paths = {"weights": str(files.weights), "certificate": str(files.certificate)}

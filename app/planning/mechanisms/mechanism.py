@@ -165,6 +165,18 @@ class Mechanism(ABC):
         """Return how many earlier releases the guarantee composes."""
         return 0
 
+    @classmethod
+    def worth_of_upload(cls, bits: float | None) -> str:
+        """Say what survives of a lineage's first weights; ``bits`` is the plan's bound."""
+        if cls.trains_anew:
+            return f"nothing of it survives {cls.name}, which trains from nothing"
+        if bits is None:
+            return f"under {cls.name} each release tells of it what the policy's (ε, δ) allows"
+        return (
+            f"under {cls.name} each release, the first one too, tells at most {bits:.2g} bits of "
+            "it: what a version scores, it has learned from the retained records afterwards"
+        )
+
     def refuse_slow(self) -> None:  # noqa: B027 - most are quick
         """Raise ``PlanError`` where accounting would take minutes."""
 

@@ -254,6 +254,18 @@ def _certify_with(owner: Engine, workshop: Workshop, certificate_id: str) -> Non
         connection.execute(update(VersionRow).where(head).values(certificate_id=certificate_id))
 
 
+@pytest.mark.parametrize("as_given", [Path, str])
+def test_a_folder_that_is_missing_is_made(scene: Scene, tmp_path: Path, as_given: type) -> None:
+    folder = tmp_path / "new" / "release"
+    key = trust_in(scene.workshop.services)
+    with pytest.raises(DownloadError, match="no version 9"):
+        scene.client.download("model", as_given(folder), trusted=key, number=9)
+    assert not folder.exists()
+    files = scene.client.download("model", as_given(folder), trusted=key)
+    assert files.weights == folder / NAME
+    assert files.certificate.parent == folder
+
+
 def test_two_downloads_of_one_file_do_not_mix(scene: Scene) -> None:
     with scene.part.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

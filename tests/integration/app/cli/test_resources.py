@@ -112,6 +112,37 @@ def test_a_certificate_by_another_key_is_told_in_one_line(
     assert not (tmp_path / "out" / "model-v1.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [
+        ("gradient_clipping", "each release, the first one too, tells at most 0."),
+        ("output_perturbation", "under output_perturbation each release, the first one too, tells"),
+        ("model_clipping", "tells of it what the policy's (ε, δ) allows"),
+    ],
+)
+def test_an_upload_says_what_it_is_worth(
+    served: None, workshop: Workshop, tmp_path: Path, mechanism: str, words: str
+) -> None:
+    definition, weights = tmp_path / "net.json", tmp_path / "net.safetensors"
+    definition.write_text(
+        json.dumps(
+            {
+                "name": "net",
+                "dataset": DATASET,
+                "weights": "upload",
+                "architecture": {"name": "logistic"},
+                "policy": {"epsilon": 1.0, "delta": 1e-5, "mechanism": mechanism},
+            }
+        )
+    )
+    assert runner.invoke(app, ["model", "create", str(definition)]).exit_code == 0
+    save_file({"1.weight": np.zeros((10, 64), np.float32)}, weights)
+    answer = runner.invoke(app, ["model", "upload", "net", str(weights)])
+    assert answer.exit_code == 0, answer.output
+    assert answer.stderr.startswith("net.safetensors: ")
+    assert words in answer.stderr
+
+
 def test_a_backbone_is_defined_uploaded_and_listed(served: None, tmp_path: Path) -> None:
     definition = tmp_path / "backbone.json"
     definition.write_text(

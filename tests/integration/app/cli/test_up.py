@@ -73,10 +73,25 @@ def test_a_misspelt_setting(
 
 
 @pytest.mark.parametrize(
-    "command", [["signing-key", "rotate"], ["storage", "check"], ["reconcile"]]
+    "command",
+    [
+        ["signing-key", "rotate"],
+        ["storage", "check"],
+        ["reconcile"],
+        ["requests"],
+        ["model", "list"],
+    ],
 )
-def test_a_directory_without_a_service(port: int, tmp_path: Path, command: list[str]) -> None:
-    assert "run 'expunge init' first" in _refused(*command)
+def test_a_directory_without_a_service(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """A second service, made by following advice in the wrong folder, would be empty."""
+    monkeypatch.delenv("EXPUNGE_API_KEY", raising=False)
+    monkeypatch.setenv("EXPUNGE_DATA_DIR", "data")
+    monkeypatch.chdir(tmp_path)
+    told = _refused(*command)
+    assert told.startswith(f"error: {tmp_path / 'data'}")
+    assert "set EXPUNGE_DATA_DIR to its data directory" in told
     assert not (tmp_path / "data").exists()
 
 

@@ -94,6 +94,35 @@ def test_tables_are_read_by_the_encoding_and_classes_have_their_names(tmp_path: 
         model.predict(table.drop_columns(["plan"]))
 
 
+class Frame:
+    """A table as pandas and polars hand it over."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "given", [Frame, pa.Table.to_pydict, lambda table: table.to_batches()[0], pa.Table.to_reader]
+)
+def test_tables_of_other_libraries_are_read(given, tmp_path: Path) -> None:
+    model = expunge.load(
+        written(DESCRIPTIONS["head_of_a_table"], tmp_path / "m.safetensors"), check=False
+    )
+    table = pa.table({"age": [20, None], "other": [1, 2], "plan": ["plus", "gold"]})
+    assert model.predict(given(table)).equals(model.predict(table))
+    assert torch.equal(model.outputs_of(given(table)), model.outputs_of(table))
+
+
+@pytest.mark.parametrize("given", [[[1.0]], "rows", 7, None])
+def test_what_is_no_table_is_named_by_its_type(given: object, tmp_path: Path) -> None:
+    model = expunge.load(written(DESCRIPTIONS["mlp"], tmp_path / "m.safetensors"), check=False)
+    with pytest.raises(InvalidInputError, match=f"not {type(given).__name__}"):
+        model.predict(given)
+
+
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_predictions_of_raw_features_are_those_of_their_outputs(name: str, tmp_path: Path) -> None:
     description = DESCRIPTIONS[name]

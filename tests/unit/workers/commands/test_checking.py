@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner
 
@@ -120,6 +121,60 @@ def test_what_cannot_be_built_is_the_only_finding(monkeypatch):
     (finding,) = findings(order(monkeypatch, lambda: {}["missing"]))
     assert finding.outcome == "refused"
     assert "KeyError: 'missing'" in finding.detail
+
+
+class With(nn.Module):
+    """A network with one more part: a tensor to train, one that is public, or a layer."""
+
+    def __init__(self, parameter=None, buffer=None, layer=None):
+        super().__init__()
+        self.head, self.layer = nn.Linear(6, 2), layer
+        self.one = None if parameter is None else nn.Parameter(parameter)
+        self.register_buffer("other", buffer)
+
+    def forward(self, features):
+        return self.head(features)
+
+
+class Embedded(With):
+    def forward(self, features):
+        return self.head(self.layer(features.long().clamp(0, 4)))
+
+
+def quantised():
+    return torch.quantize_per_tensor(ONES, 0.1, 0, torch.qint8)
+
+
+ONES = torch.ones(6)
+UNSUPPORTED = {
+    "complex": (lambda: With(ONES.to(torch.complex64)), "'one' is complex"),
+    "a complex buffer": (lambda: With(buffer=ONES.to(torch.complex128)), "'other' is complex"),
+    "sparse": (lambda: With(torch.eye(6).to_sparse()), "'one' is sparse"),
+    "compressed": (lambda: With(buffer=torch.eye(6).to_sparse_csr()), "'other' is sparse"),
+    "quantised": (lambda: With(buffer=quantised()), "'other' is quantised"),
+    "meta": (lambda: With(ONES.to("meta")), "'one' is on the meta device"),
+    "statistics": (lambda: With(layer=nn.BatchNorm1d(6, device="meta")), "'layer.weight' is on"),
+    "lazy": (lambda: With(layer=nn.LazyLinear(6)), "'layer.weight' is lazy"),
+    "lazy buffers": (lambda: With(layer=nn.LazyBatchNorm1d(affine=False)), "'layer.running_mean'"),
+    "sync": (lambda: With(layer=nn.SyncBatchNorm(6)), r"'layer' (SyncBatchNorm) computes"),
+    "sparse gradients": (lambda: Embedded(layer=nn.EmbeddingBag(5, 6, sparse=True)), "'layer' (Em"),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.filterwarnings("ignore")
+def test_what_no_mechanism_supports_is_refused_by_name(monkeypatch, name):
+    build, words = UNSUPPORTED[name]
+    (finding,) = findings(order(monkeypatch, build))
+    assert (finding.subject, finding.outcome) == ("network", "refused")
+    assert words in finding.detail
+    assert "Traceback" not in finding.detail
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
+def test_short_floats_are_lengthened(monkeypatch, dtype):
+    found = outcomes(monkeypatch, lambda: With(ONES.to(dtype), buffer=ONES.to(dtype)))
+    assert found["network"].outcome == found["retraining"].outcome == "works"
 
 
 def test_an_exception_in_the_seal_is_a_refusal(monkeypatch):

@@ -32,8 +32,10 @@ LIGHTNING = {
     "epoch": 3,
     "hyper_parameters": {"lr": 0.1},
     "state_dict": WEIGHTS,
-    "optimizer_states": [{"state": {0: {"exp_avg": torch.zeros(2)}}}],
+    "optimizer_states": [{"state": {0: {"exp_avg": torch.zeros(2)}}, "param_groups": []}],
 }
+AVERAGE = {name: tensor + 1 for name, tensor in WEIGHTS.items()}
+NAMED = {"state": {"weight": {"exp_avg": torch.zeros(2)}}, "param_groups": []}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,10 @@ LIGHTNING = {
     [
         (WEIGHTS, None),
         (LIGHTNING, None),
-        ({"args": {"lr": 1}, "model": WEIGHTS, "ema": {"weight": torch.zeros(1)}}, None),
+        ({"net": WEIGHTS, "optimizer": NAMED}, None),
+        ({"args": {"lr": 1}, "model": WEIGHTS, "ema": {"weight": torch.zeros(1)}}, "model"),
+        ({"model": WEIGHTS, "rng_state": torch.get_rng_state(), "loss": torch.tensor(0.3)}, None),
+        ({"folds": [WEIGHTS, AVERAGE]}, "folds.0"),
         ({"a": {"student": WEIGHTS}, "b": {"teacher": LIGHTNING}}, "a.student"),
     ],
 )
@@ -71,7 +76,14 @@ def test_files_of_before_2020_are_read():
         (saved(Module(2, 2)), r"test_checkpoint_file\.Module.*state_dict\(\)"),
         (saved([torch.zeros(2)]), "no weights by name, but list"),
         (saved({"epoch": 3}), "no weights by name"),
-        (saved({"one": WEIGHTS, "two": WEIGHTS}), "choose one of 'one', 'two'"),
+        (saved({"one": WEIGHTS, "two": WEIGHTS}), "choose one with --key: 'one', 'two'"),
+        (saved({"model": WEIGHTS, "model_ema": AVERAGE}), "--key: 'model', 'model_ema'"),
+        (saved({"epochs": [WEIGHTS, AVERAGE]}), "--key: 'epochs.0', 'epochs.1'"),
+        (saved(WEIGHTS | {"ema": AVERAGE}), "--key: '', 'ema'"),
+        (
+            saved(LIGHTNING | {"callbacks": {"EMA": {"last": {"state_dict": AVERAGE}}}}),
+            "--key: 'state_dict', 'callbacks.EMA.last.state_dict'",
+        ),
         (saved(WEIGHTS | {"_extra_state": [3]}), "'_extra_state' is list"),
         (saved({"weight": torch.zeros(2, dtype=torch.complex64)}), "'weight' is quantised"),
         (b"PK\x03\x04" + bytes(100), "not a checkpoint"),

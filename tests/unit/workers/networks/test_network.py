@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.networks.network import Network
 
@@ -73,3 +74,32 @@ def test_a_loaded_network_has_weights_and_statistics_of_the_one_that_was_saved(d
     assert loaded.tensors().keys() == tensors.keys()
     for name, tensor in loaded.tensors().items():
         np.testing.assert_array_equal(tensor, tensors[name], err_msg=name)
+
+
+class Tied(nn.Sequential):
+    """A weight, a whole layer with its statistics, and a frozen scale, each under two names."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+        self[2].weight = self[0].weight
+        self.again = self[1]
+        self.scale = self.of_output = nn.Parameter(torch.ones(3), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("0.weight", "2.weight"),
+        ("1.bias", "again.bias"),
+        ("1.running_mean", "again.running_mean"),
+    ],
+)
+def test_weights_that_differ_under_two_names_of_one_tensor_are_refused(name, other):
+    network = Network(Tied, device=CPU)
+    tensors = Network(Tied, device=CPU).tensors()
+    network.load(tensors)
+    tensors[other] = tensors[other] + 1
+    before = network.flat.values.clone()
+    with pytest.raises(RunFailedError, match=f"differ in '{name}' and '{other}'"):
+        network.load(tensors)
+    assert torch.equal(network.flat.values, before)

@@ -230,3 +230,11 @@ def test_a_list_is_refused_by_name_where_a_number_is_due(name: str) -> None:
 def test_a_schedule_is_a_list_of_one_number_per_step(value: object) -> None:
     with pytest.raises(ParameterError, match="noise_std"):
         catalogue.account("gradient_clipping", {**CLIPPING, "noise_std": value})
+
+
+@pytest.mark.parametrize("name", catalogue.MECHANISMS)
+def test_a_mechanism_says_what_survives_of_an_upload(name: str) -> None:
+    mechanism = catalogue.MECHANISMS[name]
+    said = mechanism.worth_of_upload(0.0 if mechanism.trains_anew else 0.7)
+    assert name in said
+    assert ("nothing of it survives" in said) == mechanism.trains_anew
