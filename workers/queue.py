@@ -24,9 +24,10 @@ def open_queue(connection: Redis) -> Queue:
 def enqueue_run(queue: Queue, run_id: str) -> None:
     """Signal that a run is waiting; the next free worker takes the most urgent one.
 
-    Safe to repeat: runs are leased.
+    It is taken before all other work. Safe to repeat: runs are leased.
     """
-    _enqueue(queue, "execute_run", run_id, description="run", meta={"run": run_id})
+    more = {"description": "run", "meta": {"run": run_id}, "at_front": True}
+    _enqueue(queue, "execute_run", run_id, **more)
 
 
 def enqueue_whitening(queue: Queue, backbone_id: str) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import torch  # noqa: F401 - imported once, for all children
 from redis import RedisError
 from redis.client import Pipeline
@@ -20,14 +21,15 @@ from rq import Queue, Worker, worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
+from rq.timeouts import TimerDeathPenalty
 
 from app import log_context
 from app.locations import redis_connection
 from app.logs import describe
-from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_TTL_S
+from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_KEPT_S, WORKER_TTL_S
 from app.processes.hardening import harden, may_lock_memory
 from app.processes.loading import uncollected
-from app.processes.stopping import StopSignal, stop_with_parent
+from app.processes.stopping import GRACE_S, StopSignal, stop_with_parent
 from app.settings import Settings
 from workers import jobs
 from workers.data.memory import keep_freed
@@ -55,9 +57,17 @@ class RunWorker(Worker):
         _stop.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
 
+    def register_birth(self) -> None:
+        """Sign on, and sign off the workers of this host whose processes are gone."""
+        for other in Worker.all(connection=self.connection, serializer=JSONSerializer):
+            gone = other.pid == self.pid or (other.pid and not psutil.pid_exists(other.pid))
+            if other.hostname == self.hostname and gone:
+                other.register_death()  # type: ignore[no-untyped-call]
+        super().register_birth()  # type: ignore[no-untyped-call]
+
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         """Send a heartbeat and register again, in case Redis was wiped."""
-        super().heartbeat(timeout, pipeline)
+        super().heartbeat(max(timeout or 0, WORKER_KEPT_S), pipeline)
         worker_registration.register(self, pipeline)
         self.set_state(self.get_state(), pipeline)
 
@@ -68,11 +78,16 @@ class RunWorker(Worker):
                 os.kill(self.horse_pid, signal.SIGTERM)
 
     def setup_work_horse_signals(self) -> None:
-        """Make the child return its run when it is asked to stop or its parent dies."""
+        """Make the child return its run when it is asked to stop or its parent dies.
+
+        One that hangs in compiled code is killed when its lease has long been over. Jobs have no
+        timeout, for which RQ would take the same signal.
+        """
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGTERM, jobs.stop.set)
+        self.death_penalty_class = TimerDeathPenalty
         if self.pid is not None:
-            stop_with_parent(self.pid)
+            stop_with_parent(self.pid, hangs_after_s=Settings().lease_s + GRACE_S)
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
         """Harden the child before it reads anything, and disable its compiler caches."""

@@ -366,6 +366,14 @@ class TargetError(ExpungeError):
     """
 
 
+class PlaceTakenError(TargetError):
+    """What is at a model's place is somebody else's, and nothing of the model is there."""
+
+
+class UnmarkedPlaceError(TargetError):
+    """What is at a model's place does not say whose it is."""
+
+
 # Downloading
 
 

@@ -10,6 +10,7 @@ prefix's.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -17,6 +18,7 @@ from app.domain.errors import InvalidInputError, PlaceNotAllowedError
 
 SCHEMES: Final = ("s3", "gs", "file", "https")
 MOST_URL_CHARACTERS: Final = 2000
+MOST_WILDCARDS: Final = 8
 _WILDCARDS: Final = frozenset("*?")
 _BUCKET: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){1,220}[a-z0-9]")
 _HOST: Final = re.compile(r"(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
@@ -59,7 +61,10 @@ class Place:
         host = _host(scheme, host)
         is_folder = path.endswith("/") or not path
         raw = path.removesuffix("/").split("/") if path.strip("/") else []
-        return cls(scheme, host, tuple(_segment(scheme, part) for part in raw), is_folder)
+        segments = tuple(_segment(scheme, part) for part in raw)
+        if sum(map("".join(segments).count, _WILDCARDS)) > MOST_WILDCARDS:
+            raise InvalidInputError(f"url must have at most {MOST_WILDCARDS} wildcards, * and ?")
+        return cls(scheme, host, segments, is_folder)
 
     @property
     def url(self) -> str:
@@ -82,9 +87,13 @@ class Place:
         return self.segments
 
     def fits(self, segments: Sequence[str]) -> bool:
-        """Return whether a pattern fits a file's path; wildcards never match a separator."""
+        """Return whether a pattern fits a file's path; wildcards never match a separator.
+
+        ``fnmatch`` fixes what one ``*`` stands for before it looks at the next, so the time grows
+        only with the product of the lengths. A bracket stands for itself.
+        """
         return len(segments) == len(self.segments) and all(
-            re.fullmatch(_expression(pattern), segment, re.DOTALL)
+            fnmatchcase(segment, pattern.replace("[", "[[]"))
             for pattern, segment in zip(self.segments, segments, strict=True)
         )
 
@@ -148,13 +157,10 @@ def _segment(scheme: str, raw: str) -> str:
         raise InvalidInputError("url must have no separator or control character in a segment")
     if scheme == "https" and set(segment) & {"%", *_WILDCARDS}:
         raise InvalidInputError("https: url must name one file, without %, * and ? in its name")
+    if "**" in segment:
+        raise InvalidInputError("url must have no **: write a folder for all that is below it")
     return segment
 
 
 def _is_pattern(segment: str) -> bool:
     return not _WILDCARDS.isdisjoint(segment)
-
-
-def _expression(pattern: str) -> str:
-    words = {"*": ".*", "?": "."}
-    return "".join(words.get(character) or re.escape(character) for character in pattern)

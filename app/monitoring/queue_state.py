@@ -1,7 +1,8 @@
 """The state of Redis: queued runs, live workers, live dispatchers.
 
-Workers register and send heartbeats as RQ defines them; a killed worker disappears after at most
-``WORKER_TTL_S`` + 60 seconds. Dispatchers are in a sorted set, scored by Redis' clock.
+Workers register and send heartbeats as RQ defines them; one that was killed or hangs counts as
+silent, until another one of its host starts or ``WORKER_KEPT_S`` are over. Dispatchers are in a
+sorted set, scored by Redis' clock.
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ QUEUE = "expunge-runs"
 WORKER_TTL_S = 30
 """Idle workers send a heartbeat 15 s before this ends, busy ones every 10 s."""
 MONITORING_INTERVAL_S = 10
+WORKER_KEPT_S = 600
 DISPATCHER_INTERVAL_S = 5.0
 _DISPATCHERS = "expunge:dispatchers"
 _DISPATCHER_SILENT_AFTER_S = 30.0
@@ -53,10 +55,11 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class QueueState:
-    """A snapshot of Redis: queued runs, live workers, live dispatchers."""
+    """A snapshot of Redis: queued runs, live workers, silent ones, live dispatchers."""
 
     depth: int
     workers: Sequence[WorkerState]
+    silent: int
     dispatchers: int
 
     @property
@@ -78,6 +81,7 @@ def queue_state(connection: Redis) -> QueueState:
     return QueueState(
         depth=int(queue.count),
         workers=sorted(alive, key=lambda worker: (worker.host or "", worker.pid or 0)),
+        silent=len(known) - len(alive),
         dispatchers=_live_dispatchers(connection),
     )
 

@@ -41,7 +41,8 @@ class Readiness:
         key_store: whether keys of stored objects can be read and created.
         disk: whether the data directory's disk has ``LOW_DISK_BYTES`` left.
         redis: whether Redis answers.
-        workers, dispatcher: whether at least one of each is alive.
+        workers: whether at least one is alive, and none has stopped to report.
+        dispatcher: whether at least one is alive.
     """
 
     database: str = OK
@@ -111,7 +112,8 @@ def _look_at_queue(services: Services, found: Readiness) -> None:
     except RedisError:
         found.redis = "unreachable"
         return
-    found.workers = OK if state.workers else "none is alive"
+    silent = f"{state.silent} did not report for a minute" if state.silent else OK
+    found.workers = silent if state.workers else "none is alive"
     found.dispatcher = OK if state.dispatchers else "none is alive"
 
 

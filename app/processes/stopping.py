@@ -41,15 +41,20 @@ class StopSignal:
         return self._is_set
 
 
-def stop_with_parent(parent_pid: int) -> None:
+def stop_with_parent(parent_pid: int, *, hangs_after_s: float | None = None) -> None:
     """Stop this process as soon as ``parent_pid`` is no longer its parent.
 
     It gets SIGTERM, and is killed after ``GRACE_S``. A polling thread works on every system,
-    however the parent dies.
+    however the parent dies. Compiled code may keep all threads from running for ever: with
+    ``hangs_after_s``, the kernel ends this process by SIGALRM if the thread stands still so long.
     """
+    if hangs_after_s is not None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def watch() -> None:
         while os.getppid() == parent_pid:
+            if hangs_after_s is not None:
+                signal.setitimer(signal.ITIMER_REAL, hangs_after_s)
             time.sleep(_CHECK_INTERVAL_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
-from app.domain.errors import CorruptObjectError, ObjectStoreError, TargetError
+from app.domain.errors import (
+    CorruptObjectError,
+    ObjectStoreError,
+    PlaceTakenError,
+    TargetError,
+    UnmarkedPlaceError,
+)
 from app.domain.release import WEIGHTS, Release
 from app.publishing.target import Step, Subject, are_weights, weights_of
 from app.storage.s3 import S3ObjectStore
@@ -41,14 +47,18 @@ class Bucket:
         """See ``Target``."""
         store = self._objects.below(f"{subject.name}/")
         present = set(store.names())
-        mark = _mark(store) if _MARK in present else None
-        if present and (mark is None or mark.get("model") != subject.id):
-            raise TargetError(f"{subject.name}/ is in the bucket already, and is not this model's")
+        mark = _mark(store) if _MARK in present else {}
+        if present and (owner := mark.get("model")) != subject.id:
+            if owner and release is None:
+                return
+            words = f"{subject.name}/ is in the bucket already, and is not this model's"
+            raise PlaceTakenError(words) if owner else UnmarkedPlaceError(words)
         if release is None:
             kept = {_MARK} if present else set()
         else:
+            step("noted")
             kept = {WEIGHTS, *release.files, _MARK}
-            is_marked = kept <= present and (mark or {}).get("content") == release.content_id
+            is_marked = kept <= present and mark.get("content") == release.content_id
             if not (is_marked and _has_weights(store, release)):
                 self._write(store, subject, release, step)
         for name in sorted(present - kept):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from app.domain.errors import TargetError
+from app.domain.errors import PlaceTakenError, TargetError, UnmarkedPlaceError
 from app.domain.release import WEIGHTS, Release
 from app.publishing.target import Step, Subject, are_weights, weights_of
 from app.storage.files import sync_directory
@@ -37,29 +37,16 @@ class Folder:
                 raise TargetError("the folder does not exist")
             store = self._root / f".{subject.name}.expunge"
             link = self._root / subject.name
-            self._require_ours(store, link, subject)
-            if release is None:
-                self._withdraw(store, link, step)
-            else:
+            is_ours = _owner_of(store) in (None, subject.id)
+            is_free = is_ours and (not os.path.lexists(link) or _leads_to(store, link))
+            if release is not None and is_free:
+                step("noted")
                 self._place(store, link, subject, release, step)
-
-    def _require_ours(self, store: Path, link: Path, subject: Subject) -> None:
-        """Raise ``TargetError`` if something of this name is not this model's."""
-        is_ours = link.is_symlink() and link.readlink().parts[0] == store.name
-        if os.path.lexists(link) and not is_ours:
-            raise TargetError(
-                f"{subject.name} is in the folder already, and was not put there here"
-            )
-        try:
-            owner = json.loads((store / _OWNER).read_bytes()).get("model")
-        except FileNotFoundError:
-            if store.is_dir() and any(store.iterdir()):
-                raise TargetError(f"{store.name} does not say which model it is for") from None
-            return
-        except ValueError as error:
-            raise TargetError(f"{store.name}/{_OWNER} cannot be read") from error
-        if owner != subject.id:
-            raise TargetError(f"{subject.name} in the folder belongs to another service's model")
+                return
+            if is_ours:
+                self._withdraw(store, link, step)
+            if release is not None:
+                raise PlaceTakenError(f"{subject.name} is there already, and is not this model's")
 
     def _place(
         self, store: Path, link: Path, subject: Subject, release: Release, step: Step
@@ -101,7 +88,8 @@ class Folder:
         sync_directory(content.parent)
 
     def _withdraw(self, store: Path, link: Path, step: Step) -> None:
-        link.unlink(missing_ok=True)
+        if _leads_to(store, link):
+            link.unlink()
         store.with_name(store.name + _UNFINISHED).unlink(missing_ok=True)
         sync_directory(self._root)
         step("switched")
@@ -111,6 +99,22 @@ class Folder:
             step("removed")
             _remove_all([store])
         sync_directory(self._root)
+
+
+def _leads_to(store: Path, link: Path) -> bool:
+    return link.is_symlink() and link.readlink().parts[0] == store.name
+
+
+def _owner_of(store: Path) -> str | None:
+    """Return the id of the model that a store is for; None of one that is not there or empty."""
+    try:
+        return str(json.loads((store / _OWNER).read_bytes())["model"])
+    except FileNotFoundError:
+        if store.is_dir() and any(store.iterdir()):
+            raise UnmarkedPlaceError(f"{store.name} does not say which model it is for") from None
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnmarkedPlaceError(f"{store.name}/{_OWNER} cannot be read") from error
 
 
 def _is_whole(content: Path, release: Release) -> bool:

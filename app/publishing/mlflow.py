@@ -8,7 +8,7 @@ keeps no artifacts of a version that is deleted here: they are deleted first, th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.errors import TargetError
+from app.domain.errors import PlaceTakenError
 from app.domain.release import WEIGHTS, Release
 from app.publishing import mlflow_server
 from app.publishing.target import Step, Subject, are_weights, weights_of
@@ -34,15 +34,19 @@ class Mlflow:
         """See ``Target``."""
         server, name = self.server, self.prefix + subject.name
         model = server.registered_model(name)
-        if model is not None and model.tags.get(MODEL_TAG) != subject.id:
-            raise TargetError(f"the registered model {name} is there already, and is not ours")
+        is_taken = model is not None and model.tags.get(MODEL_TAG) != subject.id
+        if is_taken:
+            model = None  # what was placed here is in our own runs
         folders = server.folders(self.experiment, MODEL_TAG, subject.id)
-        if release is None:
+        if release is None or is_taken:
             if model is not None and ALIAS in model.aliases:
                 server.delete_alias(name, ALIAS)
             step("switched")
             self._remove_others(name, model, folders, step, kept=None)
-            return
+            if release is None:
+                return
+            raise PlaceTakenError(f"the registered model {name} is there already, and is not ours")
+        step("noted")
         tags = {MODEL_TAG: subject.id}
         if model is None:
             server.create_registered_model(name, tags)

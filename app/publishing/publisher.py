@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.database import Database
-from app.domain.errors import ExpungeError, TargetError
+from app.domain.errors import ExpungeError, PlaceTakenError, TargetError, UnmarkedPlaceError
 from app.domain.release import Release
 from app.failpoints import reach
 from app.log import actor
@@ -173,31 +173,38 @@ class Publisher:
             model = session.get_one(ModelRow, row.model_id)
             generation, attempts, target_name = row.generation, row.attempts, row.target
             release = self._release_of(session, model) if row.is_wanted else None
+            was_sent = bool(repository.numbers_present(session, row.id))
             is_new = repository.note_begun(session, row, release)
             if is_on() and release is not None and is_new:
                 requests = self._answered_by(session, release.version_id)
             subject = Subject(model.id, model.name)
-        reach("publishing_noted")
 
         facts = Facts(model=subject.name, target=target_name, attempt=attempts + 1)
         work = Work(("publish", placement_id, generation, attempts), requests)
         spans = partial(work.spans, Step.PUBLISH, begun_ns=begun_ns, facts=facts)
 
         def step(name: str) -> None:
+            if name == "noted" and release is not None:
+                with self._database.transaction() as session:
+                    row = repository.locked(session, placement_id)
+                    repository.note_sent(session, row, release)
             reach(f"publishing_{name}")
             self._require_current(connection, placement_id, generation)
 
         try:
-            self._target(target_name).hold(subject, release, step)
+            self._hold(target_name, subject, release, step, was_sent=was_sent)
         except _ChangedError:
             return  # it is due
         except (ExpungeError, SQLAlchemyError) as error:
             failure = _in_words(error)
             _log.warning("%s of model %s: %s", target_name, subject.name, failure)
-            with self._database.transaction() as session:
+            with actor.acting_as(actor.SERVICE), self._database.transaction() as session:
                 if requests:
                     at_commit(session, partial(spans, error=type(error).__name__))
                 row = repository.locked(session, placement_id)
+                if isinstance(error, PlaceTakenError):
+                    self._require_current(connection, placement_id, generation)
+                    repository.note_empty(session, row)
                 repository.note_failed(
                     row, generation=generation, failure=failure, delay_s=_delay_s(attempts)
                 )
@@ -210,6 +217,23 @@ class Publisher:
             repository.note_done(session, row, generation=generation)
             if requests:
                 at_commit(session, spans)
+
+    def _hold(
+        self,
+        target: str,
+        subject: Subject,
+        release: Release | None,
+        step: Callable[[str], None],
+        *,
+        was_sent: bool,
+    ) -> None:
+        """Have a target hold a release; it holds nothing of a model that it never got."""
+        try:
+            with actor.acting_as(actor.SERVICE):
+                self._target(target).hold(subject, release, step)
+        except UnmarkedPlaceError:
+            if was_sent or release is not None:
+                raise
 
     def _require_current(self, connection: Connection, placement_id: str, generation: int) -> None:
         """Raise if the lock is lost with its connection, or something else is wanted."""

@@ -120,23 +120,23 @@ def generation(connection: Connection, placement_id: str) -> int:
 
 
 def note_begun(session: Session, row: PlacementRow, release: Release | None) -> bool:
-    """Note what should be at a target, and before its first byte is sent that it may be there.
-
-    Return whether a version is to be placed that is not known to be there.
-    """
+    """Note what should be at a target; return whether it is not known to be there."""
     row.version_id = None if release is None else release.version_id
     row.certificate_id = None if release is None else release.certificate_id
-    if release is None:
-        return False
-    if (present := _present(session, row.id).get(release.version_id)) is not None:
-        return present.placed_at is None
+    present = None if release is None else _present(session, row.id).get(release.version_id)
+    return release is not None and (present is None or present.placed_at is None)
+
+
+def note_sent(session: Session, row: PlacementRow, release: Release) -> None:
+    """Note that a version may be at a target, before its first byte is sent."""
+    if release.version_id in _present(session, row.id):
+        return
     copy = CopyRow(id=new_id("copy"), placement_id=row.id, version_id=release.version_id)
     session.add(copy)
     session.flush()
     log.append(
         session, "copy.sent", copy=copy.id, at=row.id, version=release.version_id, target=row.target
     )
-    return True
 
 
 def note_done(session: Session, row: PlacementRow, *, generation: int) -> None:
@@ -152,12 +152,22 @@ def note_done(session: Session, row: PlacementRow, *, generation: int) -> None:
                 copy.placed_at = func.clock_timestamp()
                 log.append(session, "copy.placed", copy=copy.id)
         else:
-            copy.removed_at = func.clock_timestamp()
-            log.append(session, "copy.removed", copy=copy.id)
+            _note_removed(session, copy)
     row.checked_at = func.clock_timestamp()
     row.failure = None
     row.attempts = 0
     row.due_at = row.unsettled_since = None
+
+
+def _note_removed(session: Session, copy: CopyRow) -> None:
+    copy.removed_at = func.clock_timestamp()
+    log.append(session, "copy.removed", copy=copy.id)
+
+
+def note_empty(session: Session, row: PlacementRow) -> None:
+    """Note that a target holds nothing of a model."""
+    for copy in _present(session, row.id).values():
+        _note_removed(session, copy)
 
 
 def note_failed(row: PlacementRow, *, generation: int, failure: str, delay_s: float) -> None:

@@ -32,9 +32,11 @@ class Target(Protocol):
         """Bring the place to hold exactly this release of a model, or nothing of it.
 
         The new version is there before the old one goes. Called again after any interruption, it
-        ends the same.
+        ends the same. The step ``noted`` comes before anything is sent.
 
         Raises:
+            PlaceTakenError: a release cannot be there; what was left of the model is gone.
+            UnmarkedPlaceError: nothing was sent or removed.
             TargetError: it cannot be done, or not be seen to be done.
             GoneError, CorruptObjectError, ObjectStoreError: the weights cannot be read.
         """

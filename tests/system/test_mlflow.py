@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from app.domain.errors import TargetError
+from app.domain.errors import PlaceTakenError
 from app.domain.release import WEIGHTS
-from app.publishing.mlflow import Mlflow
+from app.publishing.mlflow import MODEL_TAG, Mlflow
 from app.publishing.mlflow_server import MlflowServer as Client
 from app.publishing.target import Subject, Target
 from tests.support.mlflow_server import MlflowServer
@@ -70,12 +70,24 @@ def test_a_registered_model_of_others_is_not_touched(mlflow: MlflowServer) -> No
     name = prefix + SUBJECT.name
     client = Client(mlflow.url)
     client.create_registered_model(name, {})
-    for wanted in (release(1), None):
-        with pytest.raises(TargetError, match="not ours"):
-            hold(_target(mlflow, prefix), wanted)
+    with pytest.raises(PlaceTakenError, match="not ours"):
+        hold(_target(mlflow, prefix), release(1))
+    assert hold(_target(mlflow, prefix), None) == ["switched"]
     assert mlflow.versions(name) == []
     other = uuid4().hex
     hold(_target(mlflow, other), release(1), OTHER)
-    with pytest.raises(TargetError, match="not ours"):
+    with pytest.raises(PlaceTakenError, match="not ours"):
         hold(_target(mlflow, other), release(2), Subject("model_3", OTHER.name))
     hold(_target(mlflow, other), None, OTHER)
+
+
+def test_what_was_placed_goes_when_others_take_the_name(mlflow: MlflowServer) -> None:
+    prefix = uuid4().hex
+    name, client = prefix + SUBJECT.name, Client(mlflow.url)
+    hold(_target(mlflow, prefix), release(1))
+    client._call("DELETE", "registered-models/delete", json={"name": name})
+    client.create_registered_model(name, {MODEL_TAG: OTHER.id})
+    with pytest.raises(PlaceTakenError, match="not ours"):
+        hold(_target(mlflow, prefix), release(2))
+    assert mlflow.files() == {}
+    assert client.registered_model(name) is not None

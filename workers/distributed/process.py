@@ -11,7 +11,7 @@ import torch
 from app import log_context, logs
 from app.failpoints import reach
 from app.processes.hardening import harden
-from app.processes.stopping import StopSignal, stop_with_parent
+from app.processes.stopping import GRACE_S, StopSignal, stop_with_parent
 from app.services import open_services
 from app.settings import Settings
 from workers.data.memory import free_at_once
@@ -60,7 +60,7 @@ def _prepare(parent_pid: int, stop: StopSignal | None) -> None:
         stop.listen()
     else:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    stop_with_parent(parent_pid)
+    stop_with_parent(parent_pid, hangs_after_s=Settings().lease_s + GRACE_S)
     sys.dont_write_bytecode = True
     os.environ["CUDA_CACHE_DISABLE"] = "1"
     with open(os.devnull, "w", encoding="utf-8") as nothing:  # noqa: PTH123 - libraries write to it directly

@@ -14,9 +14,10 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from app.database import Database
+from app.domain.errors import RunInterruptedError
 from app.domain.plan import Plan
 from app.failpoints import halfway, reach
-from app.ledger import member_trainings, repository
+from app.ledger import member_trainings, outbox, repository
 from app.ledger.tables import MemberTrainingRow
 from app.processes.stopping import StopSignal
 from app.services import Services
@@ -41,6 +42,8 @@ _log = logging.getLogger("expunge.worker")
 
 class MemberLease(Holding):
     """One attempt at one member of a run of another worker; the member is ``held``."""
+
+    gives_way = True
 
     def __init__(self, database: Database, row: MemberTrainingRow, **term: Unpack[Term]) -> None:
         what = f"member {row.member} of run {row.run_id}"
@@ -76,8 +79,10 @@ def help_with(services: Services, run_id: str, stop: StopSignal) -> None:
 
 
 def _helped(services: Services, lease: MemberLease) -> bool:
-    def give_back(session: Session, _: Exception) -> None:
+    def give_back(session: Session, error: Exception) -> None:
         member_trainings.give_back(session, lease.held)
+        if isinstance(error, RunInterruptedError):
+            outbox.post(session, outbox.Topic.ENQUEUE_MEMBERS, lease.held.run_id)
 
     return attempted(
         services.database, lease, work=lambda: _train(services, lease), give_up=give_back

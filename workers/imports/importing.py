@@ -10,10 +10,8 @@ No plaintext reaches a disk: a sandboxed process decodes what is read, and shard
 """
 
 import logging
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 from sqlalchemy.orm import Session
 
@@ -26,7 +24,6 @@ from app.failpoints import reach
 from app.imports import service
 from app.imports.decoding import Decoder
 from app.imports.service import Position, SourceFile
-from app.ledger import repository as ledger
 from app.logs import describe
 from app.processes.stopping import StopSignal
 from app.services import Services
@@ -37,8 +34,6 @@ from workers.leases.attempts import attempted, is_permanent
 from workers.leases.outages import outlast_outages
 
 _log = logging.getLogger("expunge.worker")
-YIELD_AFTER_S: Final = 5.0
-"""How long a run may wait for a worker before an import lets it pass."""
 
 
 def attempt(services: Services, import_id: str, stop: StopSignal) -> None:
@@ -160,7 +155,7 @@ def _examined(
 
 def _add_all(services: Services, lease: ImportLease, batches: Iterator[Batch]) -> None:
     """Add all batches; the next one is read while one is added."""
-    records, looks_new, looked = services.records, True, time.monotonic()
+    records, looks_new = services.records, True
 
     def read() -> tuple[Batch, KeyedUpload | None] | None:
         batch = next(batches, None)
@@ -176,9 +171,6 @@ def _add_all(services: Services, lease: ImportLease, batches: Iterator[Batch]) -
             looks_new = _add(services, lease, *found, looks_new=looks_new)
             del found
             reach("import_batch_added")
-            if time.monotonic() - looked > YIELD_AFTER_S:
-                looked = time.monotonic()
-                _let_runs_pass(services)
 
 
 def _add(
@@ -207,13 +199,6 @@ def _add(
 
     result = outlast_outages(lease.check, add)
     return keyed is None or result.added == len(keyed.record_keys)
-
-
-def _let_runs_pass(services: Services) -> None:
-    """Hand the import back if a run waits for a worker: people wait for what it forgets."""
-    with services.database.transaction() as session:
-        if ledger.is_waiting(session, longer_than_s=YIELD_AFTER_S):
-            raise RunInterruptedError("a run waits for this worker")
 
 
 def _complete(services: Services, lease: ImportLease) -> None:

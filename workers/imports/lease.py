@@ -13,6 +13,8 @@ from workers.leases.holding import Holding, Term
 class ImportLease(Holding):
     """One attempt at one import, identified by ``import_id`` and ``fencing_token``."""
 
+    gives_way = True
+
     def __init__(self, database: Database, row: ImportRow, **term: Unpack[Term]) -> None:
         super().__init__(database, f"import {row.id}", **term)
         self.import_id = row.id

@@ -42,6 +42,7 @@ def attempted(
         give_up: records why it failed, if this worker still holds it.
         told: what the log says of a failure.
     """
+    lease.give_up = lambda error: _give_up(database, lease.what, give_up, error)
     try:
         with lease:
             work()

@@ -1,28 +1,34 @@
 """Work that this worker holds for as long as it gives signs of life.
 
 A thread sends them to Postgres, at most a few times a second; the work never waits for it. During
-an outage of Postgres it keeps trying: the lease is lost only when Postgres says so.
+an outage of Postgres it keeps trying: the lease is lost only when Postgres says so. Work that goes
+on all the same once it is to end is given up, and its process killed.
 """
 
 import logging
+import os
+import signal
 import threading
 import time
-from collections.abc import Iterable
-from typing import Self, TypedDict, Unpack
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final, Self, TypedDict, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.database import Database
 from app.domain.errors import LeaseLostError, RunInterruptedError
+from app.ledger import repository
 from app.logs import describe
 from app.processes.repeated import Repeated
-from app.processes.stopping import StopSignal
+from app.processes.stopping import GRACE_S, StopSignal
 from app.tracing.handing import hand_over
 from app.tracing.spans import Span
 
 _log = logging.getLogger("expunge.lease")
 _REPORT_INTERVAL_S = 0.25
+YIELD_AFTER_S: Final = 5.0
+"""How long a run may wait for a worker before what gives way to it does."""
 
 
 class Term(TypedDict):
@@ -37,7 +43,11 @@ class Holding:
 
     Attributes:
         what: the work, for messages.
+        gives_way: whether it is handed back when a run waits: people wait for what that forgets.
+        give_up: records why the attempt ends, where it ends with its process.
     """
+
+    gives_way: ClassVar[bool] = False
 
     def __init__(self, database: Database, what: str, **term: Unpack[Term]) -> None:
         self._database = database
@@ -46,7 +56,10 @@ class Holding:
         self._stop_signal = term["stop"]
         self._changed = False
         self._lost = threading.Event()
-        self._prolonged = time.monotonic()
+        self._run_waits = False
+        self._prolonged = self._looked = time.monotonic()
+        self._over_since: float | None = None
+        self.give_up: Callable[[Exception], None] = lambda _: None
         self._rounds = Repeated(
             "lease",
             self._keep_alive,
@@ -77,7 +90,7 @@ class Holding:
 
         Raises:
             LeaseLostError: another worker holds it; stop and leave no trace.
-            RunInterruptedError: this worker was asked to stop.
+            RunInterruptedError: this worker was asked to stop, or a run waits for it.
         """
         if self._lost.is_set():
             raise LeaseLostError(f"the {self.what} is held by another worker or is over")
@@ -87,6 +100,8 @@ class Holding:
         """Check only whether this worker may continue, or raise ``RunInterruptedError``."""
         if self._stop_signal.is_set():
             raise RunInterruptedError("the worker was asked to stop")
+        if self._run_waits:
+            raise RunInterruptedError("a run waits for this worker")
 
     def _beat(self, connection: Connection) -> None:
         """Prolong the lease in one statement; ``LeaseLostError`` if it is not held any more."""
@@ -94,6 +109,13 @@ class Holding:
 
     def _keep_alive(self) -> None:
         """Send a sign of life if it is due, or there is something to report."""
+        self._end_if_over()
+        if self._lost.is_set():
+            return
+        if self.gives_way and time.monotonic() - self._looked > YIELD_AFTER_S / 5:
+            self._looked = time.monotonic()
+            with self._database.transaction() as session:
+                self._run_waits |= repository.is_waiting(session, longer_than_s=YIELD_AFTER_S)
         if not self._changed and time.monotonic() - self._prolonged < self._lease_s / 3:
             return
         self._changed = False
@@ -103,9 +125,19 @@ class Holding:
                 self._beat(connection)
         except LeaseLostError:
             self._lost.set()
-            self._rounds.stopping.set()
         except SQLAlchemyError:
             self._changed = True
             raise
         else:
             self._prolonged = time.monotonic()
+
+    def _end_if_over(self) -> None:
+        """Kill this process if its work should have ended a while ago, and goes on."""
+        try:
+            self.check()
+        except (LeaseLostError, RunInterruptedError) as error:
+            self._over_since = self._over_since or time.monotonic()
+            if time.monotonic() - self._over_since > GRACE_S:
+                _log.error("%s goes on, and is killed: %s", self.what, error)
+                self.give_up(error)
+                os.kill(os.getpid(), signal.SIGKILL)

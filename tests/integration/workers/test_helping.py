@@ -1,7 +1,9 @@
 """Help with an ensemble's run: what another worker hands over is what its own would have made."""
 
+import time
+
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select, text, update
 from torch import nn
 
 from app.datasets import repository as datasets
@@ -9,6 +11,7 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import LeaseLostError, RunFailedError
 from app.ledger import member_trainings
+from app.ledger.tables import OutboxRow, RunRow
 from app.processes.stopping import StopSignal
 from app.registry import repository as registry
 from app.storage.tables import BlobRow
@@ -68,6 +71,29 @@ def test_nothing_is_left_of_a_member_of_an_earlier_choice(services, monkeypatch,
             select(BlobRow.id).where(BlobRow.kind == member_trainings.KIND)
         ).all()
     assert [each for each in handed_over if services.blobs.is_readable(each)] == []
+
+
+def test_a_helper_gives_way_to_a_run_and_help_is_asked_for_again(services, monkeypatch):
+    workshop = Workshop(services)
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    held = workshop.lease()
+    members = workshop.begin(held).members
+    workshop.define("other")
+    with workshop.transaction() as session:
+        member_trainings.begin(session, held.run_id, held.token, list(members))
+        session.execute(delete(OutboxRow))
+        session.execute(update(RunRow).values(enqueued_at=text("now() - interval '1 minute'")))
+
+    def train(_, lease):
+        while True:
+            lease.check()
+            time.sleep(0.05)
+
+    monkeypatch.setattr(helping, "_train", train)
+    helping.help_with(services, held.run_id, StopSignal())
+    with workshop.transaction() as session:
+        assert member_trainings.waiting(session, held.run_id) == len(members)
+        assert session.scalars(select(OutboxRow.topic)).all() == ["enqueue_members"]
 
 
 def test_help_is_asked_for_once_there_are_features_that_others_can_read(services, monkeypatch):

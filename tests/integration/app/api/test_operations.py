@@ -151,6 +151,16 @@ def test_without_a_worker(services: Services, worker: Worker) -> None:
     assert _ready(services) == (200, "degraded", {"workers": "none is alive"})
 
 
+@pytest.mark.parametrize("silent", [1, 2])
+def test_with_workers_that_stopped_to_report(services: Services, redis: Redis, silent: int) -> None:
+    for _ in range(silent):
+        other = Worker([QUEUE], connection=redis, serializer=JSONSerializer)
+        other.register_birth()
+        redis.hset(other.key, "last_heartbeat", "2026-01-01T00:00:00.000000Z")
+    expected = {"workers": f"{silent} did not report for a minute"}
+    assert _ready(services) == (200, "degraded", expected)
+
+
 def test_without_a_dispatcher(services: Services, redis: Redis) -> None:
     redis.delete("expunge:dispatchers")
     assert _ready(services) == (200, "degraded", {"dispatcher": "none is alive"})

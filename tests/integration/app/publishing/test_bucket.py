@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.domain.errors import TargetError
+from app.domain.errors import PlaceTakenError, TargetError, UnmarkedPlaceError
 from app.domain.release import WEIGHTS
 from app.publishing.bucket import Bucket
 from app.publishing.target import Target
@@ -80,22 +80,25 @@ def test_other_weights_under_our_mark_are_replaced(server: S3Server, false: byte
     server.client().put_object(Bucket=server.bucket, Key=key, Body=false)
     hold(_bucket(server), release(1))
     assert _seen(server) == files_of(release(1))
-    assert hold(_bucket(server), release(1)) == ["removed"]  # what is whole is not sent again
+    assert hold(_bucket(server), release(1)) == [
+        "noted",
+        "removed",
+    ]  # what is whole is not sent again
 
 
 def test_nothing_of_others_is_touched(server: S3Server) -> None:
     server.client().put_object(Bucket=server.bucket, Key="models/digits/mine", Body=b"mine")
     for wanted in (release(1), None):
-        with pytest.raises(TargetError, match="already"):
+        with pytest.raises(UnmarkedPlaceError, match="already"):
             hold(_bucket(server), wanted)
     assert server.names() == {"models/digits/mine"}
 
 
 def test_a_model_of_the_same_name_of_another_service_is_not_touched(server: S3Server) -> None:
     hold(_bucket(server), release(1), OTHER)
-    for wanted in (release(2), None):
-        with pytest.raises(TargetError, match="not this model's"):
-            hold(_bucket(server), wanted)
+    with pytest.raises(PlaceTakenError, match="not this model's"):
+        hold(_bucket(server), release(2))
+    assert hold(_bucket(server), None) == []
     assert _seen(server) == files_of(release(1))
 
 

@@ -15,14 +15,17 @@ from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS
 from app.models.releases import Releases, answered_by, served
 from app.monitoring.collector import publishing_metrics
 from app.publishing import repository
+from app.publishing.folder import Folder
 from app.publishing.publisher import Publisher, Terms, alone
 from app.publishing.tables import CopyRow, PlacementRow
+from app.publishing.target import Subject
 from app.publishing.targets import targets_of
 from app.registry import repository as registry
 from app.services import Services
 from app.tracing.spans import place_of_request
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
+from tests.support.targets import release
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
 
@@ -46,6 +49,15 @@ def _want(workshop: Workshop, target: str = "shelf") -> str:
     with workshop.transaction() as session:
         model = registry.model_named(session, "model", lock=True)
         return repository.want(session, model, target).id
+
+
+def _unwant(workshop: Workshop) -> None:
+    with workshop.transaction() as session:
+        repository.unwant(session, registry.model_named(session, "model", lock=True), "shelf")
+
+
+def _unsettled(workshop: Workshop) -> list[dict[str, str]]:
+    return _measured(workshop)["expunge_publishing_unsettled_seconds"]
 
 
 def _placement(workshop: Workshop) -> PlacementRow:
@@ -120,7 +132,7 @@ def test_a_trace_tells_where_what_a_request_led_to_was_published(
         until(lambda: len(spans) == 4)
     assert_connected(spans)
     tries = [span for span in spans if span.name == "publish"]
-    assert [span.error for span in tries] == ["TargetError", None]
+    assert [span.error for span in tries] == ["PlaceTakenError", None]
     assert {span.parent for span in tries} == {place_of_request(request_id).span}
     assert {(span.facts.model, span.facts.target) for span in tries} == {("model", "shelf")}
 
@@ -196,7 +208,7 @@ def test_a_target_that_fails_keeps_the_name_of_what_it_may_still_hold(
         row = _placement(workshop)
         assert row.failure == "the folder does not exist"
         assert row.attempts == attempts
-        assert _present(workshop) == [2, 1]
+        assert _present(workshop) == [1]  # nothing of the second was sent
     labels = {"model": "model", "target": "shelf", "version": "1"}
     assert _measured(workshop)["expunge_publishing_not_withdrawn_seconds"] == [labels]
     moved.rename(folder)
@@ -205,6 +217,61 @@ def test_a_target_that_fails_keeps_the_name_of_what_it_may_still_hold(
     assert (row.failure, row.attempts, row.due_at) == (None, 0, None)
     assert _present(workshop) == [2]
     assert not any(_measured(workshop).values())
+
+
+OTHERS = {
+    "foreign files": lambda folder: (folder / "model").mkdir(),
+    "a foreign link": lambda folder: (folder / "model").symlink_to("elsewhere"),
+    "another service": lambda folder: Folder(folder).hold(
+        Subject("model_other", "model"), release(1), lambda _: None
+    ),
+    "no owner": lambda folder: (folder / ".model.expunge" / "v1").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_a_place_that_is_taken_holds_no_version_and_raises_no_alarm_for_one(
+    workshop: Workshop, publisher: Publisher, folder: Path, others: str
+) -> None:
+    workshop.define()
+    workshop.work()
+    OTHERS[others](folder)
+    before = sorted(folder.rglob("*"))
+    _want(workshop)
+    for _ in range(2):
+        _settle(workshop, publisher)
+        row = _placement(workshop)
+        assert row.failure is not None
+        assert row.version_id is not None
+        assert _present(workshop) == []
+    workshop.retrain()
+    workshop.work()
+    _settle(workshop, publisher)
+    assert _measured(workshop)["expunge_publishing_not_withdrawn_seconds"] == []
+    _unwant(workshop)
+    _settle(workshop, publisher)
+    assert not any(_measured(workshop).values())
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("others", ["foreign files", "another service"])
+def test_what_was_placed_is_gone_when_others_have_taken_its_place(
+    workshop: Workshop, publisher: Publisher, folder: Path, others: str
+) -> None:
+    workshop.define()
+    workshop.work()
+    _want(workshop)
+    _settle(workshop, publisher)
+    (folder / "model").unlink()
+    if others == "another service":
+        shutil.rmtree(folder / ".model.expunge")
+    OTHERS[others](folder)
+    workshop.retrain()
+    workshop.work()
+    _settle(workshop, publisher)
+    assert _present(workshop) == []
+    assert _measured(workshop)["expunge_publishing_not_withdrawn_seconds"] == []
+    assert [str(labels["target"]) for labels in _unsettled(workshop)] == ["shelf"]
 
 
 def test_a_failed_attempt_is_due_later_each_time(

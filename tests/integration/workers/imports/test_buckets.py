@@ -54,6 +54,12 @@ def test_an_object_a_folder_and_a_pattern(server, put, ended):
     assert counts(ended(base)) == (0, 700, 0, 0)
 
 
+def test_a_pattern_that_fits_nothing_ends_at_once(server, put, ended):
+    put(f"exports/{'a' * 200}.parquet", members(0, 10))
+    found = ended(f"s3://{server.bucket}/exports/*a*a*a*a*a*a*a*az")
+    assert found["failure_reason"] == "there are no Parquet files at this place"
+
+
 def test_other_folders_and_buckets_are_refused(api, server):
     other = f"s3://{server.bucket}/exports-secret/a.parquet"
     for url in (other, "s3://another-bucket/exports/a.parquet", f"s3://{server.bucket}/"):

@@ -97,6 +97,19 @@ def test_a_folder_is_its_parquet_files_below_what_is_not_hidden(ended, folder):
     assert (counts(found), found["files"]) == ((20, 0, 0, 0), 2)
 
 
+LONG = "part-00000-aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa-c000.snappy.parquet"
+
+
+@pytest.mark.parametrize("pattern", ["*?*?*?*?z.parquet", "*a*a*a*a*a*a*a*az", "[a-z]*a*-*?"])
+def test_a_pattern_that_fits_nothing_ends_at_once(api, ended, folder, pattern):
+    write(folder / LONG, members(0, 10))
+    found = ended(f"{url_of(folder)}/{pattern}")
+    assert found["failure_reason"] == "there are no Parquet files at this place"
+    url = f"{url_of(folder)}/{'*?' * 12}z.parquet"
+    answer = api.post("/v1/datasets/members/imports", json={"url": url})
+    assert (answer.status_code, "at most 8 wildcards" in answer.text) == (422, True)
+
+
 def test_a_pattern_fits_names_and_no_separator(ended, folder):
     for name in ("m-1.parquet", "m-2.parquet", "m-10.parquet", "other.parquet", "m-1/x.parquet"):
         write(folder / f"{name}", members(len(str(name)) * 100, 10))

@@ -1,15 +1,23 @@
 """Imports from an https server: ranges, no redirects, its own certificate alone."""
 
 import io
+import os
+import signal
 import ssl
 import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import text
 
 from tests.integration.workers.imports.conftest import counts, members
 from tests.support.authority import Authority
+from tests.support.patience import until
+from tests.support.workshop import Workshop
+from workers import jobs
 
 pytestmark = pytest.mark.usefixtures("dataset")
 
@@ -43,6 +51,12 @@ class Handler(BaseHTTPRequestHandler):
         start, _, end = self.headers["Range"].removeprefix("bytes=").partition("-")
         start, end = int(start), min(int(end), len(content) - 1)
         part = content[start : end + 1]
+        if server.how == "trickling":
+            self.wfile.write(b"HTTP/1.1 206 Partial Content\r\nTrickling: ")
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
         if server.how == "endless":
             part += bytes(10_000_000)
         server.served += len(part)
@@ -125,9 +139,42 @@ def test_a_server_that_does_otherwise_is_refused(server, ended, base, how, reaso
     assert {path for path, _ in server.asked} == {"/exports/a.parquet"}
 
 
-def test_more_than_was_asked_for_is_not_read(server, ended, base, monkeypatch, api, ask):
-    from workers import jobs
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "state"),
+    [("a run waits", "queued"), ("the import is cancelled", "cancelled"), ("a stop", "queued")],
+)
+def test_an_answer_that_never_ends_holds_no_worker(
+    server, ask, base, api, services, monkeypatch, ending, state
+):
+    monkeypatch.setenv("EXPUNGE_LEASE_S", "1")
+    monkeypatch.setattr("workers.leases.holding.GRACE_S", 0.5)
+    server.files["/exports/a.parquet"] = parquet(members(0, 10))
+    server.how = "trickling"
+    asked = ask(f"{base}/a.parquet")
+    if (worker := os.fork()) == 0:
+        signal.signal(signal.SIGTERM, jobs.stop.set)
+        jobs.carry_out_import(asked["id"])
+        os._exit(0)
+    path = f"/v1/datasets/members/imports/{asked['id']}"
+    until(lambda: server.asked)
+    if ending == "a run waits":
+        Workshop(services).define()
+        with services.database.transaction() as session:
+            session.execute(text("UPDATE runs SET enqueued_at = now() - interval '1 minute'"))
+    elif ending == "a stop":
+        os.kill(worker, signal.SIGTERM)
+    else:
+        assert api.post(f"{path}/cancel").status_code == 200
+    _, status = os.waitpid(worker, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    with services.database.transaction() as session:
+        attempt = session.scalar(text("SELECT attempt FROM imports"))
+    assert (api.get(path).json()["state"], attempt) == (state, int(state == "cancelled"))
 
+
+def test_more_than_was_asked_for_is_not_read(server, ended, base, monkeypatch, api, ask):
     monkeypatch.setattr("workers.imports.https._ATTEMPTS", 1)
     server.files["/exports/a.parquet"] = parquet(members(0, 10))
     server.how = "endless"
@@ -138,8 +185,6 @@ def test_more_than_was_asked_for_is_not_read(server, ended, base, monkeypatch, a
 
 
 def test_a_certificate_of_nobody_known_is_refused(server, ask, api, base, monkeypatch):
-    from workers import jobs
-
     server.files["/exports/a.parquet"] = parquet(members(0, 10))
     monkeypatch.delenv("EXPUNGE_IMPORT_CA_FILE")
     asked = ask(f"{base}/a.parquet")

@@ -5,8 +5,8 @@ from redis import Redis
 
 from tests.support.facts import await_completed
 from tests.support.patience import until
-from tests.support.service import kill
-from tests.system.faults.matrix.cases import MODEL, lost_its_lease
+from tests.support.service import is_alive, kill
+from tests.system.faults.matrix.cases import MODEL
 from workers.queue import enqueue_run, open_queue
 
 pytestmark = pytest.mark.nightly
@@ -21,7 +21,7 @@ def test_a_worker_that_slept_through_its_lease_publishes_nothing(
     (sleeper,) = service.frozen()
     (successor,) = {*service.frozen(2)} - {sleeper}
     sleeper.resume()
-    until(lambda: lost_its_lease(service, client))
+    until(lambda: not is_alive(sleeper))
     successor.resume()
     assert await_completed(client, request)["attempt"] >= 2
 
@@ -32,7 +32,7 @@ def test_a_worker_wakes_up_after_another_has_published(service, client, points, 
     (sleeper,) = service.frozen()
     assert await_completed(client, request)["attempt"] == 2
     sleeper.resume()
-    until(lambda: lost_its_lease(service, client))
+    until(lambda: not is_alive(sleeper))
 
 
 def test_two_workers_are_handed_the_same_run(service, client, points, forget):

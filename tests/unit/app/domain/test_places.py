@@ -153,12 +153,52 @@ def test_without_prefixes_nothing_is_allowed():
         ("s3://bucket/a/*/x?", "a/b/x", False),
         ("s3://bucket/a/[x]*", "a/[x]y", True),
         ("s3://bucket/a/[x]*", "a/xy", False),
-        ("s3://bucket/a/**", "a/b/c", False),
         ("s3://bucket/a/x.y*", "a/xzy", False),
+        ("s3://bucket/[a-z]/part-[0-9]*", "[a-z]/part-[0-9]7", True),
+        ("s3://bucket/[a-z]/part-[0-9]*", "b/part-77", False),
+        ("s3://bucket/a/!x*]", "a/!xy]", True),
+        ("s3://bucket/a/Ab*", "a/aB", False),
+        ("s3://bucket/a/x*y*z", "a/xyyz", True),
+        ("s3://bucket/a/x*yy*yz", "a/xyyz", False),
+        ("s3://bucket/a/?*?", "a/x", False),
+        ("s3://bucket/a/x*", "a/x\ny", True),
     ],
 )
 def test_wildcards_stand_for_no_separator(pattern, path, fits):
     assert Place.parse(pattern).fits(path.split("/")) is fits
+
+
+LONG = 254 * "a"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "*a*a*a*a*a*a*a*az",
+        "*?*?*?*?z",
+        "?*?*?*?*z",
+        "*[*[*[*[*[*[*[*[z",
+        "*aaaaaaaa*aaaaaaaa*aaaaaaaa*aaaaaaaa*z",
+    ],
+)
+def test_no_pattern_goes_back_over_a_name(name):
+    """A backtracking expression would take years."""
+    place = Place.parse(f"file:///srv/in/{name}")
+    for fitting in (LONG, 127 * "[a"):
+        assert not place.fits(("srv", "in", fitting))
+
+
+@pytest.mark.parametrize("scheme", ["file:///srv", "s3://bucket", "gs://bucket"])
+@pytest.mark.parametrize("name", ["*?" * 12 + "z.parquet", "*/" * 9 + "x", "%2Aa%3f" * 5, 9 * "?"])
+def test_more_than_eight_wildcards_are_refused(scheme, name):
+    with pytest.raises(InvalidInputError, match="at most 8 wildcards"):
+        Place.parse(f"{scheme}/in/{name}")
+
+
+@pytest.mark.parametrize("name", ["**", "**/x.parquet", "a**b", "%2a*/x"])
+def test_a_pattern_for_folders_of_any_depth_is_refused(name):
+    with pytest.raises(InvalidInputError, match="write a folder"):
+        Place.parse(f"s3://bucket/in/{name}")
 
 
 @given(st.text(max_size=40))

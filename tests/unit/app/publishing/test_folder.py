@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.domain.errors import CorruptObjectError, TargetError
+from app.domain.errors import CorruptObjectError, PlaceTakenError, TargetError, UnmarkedPlaceError
 from app.domain.release import CERTIFICATE, WEIGHTS
 from app.publishing.folder import Folder
 from app.publishing.target import Target
@@ -87,20 +87,40 @@ def test_damaged_files_are_written_again(tmp_path: Path) -> None:
 def test_nothing_of_others_is_touched(tmp_path: Path) -> None:
     (tmp_path / SUBJECT.name).mkdir()
     (tmp_path / SUBJECT.name / "mine").write_text("mine")
-    for wanted in (release(1), None):
-        with pytest.raises(TargetError, match="already"):
-            hold(Folder(tmp_path), wanted)
+    with pytest.raises(PlaceTakenError, match="already"):
+        hold(Folder(tmp_path), release(1))
+    assert hold(Folder(tmp_path), None) == ["switched"]
     assert (tmp_path / SUBJECT.name / "mine").read_text() == "mine"
 
 
 def test_a_model_of_the_same_name_of_another_service_is_not_touched(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     hold(folder, release(1), OTHER)
-    for wanted in (release(2), None):
-        with pytest.raises(TargetError, match="another service"):
-            hold(folder, wanted)
+    with pytest.raises(PlaceTakenError, match="already"):
+        hold(folder, release(2))
+    assert hold(folder, None) == []
     owner = tmp_path / f".{SUBJECT.name}.expunge" / "owner.json"
     assert json.loads(owner.read_text()) == {"model": OTHER.id}
+    assert _seen(tmp_path) == files_of(release(1))
+
+
+def test_what_was_placed_goes_when_somebody_takes_the_name(tmp_path: Path) -> None:
+    hold(Folder(tmp_path), release(1))
+    (tmp_path / SUBJECT.name).unlink()
+    (tmp_path / SUBJECT.name).write_text("mine")
+    with pytest.raises(PlaceTakenError):
+        hold(Folder(tmp_path), release(2))
+    assert [path.name for path in tmp_path.iterdir()] == [SUBJECT.name]
+
+
+@pytest.mark.parametrize("owner", [None, "", "[]", "{}", '"model_1"'])
+def test_what_does_not_say_whose_it_is_stays(tmp_path: Path, owner: str | None) -> None:
+    hold(Folder(tmp_path), release(1))
+    path = tmp_path / f".{SUBJECT.name}.expunge" / "owner.json"
+    path.unlink() if owner is None else path.write_text(owner)
+    for wanted in (release(1), None):
+        with pytest.raises(UnmarkedPlaceError):
+            hold(Folder(tmp_path), wanted)
     assert _seen(tmp_path) == files_of(release(1))
 
 
