@@ -11,15 +11,15 @@ _LOCK = 0x6578_7075  # "expu": any number that no other program of this database
 
 def main() -> None:
     url, role = _target()
-    engine = create_engine(url, hide_parameters=True)
+    # Nothing outlasts the transaction: a pooler may give the next one another session.
+    engine = create_engine(url, hide_parameters=True, connect_args={"prepare_threshold": None})
     with engine.connect() as connection:
-        connection.execute(text("SET lock_timeout = '10s'"))
-        connection.execute(text("SET statement_timeout = '10min'"))
-        # Of two that are started at once, one waits; the lock ends with the connection.
-        connection.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
-        connection.commit()
         context.configure(connection=connection, target_metadata=all_tables(), compare_type=True)
         with context.begin_transaction():
+            connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+            connection.execute(text("SET LOCAL statement_timeout = '10min'"))
+            # Of two that are started at once, one waits.
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
             context.run_migrations()
             if role is not None:
                 grant(connection, role)

@@ -13,9 +13,11 @@ from app.api.protocol.connections import Connections
 from app.api.protocol.watching import Watcher
 from app.main import app_from_environment
 from app.planning.planners import Planners
+from app.processes import memory
 from app.settings import Settings
 
 _SHUTDOWN_S = 5
+_PROBES = 64
 
 
 class _Server(uvicorn.Server):
@@ -39,6 +41,7 @@ def prepared(settings: Settings) -> uvicorn.Server:
         ConfigurationError: the settings or the keys are wrong.
     """
     _allow_many_sockets()
+    memory.give_back_large()
     app = app_from_environment()
     gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s
     config = uvicorn.Config(app, **server_options(settings))
@@ -80,6 +83,8 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "access_log": False,
         "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
         "timeout_graceful_shutdown": _SHUTDOWN_S,
+        # The last resort, which refuses probes too: calls are limited in app/api/protocol.
+        "limit_concurrency": settings.max_connections + _PROBES,
     }
 
 

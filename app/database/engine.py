@@ -35,6 +35,8 @@ PROCESSES = "expunge "
 _JSON = JSONB(none_as_null=True)
 _CONNECT_S = 10
 _BESIDE = 4
+_IDLE = "idle_in_transaction_session_timeout"
+_LIMIT = "SELECT set_config(%s, %s, %s) WHERE current_setting(%s) = '0'"
 IDLE_IN_TRANSACTION_S = 300.0
 """Longer than any transaction of the service waits for an object store or a planner."""
 
@@ -155,14 +157,31 @@ def _engine(url: str, limit_ms: int, *, connections: int, process: str | None = 
     )
     # Many rows in one statement: psycopg would send them in a pipeline (see direct.py).
     engine.dialect.use_insertmanyvalues_wo_returning = True
-    event.listen(engine, "connect", partial(_limit_idle_transactions, limit_ms))
+    event.listen(engine, "connect", partial(_prepare, limit_ms))
+    event.listen(engine, "begin", partial(_limit_if_pooled, limit_ms))
     return engine
 
 
-def _limit_idle_transactions(limit_ms: int, connection: Any, _record: object) -> None:  # noqa: ANN401
-    name = "idle_in_transaction_session_timeout"
-    connection.execute(
-        "SELECT set_config(%s, %s, false) WHERE current_setting(%s) = '0'",
-        (name, str(limit_ms), name),
-    )
+def _prepare(limit_ms: int, connection: Any, _record: object) -> None:  # noqa: ANN401
+    """Set what a session has, and find out whether the next transaction has another session."""
+    # Moments are read in the session's zone; a pooler restores it for each of its clients.
+    row = connection.execute("SELECT set_config('TimeZone', 'UTC', false), pg_backend_pid()")
+    # A pooler gives its clients numbers of its own. Statements that one client has prepared are
+    # not there, or are another client's, in the session that has its next transaction.
+    if row.fetchone()[1] != connection.info.backend_pid:
+        connection.prepare_threshold = None
+    else:
+        connection.execute(_LIMIT, (_IDLE, str(limit_ms), False, _IDLE))
     connection.commit()
+
+
+def is_pooled(connection: Connection) -> bool:
+    """Say whether a pooler is between a connection and Postgres."""
+    driver: Any = connection.connection.driver_connection
+    return driver.prepare_threshold is None
+
+
+def _limit_if_pooled(limit_ms: int, connection: Connection) -> None:
+    driver: Any = connection.connection.driver_connection
+    if is_pooled(connection) and not driver.autocommit:
+        driver.execute(_LIMIT, (_IDLE, str(limit_ms), True, _IDLE))

@@ -2,7 +2,7 @@
 
 from sqlalchemy import text
 
-from app.database.engine import PROCESSES, Database
+from app.database.engine import PROCESSES, Database, is_pooled
 from app.domain.errors import ConfigurationError
 
 _CONNECTED = text(
@@ -19,9 +19,15 @@ def require_none(database: Database) -> None:
     run, or an API that was not called since the database was started again.
 
     Raises:
-        ConfigurationError: some are; the message says which, and where they connect from.
+        ConfigurationError: some are; the message says which, and where they connect from. Or a
+            pooler is in between, whose connections have the name of whoever used them last.
     """
     with database.transaction() as session:
+        if is_pooled(session.connection()):
+            raise ConfigurationError(
+                "a connection pooler hides which processes run: for this command, let "
+                "EXPUNGE_DATABASE_URL lead to PostgreSQL itself"
+            )
         found = session.execute(_CONNECTED, {"prefix": PROCESSES}).all()
     if found:
         running = ", ".join(f"{name.removeprefix(PROCESSES)} ({place})" for name, place in found)

@@ -1,7 +1,7 @@
 """Brings targets to what they should hold, in the background of a process.
 
 Several processes may do so. What is wanted is in Postgres, noted in the transaction that changed
-it. Who works at a placement holds an advisory lock of Postgres, on a connection of its own, while
+it. Who works at a placement holds an advisory lock of Postgres, in a transaction of its own, while
 it does; if the process dies, the lock goes with the connection, and another process begins anew. A
 process that stands still keeps the lock, so none can finish late and bring back what was removed.
 """
@@ -35,23 +35,17 @@ from app.tracing.spans import Facts, Step, Work
 
 _CLASS = 0x7075626C
 """These locks have two numbers; the other locks of the service have one."""
-_TAKE = text("SELECT pg_try_advisory_lock(CAST(:class AS integer), hashtext(:id))")
-_LEAVE = text("SELECT pg_advisory_unlock(CAST(:class AS integer), hashtext(:id))")
+_TAKE = text("SELECT pg_try_advisory_xact_lock(CAST(:class AS integer), hashtext(:id))")
+_NO_LIMIT = text("SET LOCAL idle_in_transaction_session_timeout = 0")
 
 
 @contextmanager
-def alone(connection: Connection, placement_id: str) -> Iterator[bool]:
-    """Hold a placement's lock on a connection in autocommit; False if another one holds it."""
-    numbers = {"class": _CLASS, "id": placement_id}
-    is_alone = bool(connection.execute(_TAKE, numbers).scalar_one())
-    try:
-        yield is_alone
-    finally:
-        if is_alone:
-            try:
-                connection.execute(_LEAVE, numbers)
-            except SQLAlchemyError:
-                connection.invalidate()  # so that no pool keeps it, with the lock
+def alone(database: Database, placement_id: str) -> Iterator[Connection | None]:
+    """Hold a placement's lock, in the connection's transaction; None if another one holds it."""
+    with database.engine.connect() as connection:
+        connection.execute(_NO_LIMIT)
+        taken = connection.execute(_TAKE, {"class": _CLASS, "id": placement_id}).scalar_one()
+        yield connection if taken else None
 
 
 ReleaseOf = Callable[[Session, ModelRow], Release | None]
@@ -158,10 +152,10 @@ class Publisher:
 
     def settle(self, placement_id: str) -> bool:
         """Bring one target to what it should hold; False if another process is about to."""
-        with self._database.at_once() as connection, alone(connection, placement_id) as is_alone:
-            if is_alone:
+        with alone(self._database, placement_id) as connection:
+            if connection is not None:
                 self._settle(connection, placement_id)
-            return is_alone
+            return connection is not None
 
     def _settle(self, connection: Connection, placement_id: str) -> None:
         begun_ns = time.time_ns()

@@ -1,4 +1,4 @@
-"""Limits on the size and media type of bodies, applied before anything reads them."""
+"""Limits on the size, coding and media type of bodies, applied before anything reads them."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _WITH_IDS = re.compile(
 
 
 class Bodies:
-    """Rejects bodies that are too large (413): PUT takes files; POST and PATCH take JSON.
+    """Rejects compressed bodies (415), and too large ones (413): PUT takes files, others JSON.
 
     All bodies in memory together are limited to twice the largest file; beyond that, 503.
     """
@@ -39,6 +39,15 @@ class Bodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
+        codings = ",".join(headers.getlist("content-encoding")).lower().replace(" ", "").split(",")
+        if _is_sent(headers) and not {"", "identity"}.issuperset(codings):
+            refused = problem_of(
+                UnsupportedMediaTypeError("send the body as it is, not compressed")
+            )
+            refused.headers["Accept-Encoding"] = "identity"
+            await refused(scope, receive, send)
+            return
         has_body = scope["method"] in _BODY_METHODS
         setting = _limit_of(scope)
         limit = getattr(self._settings, setting)
@@ -47,7 +56,7 @@ class Bodies:
             refusal += "; send it in parts"
         limited = _Limited(receive, limit, refusal, self._hold, has_body=has_body)
         try:
-            limited.expect(Headers(scope=scope).get("content-length"))
+            limited.expect(headers.get("content-length"))
         except ExpungeError as error:
             await problem_of(error)(scope, receive, send)
             return
@@ -62,6 +71,11 @@ class Bodies:
         if self._held_bytes > _FILES_AT_ONCE * largest:
             detail = "the service holds as many bytes of uploads as it can at once"
             raise HTTPException(503, detail, {"Retry-After": "5"})
+
+
+def _is_sent(headers: Headers) -> bool:
+    """Return whether a request has a body."""
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
 def _limit_of(scope: Scope) -> str:
@@ -136,8 +150,7 @@ async def require_media_type(request: Request) -> None:
         UnsupportedMediaTypeError: the message says what to send.
     """
     headers = request.headers
-    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if not has_body:
+    if not _is_sent(headers):
         return
     if request.method in _JSON_METHODS and not is_json(request):
         raise UnsupportedMediaTypeError("send the body as application/json")

@@ -345,8 +345,8 @@ def test_one_process_works_at_a_time_until_its_connection_ends(
     workshop.work()
     placement = _want(workshop)
     database = workshop.services.database
-    with database.at_once() as connection, alone(connection, placement) as is_alone:
-        assert is_alone
+    with alone(database, placement) as connection:
+        assert connection is not None
         assert not publisher.settle(placement)
         connection.invalidate()
         until(lambda: publisher.settle(placement))

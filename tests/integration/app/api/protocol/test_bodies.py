@@ -1,5 +1,6 @@
 """Bodies: how large they may be, and of what kind; who may call from a browser."""
 
+import gzip
 from collections.abc import Iterator
 
 import pytest
@@ -221,3 +222,29 @@ def test_browsers_may_call_from_listed_origins(
     assert "access-control-allow-credentials" not in answer.headers
     assert "access-control-allow-origin" not in other.headers
     assert preflight.status_code == 200
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "identity, GZip", "x-gzip"])
+def test_compressed_bodies_are_refused_by_every_operation(api: TestClient, coding: str) -> None:
+    """Else a compressed file is stored, or refused as one that is damaged."""
+    headers = {"Content-Encoding": coding, **JSON}
+    body = gzip.compress(b'{"name": "data"}')
+    operations = [
+        (method, path)
+        for path, methods in api.get("/openapi.json").json()["paths"].items()
+        for method, what in methods.items()
+        if "requestBody" in what
+    ]
+    assert len(operations) > 10
+    for method, path in [*operations, ("post", "/login")]:
+        answer = api.request(method, path, content=body, headers=headers)
+        assert _type(answer) == (415, "unsupported-media-type"), (method, path)
+        assert answer.headers["accept-encoding"] == "identity"
+
+
+def test_a_body_that_is_not_compressed_may_say_so(api: TestClient) -> None:
+    for coding, status in (("identity", 422), ("Identity", 422), ("", 422)):
+        answer = api.post("/v1/plans", content=b"{}", headers=JSON | {"Content-Encoding": coding})
+        assert answer.status_code == status
+        assert "accept-encoding" not in answer.headers
+    assert api.get("/v1/models", headers={"Content-Encoding": "gzip"}).status_code == 200
