@@ -65,7 +65,7 @@ from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.mechanisms.frame import ReferenceFrame
-from workers.networks.base import pinned
+from workers.networks.held import pinned, start_of
 from workers.networks.network import Network, Tensors
 from workers.published.content import WeightsContent
 from workers.publishing import publish_result, stored
@@ -126,7 +126,8 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
         del network
         outlast_outages(lease.check, lambda: _require_same_base(services, lease, base))
         factory = model.factory(services.settings)
-        fresh = pinned(starting(model.backbone, factory), base)
+        fresh = starting(model.backbone, factory)
+        fresh = pinned(fresh, base, start_of(fresh))
         data = outlast_outages(
             lease.check,
             lambda: load_records(services, lease, model, dimension=size, devices=devices),

@@ -1,8 +1,8 @@
 """``python -m workers recompute MODEL``: computes an exact head again, from the records alone.
 
-Neither its weights nor its stored sums are read: what comes out is what a service would release
-that never saw the forgotten records. On one machine, with the same versions of the libraries, it is
-the released file byte for byte.
+Neither its weights nor its stored sums are read, and features of a backbone are made anew: what
+comes out is what a service would release that never saw the forgotten records. On one machine, with
+the same versions of the libraries, it is the released file byte for byte.
 """
 
 import hashlib
@@ -58,7 +58,8 @@ def recompute(services: Services, name: str) -> Recomputed:
     Raises:
         NotFoundError: the model does not exist.
         NotReadyError: it has no version yet.
-        ConflictError: its records do not determine its weights, or it waits to forget some.
+        ConflictError: its records do not determine its weights, or it waits to forget some; or the
+            features of its backbone are not of one record alone.
     """
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
@@ -83,7 +84,7 @@ def recompute(services: Services, name: str) -> Recomputed:
     spec = load_model(services, model_id)
     nothing: frozenset[int] = frozenset()
     selection = Selection(retained, held_out=nothing, forgotten=nothing, plan=plan, batch_of={})
-    shards = read_shards(services, spec.dataset_id, readers_for(services, spec).first)
+    shards = read_shards(services, spec.dataset_id, readers_for(services, spec).anew)
     data = selected(spec, selection, shards)
     network = Network(
         spec.factory(services.settings), device=torch.device("cpu"), dtype=torch.float64

@@ -22,6 +22,7 @@ from workers.data.examples import Examples
 from workers.data.extraction import Extraction
 from workers.mechanisms.frame import ReferenceFrame
 from workers.networks.half import half
+from workers.networks.held import digests_held
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +48,18 @@ class FrozenBackbone(Backbone):
         network: maps [n, *input_shape] to features [n, size]; always in evaluation mode.
         whole: the network that contains ``network``; it owns all tensors.
         size: features of one record.
+        alone: whether each record is computed by itself, as its values decide shapes.
+        probe: random records, in a batch of which it makes the features ``probed``.
+        held: digests of all that the network holds.
     """
 
     network: nn.Module = field(repr=False)
     whole: nn.Module = field(repr=False)
     size: int
+    alone: bool
+    probe: torch.Tensor = field(repr=False)
+    held: Mapping[str, str] = field(repr=False)
+    probed: dict[torch.device, torch.Tensor] = field(default_factory=dict, repr=False)
     extractions: dict[torch.device, Extraction] = field(default_factory=dict, repr=False)
 
     def features(self, examples: Examples, *, device: torch.device) -> Iterator[torch.Tensor]:
@@ -61,15 +69,17 @@ class FrozenBackbone(Backbone):
         and in whatever order.
 
         Raises:
-            RunFailedError: they are not finite, or the network changes its own tensors.
+            RunFailedError: they are not finite, or the network keeps something of records.
         """
         if device not in self.extractions:
-            self.extractions[device] = Extraction(self.network.to(device), device=device)
+            network = self.network.to(device)
+            self.extractions[device] = Extraction(network, device=device, alone=self.alone)
+            self.probed[device] = self._of_probe(device)
         for features in self.extractions[device].batches(examples):
             if not bool(torch.isfinite(features).all()):
                 raise RunFailedError(f"backbone {self.name!r} has features beyond float32")
             yield features
-        self._require_unchanged()
+        self._require_unchanged(device)
 
     def stored(self, examples: Examples, *, device: torch.device) -> Iterator[NDArray[np.float16]]:
         """Yield the features as they are stored and learned from: float16 [n, size].
@@ -79,14 +89,26 @@ class FrozenBackbone(Backbone):
         for features in self.features(examples, device=device):
             yield half(features).numpy()
 
-    def _require_unchanged(self) -> None:
-        """Check that the network kept no state, which would carry one record into others' features.
+    def _of_probe(self, device: torch.device) -> torch.Tensor:
+        with torch.no_grad():
+            features: torch.Tensor = self.network(self.probe.to(device))
+        return features.to("cpu", torch.float64)
 
-        ``network`` shares no memory with ``weights``, so those are still the public weights.
+    def _require_unchanged(self, device: torch.device) -> None:
+        """Check that the network kept nothing, which would carry one record into others' features.
+
+        What it holds is compared, and what it makes of records that everybody may know.
         """
-        for name, tensor in self.whole.state_dict().items():
-            if not torch.equal(tensor.cpu(), self.weights[name]):
-                raise RunFailedError(f"backbone {self.name!r} changes its own tensor {name!r}")
+        now = digests_held(self.whole)
+        for name in sorted(now.keys() | self.held.keys()):
+            if now.get(name) != self.held.get(name):
+                raise RunFailedError(f"backbone {self.name!r} changes its own {name!r}")
+        before = self.probed[device]
+        if not torch.allclose(self._of_probe(device), before, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise RunFailedError(
+                f"backbone {self.name!r} makes other features of the same records after it saw "
+                "others: compute everything in forward"
+            )
 
     def schema(self, records: FeatureSchema) -> FeatureSchema:
         """Return the schema of the features of ``records``; they need no scaling."""

@@ -16,6 +16,7 @@ from app.services import Services
 from workers.data.backbone import Backbone, FrozenBackbone
 from workers.data.backbone_rehearsal import Rehearsal, require_finite
 from workers.networks.architectures import build_features
+from workers.networks.held import digests_held
 from workers.networks.whitening import whitened
 
 
@@ -88,6 +89,7 @@ def load_frozen(services: Services, row: BackboneRow, records: FeatureSchema) ->
     rehearsal.load(weights)
     public = {name: tensor.detach().clone() for name, tensor in whole.state_dict().items()}
     rehearsal.require_independence()
+    probe = rehearsal.probe()
     return FrozenBackbone(
         row.id,
         row.name,
@@ -97,4 +99,7 @@ def load_frozen(services: Services, row: BackboneRow, records: FeatureSchema) ->
         network=featuriser,
         whole=whole,
         size=rehearsal.size,
+        alone=rehearsal.alone,
+        probe=probe,
+        held=digests_held(whole),
     )

@@ -4,18 +4,21 @@ What its code raises is shown in full. It must make a fixed number of features o
 that record alone.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from workers.data.forms import FeatureForm
 from workers.networks.architectures import zeros
+from workers.networks.held import digests_held
 from workers.networks.operator_code import called
 from workers.networks.tensor_names import require_tied_alike
+from workers.rehearsal.memory import fainter
 from workers.tasks.task import INPUTS
 
 _COMPANIONS: Final = 3
@@ -23,6 +26,11 @@ _COMPANIONS: Final = 3
 # by far more than this.
 _RELATIVE_ROUNDING: Final = 1e-3
 _MOST_CHARACTERS: Final = 2000
+_LOUDER: Final = 4.0
+_READING: Final = frozenset(
+    {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"}
+    | {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "equal"}
+)
 
 
 class Rehearsal:
@@ -67,25 +75,66 @@ class Rehearsal:
         require_tied_alike(self._whole, weights)
 
     def require_independence(self) -> None:
-        """Check that a record's features do not depend on the other records in its batch.
+        """Check that a record's features depend on nothing but that record.
 
-        Otherwise the features of retained records would contain traces of forgotten ones, for
-        example through normalisation by batch statistics.
+        Else features of retained records would have traces of forgotten ones: through other
+        records in the batch (normalisation, trimming to the longest text) or through what the
+        network keeps of earlier ones. Records of several kinds are tried: ordinary, faint and loud
+        ones, and short ones, whose rest is zeros.
 
         Raises:
-            RunFailedError: they do.
+            RunFailedError: they do; the message says by what.
         """
-        form, count = FeatureForm.of(self._records), 1 + 2 * _COMPANIONS
-        inputs = form.seen(INPUTS, form.random(count)[INPUTS])
-        first = inputs[: 1 + _COMPANIONS]
-        second = torch.cat([first[:1], inputs[1 + _COMPANIONS :]])
-        rows = [self._forward(batch)[0] for batch in (first, second)]
-        difference = (rows[0] - rows[1]).abs().max()
-        if not bool(difference <= _RELATIVE_ROUNDING * rows[0].abs().max()):
-            raise RunFailedError(
-                f"backbone {self._name!r} mixes the records of a batch: use one without batch "
-                "statistics and without randomness"
-            )
+        kinds = list(self._kinds())
+        before, held = self._forward(kinds[0]), digests_held(self._whole)
+        for kind in kinds:
+            self._forward(kind)
+        now = digests_held(self._whole)
+        for name in sorted(now.keys() | held.keys()):
+            if now.get(name) != held.get(name):
+                raise RunFailedError(self._remembers(repr(name)))
+        if not _alike(self._forward(kinds[0]), before):
+            raise RunFailedError(self._remembers("something"))
+        for kind in kinds:
+            alone = self._forward(kind[:1])
+            for others in kinds:
+                beside = self._forward(torch.cat([kind[:1], others[1:]]))
+                behind = self._forward(torch.cat([others[1:], kind[:1]]))
+                if not (_alike(beside[:1], alone) and _alike(behind[-1:], alone)):
+                    raise RunFailedError(
+                        f"backbone {self._name!r} mixes the records of a batch: use one without "
+                        "batch statistics and without randomness, which trims no batch"
+                    )
+
+    @property
+    def alone(self) -> bool:
+        """Whether values of records decide what is computed, so that no trial is conclusive."""
+        with ValuesRead() as read:
+            for kind in self._kinds():
+                self._forward(kind)
+        return bool(read.any)
+
+    def probe(self) -> torch.Tensor:
+        """Return random records of the kinds that are tried."""
+        return torch.cat([kind[:1] for kind in self._kinds()])
+
+    def _remembers(self, what: str) -> str:
+        return (
+            f"backbone {self._name!r} keeps {what} from one batch to the next, which would carry "
+            "records into the features of others: compute everything in forward"
+        )
+
+    def _kinds(self) -> Iterator[torch.Tensor]:
+        """Yield batches of random records: as they are, fainter, louder, and short ones."""
+        form = FeatureForm.of(self._records)
+        inputs = form.seen(INPUTS, form.random(1 + _COMPANIONS)[INPUTS])
+        yield inputs
+        yield fainter(inputs)
+        if inputs.is_floating_point():
+            yield inputs * _LOUDER
+        short = inputs.clone().reshape(len(inputs), -1)
+        short[:, 1 + short.shape[1] // 4 :] = 0
+        yield short.reshape(inputs.shape)
 
     def _require_range(self) -> None:
         """Check that bytes reach the network as the numbers that it says it expects."""
@@ -117,6 +166,43 @@ class Rehearsal:
                 f"backbone {self._name!r} must return a tensor with one row per record"
             )
         return features
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    most = _RELATIVE_ROUNDING * float(other.abs().nan_to_num(posinf=0.0).max())
+    return torch.allclose(one, other, rtol=0.0, atol=most, equal_nan=True)
+
+
+class ValuesRead(TorchFunctionMode):
+    """Notes whether Python, or a shape, got to see the values of a tensor.
+
+    Attributes:
+        any: whether it did.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.any = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever torch's function returns
+        """Call torch's function."""
+        name = getattr(func, "__name__", "")
+        indices = args[1] if name == "__getitem__" and isinstance(args[1], tuple) else args[1:]
+        mask = name == "__getitem__" and any(map(_is_mask, indices))
+        self.any |= name in _READING or mask
+        return func(*args, **(kwargs or {}))
+
+
+def _is_mask(index: object) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype == torch.bool
 
 
 def require_finite(name: str, weights: Mapping[str, torch.Tensor]) -> None:

@@ -47,12 +47,13 @@ class Extraction:
     Args:
         network: maps [n, *input_shape] to features [n, size], in evaluation mode.
         device: where it is.
+        alone: whether each record must be computed by itself.
     """
 
-    def __init__(self, network: nn.Module, *, device: torch.device) -> None:
+    def __init__(self, network: nn.Module, *, device: torch.device, alone: bool = False) -> None:
         self._network = network
         self._device = device
-        self._at_once: int | None = None
+        self._at_once = 1 if alone else None
 
     def batches(self, examples: Examples) -> Iterator[torch.Tensor]:
         """Yield the features in order, float32 [n, size] on the CPU."""

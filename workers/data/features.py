@@ -6,12 +6,14 @@ so that a model does not depend on which features were stored.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.datasets import features
 from app.datasets.features import FeatureSource
+from app.domain.errors import ConflictError
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.data.examples import Examples
@@ -21,6 +23,8 @@ from workers.data.shards import as_it_is_now
 from workers.seal.write_guard import store_reachable
 from workers.tasks.task import INPUTS
 from workers.training.device import choose_device
+
+_ALONE: Final = 32
 
 
 @dataclass(frozen=True)
@@ -59,21 +63,54 @@ class FeatureReader:
         """
         return as_it_is_now(lambda: self._current(shard_id, lambda _: None))
 
+    def anew(self, shard_id: str) -> Part:
+        """Return a shard's features computed again of its records; nothing is written.
+
+        The records come in another order, so that each has others beside and before it, and some
+        are computed by themselves.
+
+        Raises:
+            ConflictError: the features that are stored, or those of one record alone, are others.
+        """
+        return as_it_is_now(lambda: self._again(self._source(shard_id)))
+
+    def _again(self, source: FeatureSource) -> Part:
+        raw = self.decode(self.services.blobs.read(source.shard_blob_id))
+        count = len(raw.seqs)
+        found = self._compute(raw.rows(np.arange(count)[::-1]))[::-1]
+        expected = found
+        if source.features_blob_id is not None:
+            stored = Part.of_bytes(self.services.blobs.read(source.features_blob_id))
+            expected = stored.tensors[INPUTS]
+        alone = np.unique(np.linspace(0, count - 1, min(count, _ALONE), dtype=np.int64))
+        same = np.array_equal(found, expected) and all(
+            np.array_equal(found[[row]], self._compute(raw.rows(np.array([row])))) for row in alone
+        )
+        if not same:
+            raise ConflictError(
+                f"features of backbone {self.backbone.name!r} are others if they are computed "
+                "again in another order: they are not of one record alone"
+            )
+        return Part(raw.seqs, {**raw.tensors, INPUTS: found})
+
     def _current(
         self, shard_id: str, compute: Callable[[FeatureSource], Part | None]
     ) -> Part | None:
+        source = self._source(shard_id)
+        if source.features_blob_id is None:
+            return compute(source)
+        with store_reachable():
+            return Part.of_bytes(self.services.blobs.read(source.features_blob_id))
+
+    def _source(self, shard_id: str) -> FeatureSource:
         with self.services.database.transaction() as session:
-            source = features.source_of(
+            return features.source_of(
                 session,
                 shard_id,
                 backbone_id=self.backbone.id,
                 weights_sha256=self.backbone.sha256,
                 reading_sha256=self.reading_sha256,
             )
-        if source.features_blob_id is None:
-            return compute(source)
-        with store_reachable():
-            return Part.of_bytes(self.services.blobs.read(source.features_blob_id))
 
     def _computed(self, source: FeatureSource) -> Part | None:
         """Compute and store features; None if the shard has changed meanwhile."""

@@ -181,10 +181,12 @@ class Readers:
         first: reads a shard for the first time in a run; a frozen backbone's features may have to
             be computed and stored for it.
         again: reads it after that, and writes nothing.
+        anew: reads the records; computes a frozen backbone's features again, and compares them.
     """
 
     first: Read
     again: Read
+    anew: Read
 
 
 def readers_for(
@@ -196,7 +198,7 @@ def readers_for(
     """
     if not isinstance(model.backbone, FrozenBackbone):
         read = reader_of(services, model.decode)
-        return Readers(read, read)
+        return Readers(read, read, read)
     described = model.description
     reader = FeatureReader(
         services,
@@ -206,7 +208,7 @@ def readers_for(
         reading_sha256=described.task.reading_digest,
         check=check,
     )
-    return Readers(reader.read, reader.read_stored)
+    return Readers(reader.read, reader.read_stored, reader.anew)
 
 
 def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:

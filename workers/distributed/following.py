@@ -23,7 +23,7 @@ from workers.data.forms import FeatureForm
 from workers.data.loading import RunData, load_model
 from workers.distributed.orders import Beginning, Order, require_same_frame
 from workers.distributed.processes import Processes
-from workers.networks.base import pinned
+from workers.networks.held import pinned, start_of
 from workers.rehearsal.rehearse import rehearse_model
 from workers.seal.ram_only import ram_only
 from workers.tasks.task import Batch
@@ -93,7 +93,8 @@ def _take_part(services: Services, team: Processes, beginning: Beginning) -> Non
     )
     lineage = lineage_of(plan, model, data, factory)
     require_same_frame(team, lineage.frame)
-    fresh = pinned(starting(model.backbone, factory), base)
+    fresh = starting(model.backbone, factory)
+    fresh = pinned(fresh, base, start_of(fresh))
     training, noisy, tuning, gathering = (
         halfway(f"follower_{point}", lambda *_: None)
         for point in ("training", "noise", "fine_tune", "gathering")

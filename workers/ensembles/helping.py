@@ -32,7 +32,7 @@ from workers.leases import traces
 from workers.leases.attempts import attempted
 from workers.leases.holding import Holding, Term
 from workers.leases.outages import outlast_outages
-from workers.networks.base import pinned
+from workers.networks.held import pinned, start_of
 from workers.publishing import stored
 from workers.rehearsal.rehearse import rehearse_model
 from workers.seal.ram_only import ram_only
@@ -104,6 +104,7 @@ def _train(services: Services, lease: MemberLease) -> None:
     model = load_model(services, model_id)
     fresh = starting(model.backbone, model.factory(services.settings))
     network = rehearse_model(model, services.settings)
+    start = start_of(fresh)
     records = member_records(
         services,
         model.dataset_id,
@@ -115,11 +116,12 @@ def _train(services: Services, lease: MemberLease) -> None:
         check=lease.check,
     )
     base = network.base
+    fresh = pinned(fresh, base, start)
     del network
     examples = records.of(member)
     progress = halfway("mid_member", lambda *_: lease.check())
     with ram_only(plan.training):
-        trained = train_member(model, plan, examples, pinned(fresh, base), progress)
+        trained = train_member(model, plan, examples, fresh, progress)
     reach("member_trained")
     content = safetensors.numpy.save(
         dict(trained), metadata={} if base is None else {"base": base.sha256}

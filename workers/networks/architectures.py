@@ -16,6 +16,7 @@ from app.domain.heads import linear_head, ridge_head
 from app.domain.tasks.classification import ClassificationSpec, rows_of
 from app.domain.tasks.spec import TaskSpec
 from workers.networks.ensemble import Ensemble
+from workers.networks.held import copied
 from workers.networks.layers import Layered
 from workers.networks.linear_head import LinearHead
 from workers.networks.operator_code import called, imported
@@ -229,6 +230,7 @@ def _build_custom(
         )
     module = _uncompiled(module)
     require_supported(module)
+    module = copied(module)
     return called(
         f"the network of {path!r}, moved to the CPU in float32,",
         lambda: module.cpu().float(),

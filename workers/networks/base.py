@@ -8,19 +8,18 @@ covers.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
-from app.domain.architectures.base import BaseDigest
-from app.domain.errors import PlanError, RunFailedError
+from app.domain.errors import PlanError
 from workers.networks.buffers import statistics_of
 
 
 def public_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return the base by name; a tied tensor has each of its names."""
-    return {name: tensor.detach() for name, tensor in _own_tensors(module).items()}
+    return {name: tensor.detach() for name, tensor in base_of(module).items()}
 
 
 def digests_of(module: nn.Module) -> dict[str, str]:
@@ -28,12 +27,12 @@ def digests_of(module: nn.Module) -> dict[str, str]:
 
     One with several names, as members of an ensemble share it, is read once.
     """
-    named = _own_tensors(module)
+    named = base_of(module)
     digests = {key: digest_of(each) for key, each in {id(t): t for t in named.values()}.items()}
     return {name: digests[id(tensor)] for name, tensor in named.items()}
 
 
-def _own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+def base_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return the very tensors of the base, by name."""
     statistics = statistics_of(module)
     frozen = {
@@ -54,20 +53,6 @@ def require_same(now: Mapping[str, str], before: Mapping[str, str], fault: str) 
     for name in sorted(now.keys() | before.keys()):
         if now.get(name) != before.get(name):
             raise PlanError(f"the network's public tensor {name!r} {fault}")
-
-
-def pinned(factory: Callable[[], nn.Module], base: BaseDigest | None) -> Callable[[], nn.Module]:
-    """Return the factory for networks on this very base; others raise ``RunFailedError``."""
-
-    def build() -> nn.Module:
-        module = factory()
-        if BaseDigest.of(digests_of(module)) != base:
-            raise RunFailedError(
-                "the factory's frozen parameters or buffers have changed since the run began"
-            )
-        return module
-
-    return build
 
 
 def digest_of(tensor: torch.Tensor) -> str:

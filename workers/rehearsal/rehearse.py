@@ -22,6 +22,7 @@ from workers.distributed.team import ALONE, Team
 from workers.dp_sgd.gradients import per_record_gradients
 from workers.networks.base import digests_of, require_same
 from workers.networks.buffers import require_supported_buffers, without_buffers
+from workers.networks.held import require_same_start, start_of
 from workers.networks.network import Network
 from workers.networks.operator_code import called, text_of
 from workers.rehearsal.conformance import require_conforming
@@ -82,6 +83,7 @@ def rehearse(
         PlanError: the network has state or a layer that no mechanism covers, or the task mixes
             records.
     """
+    start = start_of(factory)
     network = Network(factory, device=device, task=task, team=team)
     module, flat = network.module, network.flat
     if network.base is not None:
@@ -125,6 +127,7 @@ def rehearse(
             require_conforming(task, form, network)
         if private:
             _rehearse_privately(network, form)
+        require_same_start(factory, start)
     flat.release_gradients()
     return network
 

@@ -1,7 +1,10 @@
 """Where training starts: numbers that a factory draws, not weights that it brought.
 
-A frame's centre and a retraining both begin at what the factory makes. Weights that it loads may
-have learned from records, and no certificate would name them: those are for a backbone or the base.
+A frame's centre and a training anew both begin at what the factory makes. What a start may be, for
+every mechanism (docs/guarantees.md, section 10): numbers drawn from torch's generator, which follow
+from the run's seed; or, the same in every network, what a few numbers describe: one value, a few
+runs of one value each, a unit matrix. Weights that the factory loads may have learned from records,
+also as signs, and no certificate would name them: those are for a backbone or the base.
 """
 
 from collections.abc import Callable
@@ -15,12 +18,11 @@ from workers.mechanisms.frame import built_under
 from workers.networks.base import digest_of
 
 _SEEDS: Final = (3, 17)
-_AT_ONCE: Final = 1 << 12
-_MOST_VALUES: Final = 2  # zeros, ones, a unit matrix, a forget gate's bias
+_MOST_RUNS: Final = 8  # such as a forget gate's bias
 
 
 def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
-    """Check that trained tensors start at random numbers, or at one or two values throughout.
+    """Check that trained tensors start at random numbers, or at what a few numbers describe.
 
     Args:
         factory: builds the network from torch's global generator, without a backbone's weights.
@@ -30,13 +32,13 @@ def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
     """
     one, other = (
         {
-            name: (digest_of(each), _values(each))
+            name: (digest_of(each), _is_plain(each))
             for name, each in built_under(seed, factory).items()
         }
         for seed in _SEEDS
     )
     for name in one.keys() & other.keys():
-        if one[name] == other[name] and one[name][1] > _MOST_VALUES:
+        if one[name] == other[name] and not one[name][1]:
             raise PlanError(
                 f"the factory starts the parameter {name!r} at the same weights in every network, "
                 "which may have learned from records: draw them from torch's own generator, freeze "
@@ -44,11 +46,15 @@ def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
             )
 
 
-def _values(tensor: torch.Tensor) -> int:
-    """Return how many different numbers a tensor has, or only that they are too many."""
-    numbers, found = tensor.reshape(-1), set[float]()
-    for piece in torch.split(numbers, _AT_ONCE):
-        found |= set(piece.unique().tolist())  # type: ignore[no-untyped-call]
-        if len(found) > _MOST_VALUES:
-            break
-    return len(found)
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a few numbers describe a tensor: runs of one value, or a unit matrix."""
+    numbers = tensor.reshape(-1)
+    if int((numbers[1:] != numbers[:-1]).sum()) < _MOST_RUNS:
+        return True
+    if tensor.dim() < 2:
+        return False
+    unit = nn.init.dirac_ if tensor.dim() in (3, 4, 5) else nn.init.eye_
+    try:
+        return torch.equal(tensor, unit(torch.empty_like(tensor)))
+    except ValueError:
+        return False

@@ -1,6 +1,7 @@
 """Ensembles: trained member by member, and only the members concerned are trained again."""
 
 import io
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from torch import nn
 
 from app.certificates.weights_file import WeightsFile
 from app.database import leases
@@ -26,8 +28,10 @@ from app.registry.tables import VersionRow
 from app.storage.tables import BlobRow
 from tests.support.collector import assert_connected, handed_over
 from tests.support.exact_heads import carry_out, head_of, released
+from tests.support.operators import PACKAGE, operators_package
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
+from workers import jobs
 from workers.data import examples as data_module
 from workers.data.examples import Examples
 from workers.data.loading import load_model
@@ -95,6 +99,35 @@ def test_only_the_members_concerned_are_trained_anew(trained):
         assert same == (member != concerned)
     with io.BytesIO(released(trained)) as file:
         assert WeightsFile(file).digests_of_members() == [each.sha256 for each in after]
+
+
+def test_members_start_apart_whatever_their_factory_shares(services, monkeypatch):
+    """The factory keeps a layer of zeros, which one member after the other would train."""
+    shared = nn.Linear(8, 8)
+    nn.init.zeros_(shared.weight)
+    nn.init.zeros_(shared.bias)
+
+    def build(*, input_shape, classes):
+        layers = nn.Linear(input_shape[0], 8), shared, nn.Linear(8, classes)
+        return nn.Sequential(nn.Flatten(), *layers)
+
+    operators_package(monkeypatch, build)
+    monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps([f"{PACKAGE}:*"]))
+    starts, real = [], ensembles.train_member
+
+    def watched(model, plan, examples, fresh, on_progress):
+        starts.append(float(fresh()[2].bias.abs().sum()))
+        return real(model, plan, examples, fresh, on_progress)
+
+    monkeypatch.setattr(ensembles, "train_member", watched)
+    workshop = Workshop(services)
+    custom = ArchitectureSpec("custom", factory=f"{PACKAGE}:build")
+    spec = ArchitectureSpec("ensemble", members=MEMBERS, of=custom)
+    recipe = {"epochs": 2, "learning_rate": 1e-3}
+    workshop.define(architecture=spec, mechanism="sharded_retraining", recipe=recipe)
+    jobs.execute_run(workshop.active_run())
+    assert starts == [0.0] * MEMBERS
+    assert any(np.any(own["2.bias"]) for own in tensors_of(workshop).values())
 
 
 def test_a_person_has_one_member_and_members_are_uniform(trained):

@@ -41,6 +41,7 @@ from tests.support.logbook import faults
 from tests.support.workshop import DATASET, RECORDS, Workshop
 from workers.commands.recompute import recompute
 from workers.data import run_records
+from workers.data.features import FeatureReader
 from workers.data.part import Part
 from workers.tasks.task import INPUTS
 
@@ -120,6 +121,23 @@ def test_a_restored_record_is_learned_by_the_next_training_and_not_before(worksh
     anew = recompute(workshop.services, "model")
     assert (anew.records, anew.is_equal) == (RECORDS - 1, True)
     assert faults(workshop.services) == []
+
+
+def test_features_that_are_not_of_one_record_alone_are_found_when_computed_again(
+    workshop, monkeypatch
+):
+    """A backbone that slipped through every trial: it added something to what is stored."""
+    define_backbone(workshop, shape=(2,))
+    architecture = ArchitectureSpec("ridge_head", backbone=BackboneUse("public"))
+    workshop.define(architecture=architecture, recipe={"held_out_fraction": 0}, mechanism="auto")
+    with monkeypatch.context() as spoiling:
+        real = FeatureReader._compute
+        spoiling.setattr(
+            FeatureReader, "_compute", lambda self, raw: real(self, raw) + len(raw.seqs)
+        )
+        carry_out(workshop)
+    with pytest.raises(ConflictError, match="computed again in another order"):
+        recompute(workshop.services, "model")
 
 
 # What is stored beside the weights
@@ -254,6 +272,10 @@ def test_what_cannot_be_subtracted_is_summed_anew(workshop, passes, surprise):
     workshop.dispatch()
     carry_out(workshop)
     assert passes == [None, 1, None]
+    if surprise is features_that_differ:
+        with pytest.raises(ConflictError, match="computed again in another order"):
+            recompute(workshop.services, "model")
+        return
     again = recompute(workshop.services, "model")
     assert (again.records, again.is_equal) == (RECORDS - 1, True)
 

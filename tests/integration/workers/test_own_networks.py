@@ -128,15 +128,17 @@ def test_a_network_that_no_guarantee_covers_reads_no_record(workshop, package, r
     assert "layer '1' (BatchNorm1d) has no gradient per record" in run.failure_reason
 
 
+SEEN = set()
+
+
 class Text(nn.Module):
-    def __init__(self, seen):
+    def __init__(self):
         super().__init__()
         self.words, self.head = nn.Embedding(50, 4), nn.Linear(4, 2)
-        self.seen = seen
 
     def forward(self, features):
         if not isinstance(features, FakeTensor):  # the trial's have no values
-            self.seen.add((features.dtype, int(features.max())))
+            SEEN.add((features.dtype, int(features.max())))
         return self.head(self.words(features).mean(dim=1))
 
 
@@ -153,13 +155,13 @@ def test_tokens_are_learned_and_forgotten(workshop, package, services, mechanism
         record_ids=[f"text-{i}" for i in range(40)], labels=np.arange(40) % 2, features=words
     )
     services.records.push("texts", to_parquet(table))
-    seen = set()
-    package.build = lambda **_: Text(seen)
+    SEEN.clear()
+    package.build = lambda **_: Text()
     workshop.define(architecture=OWN, dataset="texts", mechanism=mechanism, epsilon=8.0)
     run = carry_out(workshop)
     assert run.state == "published", run.failure_reason
-    assert {kind for kind, _ in seen} == {torch.int64}
-    assert max(word for _, word in seen) == 49
+    assert {kind for kind, _ in SEEN} == {torch.int64}
+    assert max(word for _, word in SEEN) == 49
     with pytest.raises(InvalidInputError, match="the dataset holds tokens"):
         workshop.define("other", architecture="logistic", dataset="texts")
 

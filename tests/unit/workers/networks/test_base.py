@@ -8,7 +8,7 @@ from torch import nn
 from app.domain.architectures.base import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.networks.base import digests_of, pinned, public_tensors, require_same
+from workers.networks.base import digests_of, public_tensors, require_same
 from workers.networks.network import Network
 
 CPU = torch.device("cpu")
@@ -153,13 +153,3 @@ def test_a_base_that_came_or_went_is_another():
     for now in ({}, {"a": "2"}, {"a": "1", "b": "1"}):
         with pytest.raises(PlanError, match=r"'[ab]' differs"):
             require_same(now, {"a": "1"}, "differs")
-
-
-def test_a_pinned_factory_builds_on_this_base_alone():
-    base = Network(Adapted, device=CPU).base
-    assert isinstance(pinned(Adapted, base)(), Adapted)
-    for other in (lambda: Adapted(seed=4), lambda: nn.Linear(64, 10)):
-        with pytest.raises(RunFailedError, match="have changed"):
-            pinned(other, base)()
-    with pytest.raises(RunFailedError, match="have changed"):
-        pinned(Adapted, None)()
