@@ -13,6 +13,7 @@ from app.access.tokens import Tokens
 from app.api import callbacks, forget_requests, forgetting, metrics
 from app.api.protocol import bodies, errors, middlewares, openapi
 from app.api.protocol.access import metrics_access
+from app.api.protocol.admission import Admission
 from app.api.protocol.observation import Observation
 from app.api.protocol.quotas import QuotaHeaders
 from app.api.protocol.watching import Watcher
@@ -20,6 +21,7 @@ from app.domain.errors import KeyStoreError
 from app.locations import is_key_store_apart, redis_url
 from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
+from app.monitoring.readiness import ReadinessChecks
 from app.processes.hardening import harden
 from app.processes.process_pool import ProcessPool
 from app.services import Services, open_services
@@ -70,11 +72,17 @@ def create_app(services: Services) -> FastAPI:
         memory_bytes=_READING_BYTES,
         preload=json_reading.__name__,
     )
+    app.state.readiness = ReadinessChecks(services)
     app.state.metrics = ApiMetrics()
     app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
     errors.install(app)
     middlewares.install(app, services.settings)
     app.add_middleware(QuotaHeaders)
+    app.add_middleware(
+        Admission,
+        most_calls=services.settings.max_connections,
+        known=app.state.gate.known,
+    )
     app.add_middleware(Observation, metrics=app.state.metrics)
     for name in _RESOURCES:
         resource = import_module(f"app.api.{name}")

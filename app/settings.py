@@ -106,7 +106,7 @@ class Settings(BaseSettings):
         head_timeout_s: how long the head of a request may take to arrive.
         body_timeout_s: how long a request's body may take, and 1 s more for each 10 kB of it.
         answer_timeout_s: how long a caller may read nothing of its answer.
-        max_connections: how many connections there may be at once.
+        max_connections: how many connections, and calls, there may be at once.
         max_connections_per_address: how many of them one address may have; a trusted proxy's may
             have all.
         max_waits_per_caller: how many waits for changes and streams one caller may hold at once.

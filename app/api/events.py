@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from app.api.protocol.admission import idle
 from app.api.protocol.watching import Watch, Watcher
 from app.domain.errors import ExpungeError, UnauthenticatedError
 from app.ledger.views.changes import Kind, RunProgress
@@ -53,7 +54,8 @@ class _WatchedEvents(EventStream):
         """Send the events, unless the caller has too many streams."""
         with self._watching as watch:
             self.body_iterator = self._events(watch)
-            await super().__call__(scope, receive, send)
+            async with idle(scope):
+                await super().__call__(scope, receive, send)
 
 
 EVENT_CONTENT: dict[str, Any] = {

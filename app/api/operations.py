@@ -1,12 +1,13 @@
 """Liveness and readiness of the service."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from app.api.protocol.access import ServicesOf
+from app.api.protocol.dependencies import part
 from app.api.protocol.schemas import Answer
-from app.monitoring.readiness import readiness
+from app.monitoring.readiness import ReadinessChecks
 
 router = APIRouter(tags=["operations"])
 
@@ -36,15 +37,20 @@ class Ready(Answer):
 
 
 @router.get("/livez")
-def check_liveness() -> Health:
+async def check_liveness() -> Health:  # without a thread: all of them may be busy
     """Answer 200 while the process is running."""
     return Health(status="ok")
 
 
 @router.get("/readyz", responses={503: {"model": Ready, "description": "Not ready"}})
-def check_readiness(services: ServicesOf, response: Response) -> Ready:
-    """Answer 200 if requests can be accepted, with the state of each dependency."""
-    found = readiness(services)
+async def check_readiness(
+    checks: Annotated[ReadinessChecks, part("readiness")], response: Response
+) -> Ready:
+    """Answer 200 if requests can be accepted, with the state of each dependency.
+
+    It is at most a second old.
+    """
+    found = await checks.present()
     if found.status == "unavailable":
         response.status_code = 503
     return Ready(status=found.status, **asdict(found))

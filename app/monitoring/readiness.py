@@ -5,7 +5,11 @@ workers or a dispatcher, or with little room on its disk, it is degraded: reques
 accepted and nothing is lost.
 """
 
+import asyncio
+import math
 import shutil
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -15,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import schema
 from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
+from app.database.group_commit import GroupCommit
 from app.domain.errors import ConfigurationError, KeyServiceError, KeyStoreError
 from app.locations import model_signing_key_file, signing_key_file
 from app.log import signing_keys
@@ -26,6 +31,7 @@ UNKNOWN = "unknown"
 NEWER = "newer than this program"
 RESTORED = "restored from a backup: stop the service and run 'expunge reconcile'"
 LOW_DISK_BYTES: Final = 256 * 2**20
+_REMEMBERED_S: Final = 1.0
 _VITAL = ("database", "migrations", "ledger", "signing_key", "key_store")
 
 
@@ -62,6 +68,28 @@ class Readiness:
         if not fine.issuperset(_VITAL):
             return "unavailable"
         return OK if all(word == OK for word in parts.values()) else "degraded"
+
+
+class ReadinessChecks:
+    """Checks a service's dependencies at most once a second, however many callers ask."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._checks = GroupCommit(self._answer_all)
+        self._found = Readiness()
+        self._until = -math.inf
+
+    async def present(self) -> Readiness:
+        """Return what was found within the last second, or what is found now."""
+        if time.monotonic() < self._until:
+            return self._found
+        return await asyncio.wrap_future(self._checks.start(None))
+
+    def _answer_all(self, calls: Sequence[None]) -> list[Readiness | Exception]:
+        if time.monotonic() >= self._until:
+            self._found = readiness(self._services)
+            self._until = time.monotonic() + _REMEMBERED_S
+        return [self._found] * len(calls)
 
 
 def readiness(services: Services) -> Readiness:

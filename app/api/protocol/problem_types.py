@@ -131,7 +131,8 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     ),
     "unsupported-media-type": (
         415,
-        "The operation does not support the body's `Content-Type`.",
+        "The operation does not support the body's `Content-Type`; or the body is compressed: "
+        "`Content-Encoding` may only be `identity`, as `Accept-Encoding` says then.",
         "send the body as application/json",
     ),
     "range-not-satisfiable": (
@@ -207,9 +208,9 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     ),
     "too-many-requests": (
         429,
-        "The caller reached its limit of calls or of concurrent waits and streams, or its address "
-        "failed to authenticate too often or has too many connections. Repeat the call after "
-        "`Retry-After` seconds.",
+        "The caller reached its limit of calls or of concurrent waits and streams, has hundreds of "
+        "calls that wait for their turn, or its address failed to authenticate too often or has "
+        "too many connections. Repeat the call after `Retry-After` seconds.",
         "too many calls: 60 a minute are allowed",
     ),
     "corrupt-log": (
@@ -224,7 +225,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     ),
     "overloaded": (
         503,
-        "The service is at its limit of connections, uploads in memory or concurrent plans. "
+        "The service is at its limit of connections, calls, uploads in memory or concurrent plans. "
         "Nothing was stored. Repeat the call after `Retry-After` seconds.",
         "planning is busy: repeat the call",
     ),

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.api.protocol.access import authenticate, authenticate_again, services_of
+from app.api.protocol.admission import CLIENT_LEFT, idle
 from app.api.protocol.conditions import names
 from app.api.protocol.dependencies import disconnection
 from app.api.protocol.etags import etag_of
@@ -69,7 +70,10 @@ async def answer_with_news(
     if not found.is_final and _has_seen(request, found):
         caller = await authenticate(request)
         with watcher.watch(kind, found.subject_id, facts, caller_id=caller.key_id) as watch:
-            await _until_news(request, watch, facts, wait_s)
+            async with idle(request.scope):
+                has_left = await _until_news(request, watch, facts, wait_s)
+        if has_left:
+            return Response(status_code=CLIENT_LEFT)
         await authenticate_again(request)
         found, _ = await run_in_threadpool(look)
     response = json_response(found.answer)
@@ -86,11 +90,13 @@ def wait_of(prefer: str | None) -> int | None:
     return None
 
 
-async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s: int) -> None:
+async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s: int) -> bool:
+    """Wait for news, or for ``wait_s``; return whether the caller has left."""
     news = asyncio.ensure_future(_another_state(watch, seen))
     gone = asyncio.ensure_future(disconnection(request))
     try:
         await asyncio.wait((news, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        return gone.done()
     finally:
         news.cancel()
         gone.cancel()
