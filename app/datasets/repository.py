@@ -138,7 +138,7 @@ class KeyedRecord(NamedTuple):
     subject_key: bytes | None
     forgotten_epoch: int | None
     absences: list[int] | None
-    shard_id: str | None
+    shard_id: str | None = None
 
 
 Facts = TypeVar("Facts", HeldRecord, KeyedRecord)

@@ -103,10 +103,13 @@ def _figures(task: dict[str, Any], found: pa.Table, truth: pa.Table) -> dict[str
             names = task["target"]["columns"]
             actual = np.array([truth[name].to_pylist() for name in names]).T
             said = np.array([found[name].to_pylist() for name in names]).T
+            share, short = task.get("quantile", 0.5), actual - said
+            quantile = np.maximum(share * short, (share - 1) * short).mean()
             return {
                 "mae": np.abs(said - actual).mean(),
                 "rmse": np.sqrt(np.square(said - actual).mean()),
                 "r2": r2_score(actual, said),
+                **({"quantile_loss": quantile} if task.get("loss") == "quantile" else {}),
             }
         case "language_model":
             nats = -sum(found["log_likelihood"].to_pylist())

@@ -218,6 +218,7 @@ def test_a_dataset_of_plain_tables_is_defined_by_its_encoding(api: TestClient) -
         "changed_rows": [],
         "forgotten": 1,
         "forgotten_rows": [0],
+        "warnings": [],
     }
 
 
