@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes.recipe import ADAMW_RATE, TrainingRecipe
 from app.main import create_app
 from app.services import Services
 
@@ -83,7 +83,11 @@ def test_pages_are_named_after_what_they_hold(document: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "source"), [("PolicyBody", Policy()), ("RecipeBody", TrainingRecipe.from_json({}))]
+    ("body", "source"),
+    [
+        ("PolicyBody", Policy()),
+        ("RecipeBody", TrainingRecipe(optimizer="adamw", learning_rate=ADAMW_RATE)),
+    ],
 )
 def test_a_body_describes_each_field_of_what_it_becomes(
     document: Json, body: str, source: Policy | TrainingRecipe
