@@ -65,7 +65,7 @@ VOLUME ["/var/lib/expunge", "/var/lib/expunge-keys"]
 EXPOSE 8100
 USER 10001:10001
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-m", "app.processes.health", "api"]
+    CMD ["python", "-m", "app.runtime.processes.health", "api"]
 ENTRYPOINT ["expunge"]
 CMD ["serve"]
 

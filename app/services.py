@@ -8,39 +8,41 @@ from functools import cached_property
 from redis import Redis
 from sqlalchemy.orm import Session
 
-from app import locations, log
 from app.access import idempotency
 from app.access.idempotency import IdempotencyKeys
-from app.callbacks.deliverer import Deliverer, Terms
-from app.callbacks.events import Callbacks
-from app.callbacks.keys import CallbackKeys
-from app.callbacks.posting import Poster
-from app.callbacks.urls import UrlRules
-from app.certificates.cosignature import WitnessKey
-from app.certificates.model_signing import ModelSigner
-from app.certificates.processor_signing import ProcessorSigner
-from app.certificates.signing import StatementSigner
-from app.database import Database
-from app.datasets.pseudonyms import Pseudonyms
-from app.datasets.reading import readers_of
-from app.datasets.service import Records
+from app.access.pseudonyms import Pseudonyms
+from app.delivery.callbacks.deliverer import Deliverer, Terms
+from app.delivery.callbacks.events import Callbacks
+from app.delivery.callbacks.keys import CallbackKeys
+from app.delivery.callbacks.posting import Poster
+from app.delivery.callbacks.urls import UrlRules
+from app.delivery.publishing.publisher import Publisher
+from app.delivery.publishing.publisher import Terms as PublishingTerms
+from app.delivery.publishing.targets import targets_of
 from app.domain.errors import ConfigurationError, NoteError
+from app.evidence import log
+from app.evidence.certificates.cosignature import WitnessKey
+from app.evidence.certificates.model_signing import ModelSigner
+from app.evidence.certificates.processor_signing import ProcessorSigner
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.log import actor, checkpoints, signing_keys
+from app.evidence.witnesses.collector import CosignatureCollector
 from app.ledger import deadlines, training
 from app.ledger.accepting import Acceptance
 from app.ledger.certificates.at_once import AtOnce
 from app.ledger.completion import Completion
+from app.ledger.models.releases import Releases, answered_by, served
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import SubjectRequests
-from app.log import actor, checkpoints, signing_keys
-from app.logs import describe
-from app.models.releases import Releases, answered_by, served
 from app.planning.planners import Planners
-from app.publishing.publisher import Publisher
-from app.publishing.publisher import Terms as PublishingTerms
-from app.publishing.targets import targets_of
-from app.settings import Settings
+from app.registry.datasets.reading import readers_of
+from app.registry.datasets.service import Records
+from app.runtime import locations
+from app.runtime.database import Database
+from app.runtime.logs import describe
+from app.runtime.settings import Settings
+from app.storage import stores
 from app.storage.blobs import Blobs
-from app.witnesses.collector import CosignatureCollector
 
 _log = logging.getLogger("expunge.service")
 
@@ -218,12 +220,12 @@ def create_keys(settings: Settings) -> None:
     ModelSigner.from_file(locations.model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(locations.pseudonym_key_file(settings), create=True)
     CallbackKeys.from_file(locations.callback_key_file(settings), create=True)
-    locations.key_store(settings, create=True)
+    stores.key_store(settings, create=True)
 
 
 def open_blobs(settings: Settings, database: Database) -> Blobs:
     """Give access to the stored objects; ``ConfigurationError`` without a key store."""
-    return Blobs(database, locations.object_store(settings), locations.key_store(settings))
+    return Blobs(database, stores.object_store(settings), stores.key_store(settings))
 
 
 def open_services(settings: Settings, *, process: str | None = None) -> Services:

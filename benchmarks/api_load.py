@@ -27,10 +27,10 @@ import numpy as np
 from sqlalchemy import text
 
 from app.client import ExpungeClient
-from app.database import Database
-from app.datasets.files import record_table, to_parquet
-from app.embedded import EmbeddedServers
-from app.settings import Settings
+from app.registry.datasets.files import record_table, to_parquet
+from app.runtime.database import Database
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.settings import Settings
 from benchmarks.bare_api import TABLE
 from benchmarks.http_load import Connection, Load, call, closed_loop, open_loop
 from demo.service import free_port

@@ -20,8 +20,8 @@ from sqlalchemy import select
 
 from app.access.tables import ApiKeyRow
 from app.ledger.new_requests import Call, NewForgetRequest
+from app.runtime.settings import Settings
 from app.services import Services, open_services
-from app.settings import Settings
 from benchmarks.api_load import RECORDS, Bench, serving
 from benchmarks.http_load import closed_loop, open_loop
 

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from sqlalchemy import Table, insert, select
 
-from app.database import Base, Database
 from app.ledger.tables import ForgetRequestRow
-from app.locations import database_url
-from app.settings import Settings
+from app.runtime.database import Base, Database
+from app.runtime.locations import database_url
+from app.runtime.settings import Settings
 
 TABLE = "bare_requests"
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from app import schema
-from app.download import bundle_bytes
-from app.embedded import EmbeddedServers
+from app.client.download import bundle_bytes
 from app.ledger.certificates import bundles, issued
+from app.operations import schema
 from app.registry.tables import VersionRow
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.settings import Settings
 from app.services import create_keys, open_services
-from app.settings import Settings
 from tests.support.accounts import covered
 from tests.support.workshop import Workshop
 

@@ -8,10 +8,10 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.convex_case import shuffled
 from benchmarks.data import Pictures
-from workers.data.examples import Examples, classified
-from workers.networks.architectures import build
-from workers.networks.network import Network
-from workers.tasks.task import INPUTS
+from workers.training.examples import Examples, classified
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network
+from workers.training.tasks.task import INPUTS
 
 HIDDEN: Final = (128, 64)
 _ARCHITECTURE: Final = ArchitectureSpec(name="mlp", options={"hidden": list(HIDDEN)})

@@ -11,8 +11,8 @@ from app.accounting.terms import Neighbours
 from app.domain.heads import linear_head
 from app.domain.tasks.classification import ClassificationSpec, rows_of
 from benchmarks.data import Pictures
-from workers.data.examples import Examples, classified
-from workers.networks.linear_head import LinearHead
+from workers.training.examples import Examples, classified
+from workers.training.networks.linear_head import LinearHead
 
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
 PAPER_WEIGHT_DECAY: Final = 1e-6 * PAPER_RECORDS

@@ -17,10 +17,10 @@ from app.domain.errors import TargetNotMetError
 from benchmarks.convex_case import Case
 from benchmarks.insecure_noise import InsecureNoise
 from workers.mechanisms.descent import Descent
-from workers.mechanisms.noisy_phase import descend
-from workers.networks.network import Network
 from workers.training.evaluate import Evaluation
 from workers.training.feeds import FixedBatches
+from workers.training.networks.network import Network
+from workers.training.noisy_phase import descend
 
 _CPU = torch.device("cpu")
 

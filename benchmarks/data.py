@@ -20,7 +20,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from app.domain.architectures.architecture import PRESETS, ArchitectureSpec
-from workers.data.examples import Examples, classified
+from workers.training.examples import Examples, classified
 
 CLASSES: Final = 10
 _DIGITS_HELD_OUT: Final = 5  # every fifth digit is for testing

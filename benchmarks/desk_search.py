@@ -24,17 +24,17 @@ import httpx
 import numpy as np
 import uvicorn
 
-from app import schema
 from app.access import api_keys
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
+from app.cli.application import create_app
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
-from app.embedded import EmbeddedServers
 from app.ledger.new_requests import Call, NewForgetRequest
-from app.main import create_app
+from app.operations import schema
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
-from app.settings import Settings
 
 REQUESTS = 100_000
 SEARCHES = 200

@@ -21,19 +21,19 @@ import numpy as np
 import psutil
 from torch import nn
 
-from app import schema
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
-from app.embedded import EmbeddedServers
 from app.ledger import repository
-from app.locations import database_url, migration_url
-from app.models import definitions
+from app.ledger.models import definitions
+from app.operations import schema
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.locations import database_url, migration_url
+from app.runtime.settings import Settings
 from app.services import create_keys, open_services
-from app.settings import Settings
 from benchmarks.worker_memory import forget, in_child, run_id_of
 from workers import jobs
 

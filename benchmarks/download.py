@@ -27,24 +27,24 @@ import psutil
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
-from app import schema
 from app.access import api_keys
 from app.access.api_keys import Scope
-from app.certificates.weights_file import tensors_sha256
-from app.datasets import repository as datasets
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, WeightsSource
-from app.embedded import EmbeddedServers
+from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import publication, repository, runs, selections
-from app.locations import database_url, migration_url
-from app.models import definitions
+from app.ledger.models import definitions
+from app.operations import schema
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.locations import database_url, migration_url
+from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
-from app.settings import Settings
 
 SIZE_BYTES = 1_000_000_000
 ROUNDS = 5

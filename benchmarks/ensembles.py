@@ -33,8 +33,8 @@ from benchmarks.ensembles_figures import draw, table
 from benchmarks.ensembles_pictures import cifar10
 from benchmarks.ensembles_rivals import gradient_clipping, ridge_head
 from benchmarks.public_features import default_cache
-from workers.networks.ensemble import Ensemble
-from workers.networks.network import Network
+from workers.training.networks.ensemble import Ensemble
+from workers.training.networks.network import Network
 
 RESULTS: Final = Path(__file__).parent / "results" / "ensembles.json"
 PEOPLE: Final = 100

@@ -29,11 +29,11 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
 from benchmarks.convex_backbone import public_half
 from benchmarks.data import CLASSES, Pictures, load
-from workers.data.examples import Examples
-from workers.networks.architectures import build
-from workers.networks.network import Network
-from workers.tasks.catalogue import encoder_of, form_of, task_of
-from workers.tasks.task import INPUTS
+from workers.training.examples import Examples
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network
+from workers.training.tasks.catalogue import encoder_of, form_of, task_of
+from workers.training.tasks.task import INPUTS
 
 EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 _CPU: Final = torch.device("cpu")

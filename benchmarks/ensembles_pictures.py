@@ -18,7 +18,7 @@ from app.domain.tasks.classification import ClassificationSpec
 from benchmarks.data import CLASSES, Pictures, load
 from benchmarks.ensembles_cases import Case
 from benchmarks.public_features import LAST_LAYER, network
-from workers.data.examples import Examples, classified
+from workers.training.examples import Examples, classified
 
 RECORDS: Final = 3000
 TESTED: Final = 1000

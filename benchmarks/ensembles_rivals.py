@@ -13,18 +13,18 @@ from app.planning.mechanisms.gradient_clipping import GradientClipping
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
 from benchmarks.ensembles_cases import Case
-from workers.data.examples import classified
-from workers.exact import ridge
-from workers.exact.statistics import Statistics, one_hot, quantised
 from workers.mechanisms.catalogue import rule_of
-from workers.mechanisms.frame import ReferenceFrame
-from workers.networks.network import Network
-from workers.networks.ridge_head import RidgeHead
 from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Sealed
-from workers.tasks.classification import CLASSIFICATION
 from workers.training.evaluate import evaluate
+from workers.training.exact import ridge
+from workers.training.exact.statistics import Statistics, one_hot, quantised
+from workers.training.examples import classified
 from workers.training.feeds import RandomBatches
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.network import Network
+from workers.training.networks.ridge_head import RidgeHead
+from workers.training.tasks.classification import CLASSIFICATION
 
 EPSILON: Final = 1.0
 DELTA: Final = 1e-5

@@ -28,20 +28,20 @@ from typing import Any, Final, Self
 
 import torch
 
-from app.certificates.verification import verify
 from app.client import ExpungeClient
-from app.datasets.files import record_table, to_parquet
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
-from app.locations import redis_connection
-from app.monitoring.queue_state import queue_state
-from app.processes.python import python_command
-from app.settings import Settings
+from app.evidence.certificates.verification import verify
+from app.operations.monitoring.queue_state import queue_state
+from app.registry.datasets.files import record_table, to_parquet
+from app.runtime.locations import redis_connection
+from app.runtime.processes.python import python_command
+from app.runtime.settings import Settings
 from benchmarks.data import CLASSES, Pictures, load
 from demo.service import data_dir_in, running_service
-from workers.data.examples import classified
-from workers.networks.architectures import build
-from workers.networks.network import Network
+from workers.training.examples import classified
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network
 
 RESULTS: Final = Path(__file__).parent / "results" / "ensembles_service.json"
 MEMBERS: Final = 4

@@ -22,14 +22,14 @@ from benchmarks.convex_methods import Method, Target, tracked
 from benchmarks.convex_runs import Trainings, answer
 from benchmarks.data import CLASSES
 from benchmarks.public_features import PublicFeatures
-from workers.data.examples import classified
-from workers.exact import ridge
-from workers.exact.statistics import Statistics, one_hot, quantised
 from workers.mechanisms.exact_training import minimum, scaled
-from workers.networks.linear_head import LinearHead
-from workers.networks.ridge_head import RidgeHead
-from workers.tasks.classification import CLASSIFICATION
 from workers.training.evaluate import evaluate
+from workers.training.exact import ridge
+from workers.training.exact.statistics import Statistics, one_hot, quantised
+from workers.training.examples import classified
+from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.ridge_head import RidgeHead
+from workers.training.tasks.classification import CLASSIFICATION
 
 TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5

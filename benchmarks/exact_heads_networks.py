@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.data import CLASSES, Pictures
 from benchmarks.public_features import LAST_LAYER, inputs_of, network
-from workers.networks.architectures import build
-from workers.tasks.task import INPUTS
+from workers.training.networks.architectures import build
+from workers.training.tasks.task import INPUTS
 
 _MOMENTUM: Final = 0.9
 _CLIP_NORM: Final = 2.0

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.exact_heads_arithmetic import seconds_of
-from workers.exact import ridge
-from workers.exact.statistics import Statistics
+from workers.training.exact import ridge
+from workers.training.exact.statistics import Statistics
 
 LICENCE: Final = "lme4's: GPL 2 or later"
 _COLUMNS: Final = ("s", "d", "studage", "lectage", "service", "dept", "y")

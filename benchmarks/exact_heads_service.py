@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from app.certificates.verification import verify
 from app.client import ExpungeClient
-from app.datasets.files import record_table, to_parquet
+from app.evidence.certificates.verification import verify
+from app.registry.datasets.files import record_table, to_parquet
 from benchmarks.data import CLASSES
 from benchmarks.public_features import PublicFeatures
 from demo.service import running_service

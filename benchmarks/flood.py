@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from app.client import ExpungeClient
-from app.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import record_table, to_parquet
 from benchmarks.api_load import Bench, serving
 from benchmarks.http_load import Connection, call
 

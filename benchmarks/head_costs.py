@@ -29,11 +29,11 @@ from benchmarks.convex_case import Case
 from benchmarks.convex_methods import Method, Target, retrained, tracked
 from benchmarks.convex_runs import Trainings
 from benchmarks.exact_heads_arithmetic import seconds_of
-from workers.data.examples import classified
 from workers.mechanisms.exact_training import minimum
-from workers.networks.linear_head import LinearHead
-from workers.tasks.classification import CLASSIFICATION
 from workers.training.evaluate import evaluate
+from workers.training.examples import classified
+from workers.training.networks.linear_head import LinearHead
+from workers.training.tasks.classification import CLASSIFICATION
 
 RESULTS: Final = Path(__file__).parent / "results" / "head_costs.json"
 EQUAL: Final = 0.003  # nats

@@ -27,14 +27,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app import schema
-from app.datasets.service import define_dataset
 from app.domain.table_schema import TableSchema
-from app.embedded import EmbeddedServers
-from app.imports import service as imports
-from app.imports.tables import ImportRow
+from app.operations import schema
+from app.registry.datasets.imports import service as imports
+from app.registry.datasets.imports.tables import ImportRow
+from app.registry.datasets.service import define_dataset
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
-from app.settings import Settings
 from app.storage.encryption import KEY_BYTES, Identity, encrypt
 from app.storage.objects import LocalObjectStore
 

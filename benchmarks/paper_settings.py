@@ -12,8 +12,8 @@ from typing import Final
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
-from workers.mechanisms.noisy_phase import Rule
 from workers.mechanisms.output_perturbation import OutputPerturbation
+from workers.training.noisy_phase import Rule
 
 DELTA: Final = 1e-5
 _TARGET_EPSILON: Final = 1.0

@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from app.datasets.files import record_table, to_parquet
-from app.settings import Settings
+from app.registry.datasets.files import record_table, to_parquet
+from app.runtime.settings import Settings
 from tests.support.service import Service
 
 _MB = 1024**2

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from benchmarks.data import Pictures, load
-from workers.data.examples import Examples, classified
+from workers.training.examples import Examples, classified
 
 PIXELS: Final = 128
 _LAST_BLOCKS: Final = {  # of each width

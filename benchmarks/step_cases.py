@@ -24,15 +24,15 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
-from workers.data.examples import Examples, classified
 from workers.data.loading import ModelSpec, RunData
-from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.catalogue import rule_of
-from workers.networks.architectures import build
-from workers.networks.network import Network
+from workers.mechanisms.lineage import lineage_of
 from workers.noise.generators import NoiseSource
 from workers.seal.sealed import Sealed
-from workers.training.lineage import lineage_of
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
+from workers.training.examples import Examples, classified
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network
 
 CLASSES: Final = 10
 _TASK: Final = ClassificationSpec(classes=CLASSES)

@@ -17,20 +17,20 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app import schema
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, WeightsSource
-from app.embedded import EmbeddedServers
 from app.ledger import repository
-from app.locations import database_url, migration_url
-from app.models import definitions
+from app.ledger.models import definitions
+from app.operations import schema
 from app.registry import repository as registry
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.locations import database_url, migration_url
+from app.runtime.settings import Settings
 from app.services import create_keys, open_services
-from app.settings import Settings
 from benchmarks.worker_memory import in_child
 from workers import jobs
 from workers.data.memory import VARIABLE

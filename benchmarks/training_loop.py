@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.data import CLASSES, Pictures, load
-from workers.networks.architectures import build
-from workers.networks.network import Network
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network
 
 RESULTS: Final = Path(__file__).parent / "results" / "training_loop.json"
 ROUNDS: Final = 7

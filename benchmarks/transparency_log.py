@@ -22,17 +22,17 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ARRAY, BigInteger, String, bindparam, text
 
-from app import log, schema
 from app.access import api_keys
-from app.certificates.signing import StatementSigner
-from app.database import Database
-from app.datasets import digests
-from app.datasets.service import define_dataset
 from app.domain.schema import FeatureSchema
 from app.domain.trees.merkle import leaf_hash, verify_inclusion
-from app.embedded import EmbeddedServers
-from app.log import merkle
-from app.maintenance import fsck
+from app.evidence import log
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.log import merkle
+from app.operations import fsck, schema
+from app.registry.datasets import digests
+from app.registry.datasets.service import define_dataset
+from app.runtime.database import Database
+from app.runtime.embedded import EmbeddedServers
 
 ENTRIES = 1_000_000
 SMALL = 1_000

@@ -19,8 +19,8 @@ from app.planning.shape import ModelShape
 from benchmarks import paper_settings
 from benchmarks.paper_settings import DELTA
 from workers.mechanisms.catalogue import rule_of
-from workers.mechanisms.frame import Centre, ReferenceFrame
-from workers.mechanisms.noisy_phase import Rule
+from workers.training.frame import Centre, ReferenceFrame
+from workers.training.noisy_phase import Rule
 
 EPSILON: Final = 1.0
 PLANNED: Final = "planned"

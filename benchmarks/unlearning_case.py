@@ -17,11 +17,11 @@ from app.planning.shape import ModelShape
 from benchmarks.data import CLASSES, Pictures
 from benchmarks.paper_settings import DELTA
 from benchmarks.unlearning_arms import PLANNED, RETRAINING, Arm, NoisyPlan, planned, published
-from workers.networks.architectures import build
-from workers.networks.network import Network, Tensors
 from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Certified, Sealed
 from workers.training.feeds import RandomBatches
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network, Tensors
 
 FORGOTTEN_SHARE = 0.1
 

@@ -3,8 +3,8 @@
 import importlib
 import os
 
-from app import logs
-from app.processes.hardening import harden
+from app.runtime import logs
+from app.runtime.processes.hardening import harden
 
 if __name__ == "__main__":
     harden()

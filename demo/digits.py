@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 
 import expunge
 from app.client import ExpungeClient
-from app.datasets.files import record_table, to_parquet
-from workers.data.examples import Examples, classified
+from app.registry.datasets.files import record_table, to_parquet
+from workers.training.examples import Examples, classified
 
 CLASSES = 10
 _SCALE = 1 / 16

@@ -13,8 +13,8 @@ import httpx
 
 from app.client import ExpungeClient
 from app.domain.errors import ConfigurationError
-from app.processes.python import python_command
-from app.settings import Settings
+from app.runtime.processes.python import python_command
+from app.runtime.settings import Settings
 
 _TIMEOUT_S = 600.0
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from app.client import ApiError
     from app.client import ExpungeClient as Client
+    from app.client.published import verify
     from app.domain.errors import UnreadableRecordsError
     from app.planning.mechanisms.catalogue import account
-    from app.published import verify
     from expunge.registration import register
-    from workers.published.loading import load
+    from workers.training.published.loading import load
 
 __all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "load", "register", "verify"]
 
@@ -29,9 +29,9 @@ _PARTS = {
     "Client": ("app.client", "ExpungeClient"),
     "UnreadableRecordsError": ("app.domain.errors", "UnreadableRecordsError"),
     "account": ("app.planning.mechanisms.catalogue", "account"),
-    "load": ("workers.published.loading", "load"),
+    "load": ("workers.training.published.loading", "load"),
     "register": ("expunge.registration", "register"),
-    "verify": ("app.published", "verify"),
+    "verify": ("app.client.published", "verify"),
 }
 _EXTRA = "torch"
 """What a part may need beside the libraries that always come along."""

@@ -18,7 +18,7 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.spec import TaskSpec
-from workers.networks.architectures import build
+from workers.training.networks.architectures import build
 
 Model = nn.Module | Callable[..., nn.Module] | str | Mapping[str, Any]
 _ADVICE: Final = (

@@ -16,20 +16,20 @@ from torch import nn
 from app.client import ApiError, ExpungeClient
 from app.client.configured import configured_client
 from app.client.connection import Json
-from app.datasets.files import to_parquet
+from app.client.download import Downloaded
+from app.client.published import verify
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, NotReadyError, RunFailedError
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
-from app.download import Downloaded
-from app.published import verify
-from app.settings import Settings
-from app.tables.column_types import proposed_schema
-from app.tables.parts import typed_parts
-from app.tables.sources import Source, as_table
+from app.registry.datasets.columns.column_types import proposed_schema
+from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.sources import Source, as_table
+from app.registry.datasets.files import to_parquet
+from app.runtime.settings import Settings
 from expunge.networks import Model, architecture_of, put_into
-from workers.published.loading import load
-from workers.published.model import PublishedModel
+from workers.training.published.loading import load
+from workers.training.published.model import PublishedModel
 
 _PATIENCE_S: Final = 3600.0
 Module = TypeVar("Module", bound=nn.Module)

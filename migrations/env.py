@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import create_engine, text
 
-from app.schema import all_tables, role_of
+from app.operations.schema import all_tables, role_of
 from migrations.grants import grant
 
 _LOCK = 0x6578_7075  # "expu": any number that no other program of this database locks
@@ -31,8 +31,8 @@ def _target() -> tuple[str, str | None]:
     url = context.config.get_main_option("sqlalchemy.url")
     if url is not None:
         return url, context.config.attributes.get("service_role")
-    from app.locations import database_url, migration_url
-    from app.settings import Settings
+    from app.runtime.locations import database_url, migration_url
+    from app.runtime.settings import Settings
 
     settings = Settings()
     owner_url, service_url = migration_url(settings), database_url(settings)

@@ -6,19 +6,19 @@ Parts are ``worker``, ``dispatcher``, ``recompute MODEL``, ``check ORDER`` and `
 import importlib
 import sys
 
-from app import logs
 from app.domain.errors import ConfigurationError
-from app.processes.hardening import harden
-from app.processes.loading import uncollected
-from app.processes.supervisor import stop_with_supervisor
+from app.runtime import logs
+from app.runtime.processes.hardening import harden
+from app.runtime.processes.loading import uncollected
+from app.runtime.processes.supervisor import stop_with_supervisor
 from workers.environment import prepare_environment
 
 _PARTS = {
     ("worker", 0): "workers.worker",
     ("dispatcher", 0): "workers.dispatcher",
-    ("recompute", 1): "workers.commands.recompute",
-    ("check", 1): "workers.commands.checking",
-    ("backbone", 0): "workers.commands.backbone_file",
+    ("recompute", 1): "workers.recompute",
+    ("check", 1): "workers.checking",
+    ("backbone", 0): "workers.data.backbone_file",
 }
 """Modules by the part's name and how many arguments it has."""
 

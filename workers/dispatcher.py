@@ -13,22 +13,22 @@ from functools import partial, wraps
 from rq import Queue
 from sqlalchemy import func
 
-from app.database import leases
 from app.domain.ids import new_id
-from app.imports import repository as imports
-from app.imports import service as importing
-from app.imports.tables import ImportRow
 from app.ledger import member_trainings, outbox, repository, runs, scheduling
+from app.ledger.models import whitening
+from app.ledger.models.retraining import AutomaticRetraining
 from app.ledger.tables import MemberTrainingRow, RunRow
-from app.locations import redis_connection
-from app.logs import describe
-from app.models import whitening
-from app.models.retraining import AutomaticRetraining
-from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
-from app.processes.stopping import StopSignal
+from app.operations.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
+from app.registry.datasets.imports import repository as imports
+from app.registry.datasets.imports import service as importing
+from app.registry.datasets.imports.tables import ImportRow
+from app.runtime.database import leases
+from app.runtime.locations import redis_connection
+from app.runtime.logs import describe
+from app.runtime.processes.stopping import StopSignal
+from app.runtime.settings import Settings
+from app.runtime.tracing.handing import at_commit
 from app.services import Services, open_services
-from app.settings import Settings
-from app.tracing.handing import at_commit
 from workers.leases import traces
 from workers.queue import (
     enqueue_import,

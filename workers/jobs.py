@@ -5,21 +5,21 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from app import log_context
 from app.domain.errors import RunInterruptedError, ScoreTooLowError
 from app.domain.plan import Plan
 from app.ledger import repository, runs
-from app.logs import describe
-from app.models import whitening
-from app.processes.stopping import StopSignal
+from app.ledger.models import whitening
+from app.runtime import log_context
+from app.runtime.logs import describe
+from app.runtime.processes.stopping import StopSignal
+from app.runtime.settings import Settings
 from app.services import Services, open_services
-from app.settings import Settings
+from workers.data.imports.importing import attempt
 from workers.data.whitening import whiten
 from workers.distributed.orders import is_divided
-from workers.ensembles.helping import help_with
-from workers.imports.importing import attempt
 from workers.leases.attempts import attempted, is_permanent
 from workers.leases.lease import Lease
+from workers.mechanisms.ensembles.helping import help_with
 from workers.queue import note_current
 from workers.run import execute
 
@@ -141,7 +141,7 @@ def _execute(services: Services, lease: Lease) -> None:
 def _carry_out(services: Services, lease: Lease) -> None:
     devices = services.settings.devices
     if devices > 1 and is_divided(Plan.from_json(lease.plan)):
-        from workers.distributed import process  # noqa: PLC0415 - few workers have several devices
+        from workers import process  # noqa: PLC0415 - few workers have several devices
 
         process.carry_out(lease, devices)
     else:

@@ -9,7 +9,7 @@ from rq import Queue, get_current_job
 from rq.job import JobStatus
 from rq.serializers import JSONSerializer
 
-from app.monitoring.queue_state import QUEUE
+from app.operations.monitoring.queue_state import QUEUE
 
 NAME = QUEUE
 _FAILURE_TTL_S = 60

@@ -30,22 +30,22 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import nn
 
-from app.certificates.parameters import draws_of, grid_of
-from app.certificates.schema import NoiseSection
-from app.certificates.statement import CertifyingPhase
-from app.certificates.weights_file import WeightsFile, tensors_sha256
-from app.database.queries import database_time
 from app.domain.architectures.base import BaseDigest
 from app.domain.content import Content
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
-from app.failpoints import halfway, reach
+from app.evidence.certificates.parameters import draws_of, grid_of
+from app.evidence.certificates.schema import NoiseSection
+from app.evidence.certificates.statement import CertifyingPhase
+from app.evidence.certificates.weights_file import WeightsFile, tensors_sha256
 from app.ledger import runs
 from app.ledger.certificates import certifying
 from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
 from app.registry.tables import ModelRow
+from app.runtime.database.queries import database_time
+from app.runtime.failpoints import halfway, reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
@@ -58,26 +58,26 @@ from workers.distributed.orders import (
     divided_among,
     require_same_frame,
 )
-from workers.distributed.team import ALONE, Team
-from workers.ensembles.run import EnsembleRun, Made
-from workers.exact.arithmetic import kernels
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
-from workers.mechanisms.frame import ReferenceFrame
-from workers.networks.held import pinned, start_of
-from workers.networks.network import Network, Tensors
-from workers.published.content import WeightsContent
-from workers.publishing import publish_result, stored
-from workers.rehearsal.rehearse import rehearse_model
-from workers.rehearsal.starts import require_drawn_start
+from workers.mechanisms import measuring
+from workers.mechanisms.ensembles.run import EnsembleRun, Made
+from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, sealing
+from workers.mechanisms.publishing import publish_result, stored
+from workers.mechanisms.rehearsal.rehearse import rehearse_model
+from workers.mechanisms.rehearsal.starts import require_drawn_start
 from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
 from workers.seal.witness import require_drawn
-from workers.training import measuring
 from workers.training.device import choose_device
-from workers.training.lineage import fine_tune, lineage_of, meet_target, sealing
+from workers.training.exact.arithmetic import kernels
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.held import pinned, start_of
+from workers.training.networks.network import Network, Tensors
 from workers.training.optimizers import optimizer_of
+from workers.training.published.content import WeightsContent
+from workers.training.team import ALONE, Team
 
 
 @dataclass(frozen=True, eq=False)

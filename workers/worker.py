@@ -23,14 +23,14 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 
-from app import log_context
-from app.locations import redis_connection
-from app.logs import describe
-from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_KEPT_S, WORKER_TTL_S
-from app.processes.hardening import harden, may_lock_memory
-from app.processes.loading import uncollected
-from app.processes.stopping import GRACE_S, StopSignal, stop_with_parent
-from app.settings import Settings
+from app.operations.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_KEPT_S, WORKER_TTL_S
+from app.runtime import log_context
+from app.runtime.locations import redis_connection
+from app.runtime.logs import describe
+from app.runtime.processes.hardening import harden, may_lock_memory
+from app.runtime.processes.loading import uncollected
+from app.runtime.processes.stopping import GRACE_S, StopSignal, stop_with_parent
+from app.runtime.settings import Settings
 from workers import jobs
 from workers.data.memory import keep_freed
 from workers.mechanisms.catalogue import load_rules

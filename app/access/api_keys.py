@@ -11,12 +11,12 @@ from sqlalchemy import Double, cast, event, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app import log
 from app.access.tables import ApiKeyRow
-from app.database.queries import known, newest_first, stored
 from app.domain import errors
 from app.domain.ids import new_id
 from app.domain.scopes import Scope
+from app.evidence import log
+from app.runtime.database.queries import known, newest_first, stored
 
 PREFIX = "xpg_"
 _KEY_BYTES = 32

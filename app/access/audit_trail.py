@@ -9,8 +9,8 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.access.tables import ApiKeyRow
-from app.certificates import strict_json
-from app.log.tables import LogEntryRow
+from app.domain import strict_json
+from app.evidence.log.tables import LogEntryRow
 
 # As the index has it. Within a value the quotes would be escaped, so this can only be the member.
 _CAUSED_BY = text("""substring(body FROM '"by":"([^"]*)"') = :caller""")

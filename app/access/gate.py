@@ -16,11 +16,11 @@ from starlette.concurrency import run_in_threadpool
 from app.access import api_keys
 from app.access.api_keys import Caller, KeyHolder
 from app.access.known import KnownCallers
+from app.access.pseudonyms import Pseudonyms
 from app.access.rate_limits import CallLimits, FailureLimit, Quota
 from app.access.tokens import Bearer, Tokens
-from app.database import Database
-from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
+from app.runtime.database import Database
 
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
 

@@ -18,11 +18,11 @@ from sqlalchemy import ColumnElement, delete, func, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from app.access.pseudonyms import Pseudonyms
 from app.access.tables import IdempotencyKeyRow
-from app.database.queries import database_time
-from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import CallInFlightError, IdempotencyKeyReusedError
 from app.domain.ids import new_id
+from app.runtime.database.queries import database_time
 
 LIFETIME = timedelta(hours=24)
 CLAIM = timedelta(seconds=60)

@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from app.certificates import strict_json
+from app.domain import strict_json
 from app.domain.errors import (
     ConfigurationError,
     InvalidCredentialsError,
     IssuerUnavailableError,
 )
 from app.domain.urls import is_safe_url
-from app.outgoing import client_options
+from app.runtime.outgoing import client_options
 
 REFRESH_S = 300.0
 KEEP_S = 3600.0

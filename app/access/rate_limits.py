@@ -19,9 +19,9 @@ from redis import ConnectionPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from app.datasets.pseudonyms import Pseudonyms
+from app.access.pseudonyms import Pseudonyms
 from app.domain.errors import TooManyRequestsError
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 _log = logging.getLogger("expunge.limits")
 

@@ -8,10 +8,10 @@ import jwt
 from jwt.utils import base64url_decode
 
 from app.access.issuer import ALGORITHMS, IssuerKeys
-from app.certificates import strict_json
+from app.domain import strict_json
 from app.domain.errors import ExpiredCredentialsError, InvalidCredentialsError
 from app.domain.scopes import Scope
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 LEEWAY_S = 30
 """How far two machines' clocks may be apart."""

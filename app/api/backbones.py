@@ -13,11 +13,11 @@ from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.cursors import PageByName
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page
-from app.backbones import repository, service
-from app.backbones.tables import BackboneRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import MOST_LAYERS, FeatureLayer
-from app.models import definitions, endings, whitening
+from app.ledger.models import definitions, endings, whitening
+from app.registry.backbones import repository, service
+from app.registry.backbones.tables import BackboneRow
 
 router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)
 

@@ -10,9 +10,9 @@ from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, Se
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Page
-from app.callbacks import repository, signing_secrets
-from app.callbacks.repository import EventState
-from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
+from app.delivery.callbacks import repository, signing_secrets
+from app.delivery.callbacks.repository import EventState
+from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.domain.states import RequestState
 
 router = APIRouter(prefix="/v1", tags=["callbacks"], route_class=GuardedRoute)

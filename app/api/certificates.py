@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.schemas import Answer
-from app.certificates.model_signing import ALGORITHM
-from app.certificates.tables import CertificateRow
 from app.domain.errors import NotFoundError
+from app.evidence.certificates.model_signing import ALGORITHM
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.log import signing_keys
 from app.ledger.certificates import bundles, issued
-from app.log import signing_keys
 from app.services import Services
 
 router = APIRouter(tags=["certificates"], route_class=GuardedRoute)

@@ -14,14 +14,14 @@ from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.cursors import PageByName
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page
-from app.datasets import repository, service
-from app.datasets.reading import READERS
-from app.datasets.tables import DatasetRow
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import MOST_COLUMNS, SCALARS, RecordSchema, TableSchema
-from app.models import endings
+from app.ledger.models import endings
+from app.registry.datasets import repository, service
+from app.registry.datasets.reading import READERS
+from app.registry.datasets.tables import DatasetRow
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 _MOST_ROWS = 1000

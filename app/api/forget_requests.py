@@ -18,8 +18,6 @@ from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, ExternalId, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.protocol.watching import WatcherOf
-from app.database import Database
-from app.database.group_commit import GroupCommit
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
@@ -29,6 +27,8 @@ from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
 from app.ledger.views.request_views import ObligationView, RequestView
 from app.registry.tables import ModelRow
+from app.runtime.database import Database
+from app.runtime.database.group_commit import GroupCommit
 from app.services import Services
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)

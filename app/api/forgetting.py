@@ -22,10 +22,10 @@ from app.api.protocol.headers import answer_headers
 from app.api.protocol.idempotency import CallId
 from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
 from app.api.protocol.waiting import json_response
-from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
-from app.database.group_commit import Lanes
+from app.delivery.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.domain.plan import Plan
 from app.domain.states import ObligationState, RequestState
+from app.evidence.log import actor
 from app.ledger import previews
 from app.ledger.accepting import Accepted
 from app.ledger.everywhere import parts_of
@@ -33,7 +33,7 @@ from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.previews import Effect
 from app.ledger.views import request_views
 from app.ledger.views.request_views import RequestView
-from app.log import actor
+from app.runtime.database.group_commit import Lanes
 from app.services import Services
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)

@@ -11,8 +11,8 @@ from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Page
 from app.domain.places import MOST_URL_CHARACTERS
 from app.domain.states import ImportState
-from app.imports import repository, service
-from app.imports.tables import ImportRow
+from app.registry.datasets.imports import repository, service
+from app.registry.datasets.imports.tables import ImportRow
 
 router = APIRouter(
     prefix="/v1/datasets/{name}/imports", tags=["datasets"], route_class=GuardedRoute

@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from app import log
 from app.api.protocol.access import GuardedRoute, LogReader, ServicesOf
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer
 from app.domain.trees.merkle import leaf_hash
-from app.log import checkpoints, cosignatures, merkle
-from app.log.tables import LogEntryRow
+from app.evidence import log
+from app.evidence.log import checkpoints, cosignatures, merkle
+from app.evidence.log.tables import LogEntryRow
 
 router = APIRouter(prefix="/v1/log", tags=["log"], route_class=GuardedRoute)
 

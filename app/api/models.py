@@ -21,17 +21,17 @@ from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_respo
 from app.api.protocol.watching import WatcherOf
 from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
-from app.datasets.tables import DatasetRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.groups import MOST_GROUPS, ParameterGroup
 from app.domain.recipes.recipe import MOST_EPOCHS, TrainingRecipe
 from app.domain.states import WeightsSource
 from app.ledger.certificates.capacities import capacity_of
+from app.ledger.models import definitions, endings, policies, retraining, serving
+from app.ledger.models.recipes import ADAMW_RATE
 from app.ledger.views import run_views
 from app.ledger.views.changes import Kind
-from app.models import definitions, endings, policies, retraining, serving
-from app.models.recipes import ADAMW_RATE
 from app.registry import repository as registry
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
 
 _DEFAULTS = TrainingRecipe()

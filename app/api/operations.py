@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 
 from app.api.protocol.dependencies import part
 from app.api.protocol.schemas import Answer
-from app.monitoring.readiness import ReadinessChecks
+from app.operations.monitoring.readiness import ReadinessChecks
 
 router = APIRouter(tags=["operations"])
 

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Name
-from app.database.endings import require_live
+from app.delivery.publishing import repository
+from app.delivery.publishing.tables import PlacementRow
 from app.domain.errors import InvalidInputError
-from app.publishing import repository
-from app.publishing.tables import PlacementRow
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.database.endings import require_live
 from app.services import Services
 
 router = APIRouter(prefix="/v1/models/{name}/targets", tags=["models"], route_class=GuardedRoute)

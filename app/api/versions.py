@@ -15,15 +15,15 @@ from app.api.protocol.downloads import download
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.headers import described
 from app.api.protocol.schemas import Answer, Page
-from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
-from app.datasets.tables import DatasetRow
 from app.domain.release import signature_filename, weights_filename
 from app.domain.scores import warnings_of
 from app.domain.states import VersionState
+from app.evidence.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.ledger.certificates import issued
-from app.models import serving
+from app.ledger.models import serving
 from app.registry import repository as registry
 from app.registry.card import model_card
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import schema_for, task_of
 from app.services import Services

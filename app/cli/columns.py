@@ -6,9 +6,16 @@ import typer
 
 from app.cli.output import print_table
 from app.domain.columns import CategoryColumn, Column, NumberColumn
-from app.tables.cells import has_numbers, has_texts, kind_in_words, numbers_of, plain, texts_of
-from app.tables.proposal import Proposal
-from app.tables.sources import Source
+from app.registry.datasets.columns.cells import (
+    has_numbers,
+    has_texts,
+    kind_in_words,
+    numbers_of,
+    plain,
+    texts_of,
+)
+from app.registry.datasets.columns.proposal import Proposal
+from app.registry.datasets.columns.sources import Source
 
 
 def print_columns(source: Source) -> None:

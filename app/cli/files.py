@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.certificates import strict_json
+from app.domain import strict_json
 from app.domain.errors import InvalidInputError
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 
 from app.cli.output import conclude, fail, say
-from app.maintenance.findings import Finding, Verdict
+from app.operations.findings import Finding, Verdict
 
 
 class Tally(Counter[Verdict]):

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from app import logs
 from app.cli.lazy import Listed, lazy_group
 from app.cli.options import option
 from app.domain.extras import SERVER, TABLES
-from app.processes.hardening import harden
+from app.runtime import logs
+from app.runtime.processes.hardening import harden
 
 _EPILOG = """Exit codes:
 

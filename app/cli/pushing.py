@@ -9,11 +9,11 @@ from app.cli.output import printable
 from app.cli.progress import rows_progress
 from app.client import ExpungeClient
 from app.client.connection import Json
-from app.datasets.files import to_parquet
 from app.domain.owners_ids import Notation
-from app.tables.cells import notations_of, plain
-from app.tables.parts import Part
-from app.tables.sources import Source
+from app.registry.datasets.columns.cells import notations_of, plain
+from app.registry.datasets.columns.parts import Part
+from app.registry.datasets.columns.sources import Source
+from app.registry.datasets.files import to_parquet
 
 _MOST_NAMED: Final = 20
 

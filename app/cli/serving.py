@@ -11,10 +11,10 @@ import uvicorn
 
 from app.api.protocol.connections import Connections
 from app.api.protocol.watching import Watcher
-from app.main import app_from_environment
+from app.cli.application import app_from_environment
 from app.planning.planners import Planners
-from app.processes import memory
-from app.settings import Settings
+from app.runtime.processes import memory
+from app.runtime.settings import Settings
 
 _SHUTDOWN_S = 5
 _PROBES = 64

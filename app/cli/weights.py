@@ -13,7 +13,7 @@ import typer
 
 from app.domain.errors import InvalidInputError
 from app.domain.extras import TORCH, require
-from app.processes import confined
+from app.runtime.processes import confined
 
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 _LONGEST_S: Final = 600.0
@@ -46,7 +46,7 @@ def read_weights(file: Path, key: str | None) -> bytes:
 
 
 def _converted(content: bytes, key: str | None) -> bytes:
-    process = confined.start("workers.commands.checkpoint_file", pipe=subprocess.PIPE)
+    process = confined.start("workers.checkpoint_file", pipe=subprocess.PIPE)
     try:
         order = json.dumps(key).encode() + b"\n"
         answer, _ = process.communicate(order + content, timeout=_LONGEST_S)

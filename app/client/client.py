@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.client.connection import ApiError, Json, at, checked, error_of
-from app.client.sources import Sources
-from app.client.waiting import Waiting
-from app.domain.errors import DownloadError, VerificationError
-from app.domain.owners_ids import id_of
-from app.download import (
+from app.client.download import (
     Announced,
     Downloaded,
     bundle_bytes,
@@ -22,10 +18,14 @@ from app.download import (
     fetch,
     target_of,
 )
-from app.kept_checkpoint import CHECKPOINT_FILENAME, KeptCheckpoint, kept_checkpoint
+from app.client.kept_checkpoint import CHECKPOINT_FILENAME, KeptCheckpoint, kept_checkpoint
+from app.client.sources import Sources
+from app.client.waiting import Waiting
+from app.domain.errors import DownloadError, VerificationError
+from app.domain.owners_ids import id_of
 
 if TYPE_CHECKING:
-    from app.certificates.verification import VerifiedStep
+    from app.evidence.certificates.verification import VerifiedStep
 
 _LARGEST_PAGE = 200
 

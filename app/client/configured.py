@@ -2,8 +2,8 @@
 
 from app.client.client import ExpungeClient
 from app.domain.errors import ConfigurationError
-from app.settings import Settings
-from app.storage.keyfiles import read_key_file
+from app.runtime.keyfiles import read_key_file
+from app.runtime.settings import Settings
 
 
 def configured_client() -> ExpungeClient:

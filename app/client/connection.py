@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import httpx
 
-from app.certificates import strict_json
+from app.domain import strict_json
 from app.domain.errors import ConfigurationError
-from app.outgoing import client_options
-from app.retries import Retry, retry_after_s
+from app.runtime.outgoing import client_options
+from app.runtime.retries import Retry, retry_after_s
 
 _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0

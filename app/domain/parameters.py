@@ -1,6 +1,6 @@
 """The number of weights of a zoo architecture, computed without building it.
 
-``workers/networks/architectures.py`` builds the networks.
+``workers/training/networks/architectures.py`` builds the networks.
 """
 
 import itertools

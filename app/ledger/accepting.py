@@ -14,17 +14,15 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from app.callbacks.events import Callbacks
-from app.certificates.signing import StatementSigner
-from app.datasets import digests
-from app.datasets import repository as datasets
-from app.datasets.pseudonyms import Pseudonyms
-from app.datasets.repository import KeyedRecord
+from app.access.pseudonyms import Pseudonyms
+from app.delivery.callbacks.events import Callbacks
 from app.domain.errors import ExpungeError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
 from app.domain.owners_ids import require_ids
 from app.domain.policy import THIRTY_DAYS_S
 from app.domain.states import Basis, ObligationState, RequestState
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.log import actor
 from app.ledger import outbox, repository
 from app.ledger.certificates.at_once import AtOnce, Covering
 from app.ledger.certificates.reissue import Answer, Asked, certify
@@ -35,9 +33,11 @@ from app.ledger.obligations import state_of
 from app.ledger.standing import Standing, standings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
-from app.log import actor
-from app.tracing.handing import at_commit
-from app.tracing.spans import Span, nanoseconds, span_of_request
+from app.registry.datasets import digests
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.repository import KeyedRecord
+from app.runtime.tracing.handing import at_commit
+from app.runtime.tracing.spans import Span, nanoseconds, span_of_request
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from app.database import Database
 from app.domain.errors import ExpungeError
 from app.ledger import publication, repository
 from app.ledger.requests import ForgetRequests
+from app.runtime.database import Database
+from app.runtime.tracing.handing import at_commit
+from app.runtime.tracing.spans import Facts, Step, Work
 from app.storage.blobs import Blobs
-from app.tracing.handing import at_commit
-from app.tracing.spans import Facts, Step, Work
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from app.datasets.repository import KeyedRecord
 from app.ledger.standing import Standing
+from app.registry.datasets.repository import KeyedRecord
 from app.registry.membership import Membership
 
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import and_, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from app import log
 from app.domain.states import ObligationState
+from app.evidence import log
 from app.ledger import outbox, repository, transitions
 from app.ledger.tables import ForgetRequestRow
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from app.datasets import repository as datasets
-from app.datasets.pseudonyms import Pseudonyms
+from app.access.pseudonyms import Pseudonyms
 from app.domain.errors import InvalidInputError, UnknownRecordsError
 from app.ledger import repository
 from app.ledger.new_requests import (
@@ -14,6 +13,7 @@ from app.ledger.new_requests import (
     NewForgetRequest,
     known_subjects,
 )
+from app.registry.datasets import repository as datasets
 
 
 def named_in(name: str, dataset: str) -> str:

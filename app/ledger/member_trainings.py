@@ -13,7 +13,6 @@ from typing import Final, Self
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.database.leases import in_future, prolong
 from app.domain.errors import LeaseLostError
 from app.domain.states import MemberState, RunKind, RunState
 from app.ledger import outbox, runs
@@ -23,6 +22,7 @@ from app.ledger.training import membership_of_run
 from app.registry import repository as registry
 from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
+from app.runtime.database.leases import in_future, prolong
 from app.storage.blobs import doom_attempt
 
 KIND: Final = "member"

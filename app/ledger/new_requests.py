@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.datasets import repository as datasets
-from app.datasets.pseudonyms import Pseudonyms
-from app.datasets.repository import KeyedRecord
+from app.access.pseudonyms import Pseudonyms
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import UnknownRecordsError
 from app.domain.owners_ids import normal_id
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.repository import KeyedRecord
 
 MAX_REPORTED_UNKNOWN = 20
 

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 from sqlalchemy.orm import Session
 
-from app import log
 from app.domain.states import (
     WAITING_OBLIGATION_STATES,
     Basis,
     ObligationState,
     RequestState,
 )
+from app.evidence import log
 from app.ledger import repository, transitions
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.database import Database
 from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.states import ObligationState
@@ -22,6 +21,7 @@ from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.membership import membership_of
 from app.registry.shapes import TrainingSet
+from app.runtime.database import Database
 
 
 @dataclass(frozen=True)

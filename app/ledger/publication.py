@@ -11,16 +11,7 @@ from typing import Any
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
-from app import log
-from app.certificates.signing import StatementSigner
-from app.certificates.statement import (
-    CertifyingPhase,
-    Subject,
-    Times,
-    as_trained_statement,
-    unlearning_statement,
-)
-from app.certificates.tables import CertificateRow
+from app.delivery.publishing import repository as publishing
 from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import Member
 from app.domain.errors import (
@@ -33,7 +24,16 @@ from app.domain.ids import new_id
 from app.domain.policy import Policy
 from app.domain.scores import why_too_low
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
-from app.failpoints import reach
+from app.evidence import log
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.statement import (
+    CertifyingPhase,
+    Subject,
+    Times,
+    as_trained_statement,
+    unlearning_statement,
+)
+from app.evidence.certificates.tables import CertificateRow
 from app.ledger import outbox, repository
 from app.ledger.certificates import accounted, certifying, issued
 from app.ledger.certificates.accounts import Account, Lineage
@@ -45,10 +45,10 @@ from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
 from app.planning.tracking import Tracking, history_of_run
-from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.registry.membership import membership_facts, membership_of
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.failpoints import reach
 from app.storage.blobs import StoredBlob, adopt, doom
 
 Examiner = Callable[[Mapping[str, Any]], None]

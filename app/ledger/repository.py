@@ -9,8 +9,6 @@ from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from app.database.queries import is_one_of, known, newest_first
-from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     HELD_RUN_STATES,
@@ -21,7 +19,9 @@ from app.domain.states import (
     RunState,
 )
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow, RunRow
+from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.tables import ModelRow
+from app.runtime.database.queries import is_one_of, known, newest_first
 
 
 def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:

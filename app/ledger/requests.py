@@ -5,17 +5,17 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app import log
-from app.database.queries import database_time
-from app.datasets import digests
-from app.datasets import repository as datasets
-from app.datasets.pseudonyms import Pseudonyms
-from app.datasets.service import Records
+from app.access.pseudonyms import Pseudonyms
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState, RequestState
+from app.evidence import log
 from app.ledger import obligations, outbox, repository
 from app.ledger.tables import ForgetRequestRow
 from app.ledger.transitions import enter
+from app.registry.datasets import digests
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.service import Records
+from app.runtime.database.queries import database_time
 from app.storage.blobs import is_being_written
 
 

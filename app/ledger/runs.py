@@ -3,10 +3,6 @@
 from sqlalchemy import Connection, delete, func
 from sqlalchemy.orm import Session
 
-from app import log
-from app.database import Database
-from app.database.endings import require_live
-from app.database.leases import in_future, prolong
 from app.domain.errors import ConflictError, LeaseLostError
 from app.domain.ids import new_id
 from app.domain.states import (
@@ -17,6 +13,7 @@ from app.domain.states import (
     RunState,
     WeightsSource,
 )
+from app.evidence import log
 from app.ledger import outbox, repository
 from app.ledger.obligations import fail_obligations, reopen_obligations
 from app.ledger.tables import MemberTrainingRow, RunRow
@@ -26,6 +23,9 @@ from app.planning.planner import make_plan
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
+from app.runtime.database import Database
+from app.runtime.database.endings import require_live
+from app.runtime.database.leases import in_future, prolong
 from app.storage.blobs import doom_attempt, reserve_for_run
 
 _RETRY_DELAY_S = 1.0

@@ -10,7 +10,6 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from app.database import Database
 from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.states import ObligationState, RunKind
 from app.ledger import outbox, repository
@@ -22,8 +21,9 @@ from app.registry.forecasts import Occasion
 from app.registry.membership import membership_of
 from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
-from app.tracing.handing import at_commit
-from app.tracing.spans import Facts, Step, Work
+from app.runtime.database import Database
+from app.runtime.tracing.handing import at_commit
+from app.runtime.tracing.spans import Facts, Step, Work
 
 
 def schedule_due(database: Database) -> None:

@@ -5,23 +5,23 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
-from app import log
-from app.database import Database
-from app.datasets import repository as datasets
 from app.domain.errors import LeaseLostError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
+from app.evidence import log
 from app.ledger import member_trainings, repository
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_run, holder
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
+from app.registry.datasets import repository as datasets
 from app.registry.forecasts import Occasion
 from app.registry.membership import Membership
 from app.registry.shapes import TrainingRecord, TrainingSet
 from app.registry.tables import ModelRow
+from app.runtime.database import Database
 
 
 @dataclass(frozen=True)

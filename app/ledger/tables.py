@@ -15,8 +15,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database import Base
-from app.database.leases import Leased
+from app.runtime.database import Base
+from app.runtime.database.leases import Leased
 
 
 class SubjectRequestRow(Base):

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.datasets.tables import RecordRow
 from app.domain.plan import Plan
 from app.domain.states import UNMET_OBLIGATION_STATES, ObligationState, RunKind
 from app.ledger import obligations, repository
 from app.ledger.tables import ForgottenRecordRow, ObligationRow, RunRow
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.tracking import Tracking
+from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, membership_at, membership_of
 from app.registry.tables import ModelRow
 

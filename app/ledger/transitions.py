@@ -7,9 +7,9 @@ from datetime import UTC
 
 from sqlalchemy.orm import Session
 
-from app import log
-from app.callbacks.events import emit
+from app.delivery.callbacks.events import emit
 from app.domain.states import ENDED_REQUEST_STATES, RequestState
+from app.evidence import log
 from app.ledger.subjects.status import follow
 from app.ledger.tables import ForgetRequestRow
 

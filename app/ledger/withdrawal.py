@@ -5,10 +5,10 @@ from typing import Final
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
-from app import log
+from app.delivery.publishing import repository as publishing
 from app.domain.states import VersionState
+from app.evidence import log
 from app.ledger import training
-from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import doom

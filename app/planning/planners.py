@@ -7,7 +7,7 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.planner import make_plan, quote_all
 from app.planning.shape import ModelShape
-from app.processes.process_pool import ProcessPool
+from app.runtime.processes.process_pool import ProcessPool
 
 _WAITING = 8  # each holds a thread of the API
 _MEMORY_BYTES = 1 << 30

@@ -11,13 +11,17 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, Template
 
-from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
 from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
 from app.domain.release import certificate_filename, signature_filename, weights_filename
 from app.domain.schema import FeatureSchema
 from app.domain.scores import metric_in_words, warnings_of
 from app.domain.tasks.words import figures, task_in_words
+from app.evidence.certificates.plain_words import (
+    assumptions_in_words,
+    guarantee_in_words,
+    limits_in_words,
+)
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
 

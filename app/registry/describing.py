@@ -2,13 +2,13 @@
 
 from sqlalchemy.orm import Session
 
-from app.backbones.use import backbone_of
-from app.datasets.service import encoding_of, record_id_of
-from app.datasets.tables import DatasetRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import FeatureLayer
 from app.domain.description import BackboneDescription, ModelDescription
 from app.registry import repository
+from app.registry.backbones.use import backbone_of
+from app.registry.datasets.service import encoding_of, record_id_of
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
 from app.registry.tasks import schema_for, task_of
 

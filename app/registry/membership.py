@@ -1,8 +1,8 @@
 """Which records influenced a model, decided from numbers that never change.
 
 A dataset's records are numbered in upload order. Its forget requests, and the restorations after
-cancelled ones, are numbered in order of arrival (the epochs of ``app/datasets/lives.py``). A
-training stores both counts as of when its data were read. This decides for ever which records are
+cancelled ones, are numbered in order of arrival (the epochs of ``app/registry/datasets/lives.py``).
+A training stores both counts as of when its data were read. This decides for ever which records are
 in the lineage that it begins, without a list of records per lineage.
 
 A record is part of a model in one of its lives: the one it had at that moment. When that life ends,
@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.datasets.lives import Life, Lived, life_at
-from app.datasets.tables import RecordRow
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
+from app.registry.datasets.lives import Life, Lived, life_at
+from app.registry.datasets.tables import RecordRow
 from app.registry.tables import ModelRow
 
 _TWO_TO_64 = 2**64

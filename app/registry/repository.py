@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from app import log
-from app.database.queries import known
-from app.datasets.tables import DatasetRow
 from app.domain.states import BlobState, VersionState
+from app.evidence import log
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.database.queries import known
 from app.storage.tables import BlobRow
 
 

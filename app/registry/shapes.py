@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from app.datasets import repository as datasets
-from app.datasets.repository import KeyedRecord
 from app.domain.errors import ConflictError, ParameterError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.plan import TrainingKind
@@ -21,6 +19,8 @@ from app.domain.states import WeightsSource
 from app.planning.shape import ConvexShape, DpTrainingShape, EnsembleShape, ModelShape, RidgeShape
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.repository import KeyedRecord
 from app.registry.membership import Membership, fixed_batches, membership_of
 from app.registry.tables import ModelRow
 from app.registry.tasks import task_of

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueConstraint, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database import Base
-from app.database.endings import Ending, unique_name
+from app.runtime.database import Base
+from app.runtime.database.endings import Ending, unique_name
 
 
 class ModelRow(Ending, Base):

@@ -1,13 +1,13 @@
 """What a model learns from its dataset, and what its network therefore reads."""
 
-from app.datasets.service import schema_of
-from app.datasets.tables import DatasetRow
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.reading import require_readable
 from app.domain.tasks.spec import TaskSpec
+from app.registry.datasets.service import schema_of
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
 
 

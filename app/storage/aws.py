@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
-from app.outgoing import BUNDLES, proxy_of, require_certificates
+from app.runtime.outgoing import BUNDLES, proxy_of, require_certificates
 
 
 class Access(TypedDict, total=False):

@@ -24,9 +24,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.domain.errors import ConfigurationError, GoneError, KeyStoreError
+from app.runtime.keyfiles import key_file, not_set_up
 from app.storage.encryption import KEY_BYTES
 from app.storage.files import erase, write_durably
-from app.storage.keyfiles import key_file, not_set_up
 from app.storage.wrapping import InDirectory, Wrapping
 
 _NONCE_BYTES = 12

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from sqlalchemy import ColumnElement, func, select, true, update
 
-from app.database import Database
-from app.database.queries import is_one_of
 from app.domain.errors import KeyStoreError, ObjectStoreError
 from app.domain.states import BlobState
-from app.failpoints import reach
+from app.runtime.database import Database
+from app.runtime.database.queries import is_one_of
+from app.runtime.failpoints import reach
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow

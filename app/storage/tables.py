@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, Index, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database import Base
+from app.runtime.database import Base
 
 
 class BlobRow(Base):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from app.domain.errors import KeyServiceError, KeyStoreError
 from app.domain.extras import loaded
-from app.outgoing import BUNDLES, proxy_of, require_certificates
+from app.runtime.outgoing import BUNDLES, proxy_of, require_certificates
 from app.storage.wrapping import Context, serialized
 
 EXTRA = "vault"

@@ -14,7 +14,7 @@ from app.api.protocol.access import ServicesOf, require_scope
 from app.api.protocol.dependencies import part
 from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
-from app.log import actor
+from app.evidence.log import actor
 from app.services import Services
 from app.web import forms
 from app.web.forms import FileForm, Form

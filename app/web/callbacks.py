@@ -4,8 +4,8 @@ from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
-from app.callbacks import repository
-from app.callbacks.repository import EventState
+from app.delivery.callbacks import repository
+from app.delivery.callbacks.repository import EventState
 from app.web import pages
 from app.web.access import RequestsReader, RequestsSender
 from app.web.rendering import render

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
-from app.datasets import repository
 from app.domain.errors import InvalidInputError
 from app.domain.scopes import Scope
-from app.imports import repository as import_repository
-from app.imports import service as imports
-from app.models import endings
+from app.ledger.models import endings
 from app.registry import repository as registry
+from app.registry.datasets import repository
+from app.registry.datasets.imports import repository as import_repository
+from app.registry.datasets.imports import service as imports
 from app.web import pages
 from app.web.access import DataSender, ModelsReader
 from app.web.figures import queries

@@ -8,10 +8,10 @@ from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.dependencies import Left, Make
-from app.datasets import repository as datasets
 from app.domain.policy import Policy
-from app.models import definitions, endings, policies, retraining
+from app.ledger.models import definitions, endings, policies, retraining
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
 from app.services import Services
 from app.web import pages
 from app.web.access import ModelsSender, ModelsWriter, Visitor

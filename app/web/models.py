@@ -10,8 +10,6 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import ServicesOf
 from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
-from app.certificates.bundle import MEDIA_TYPE
-from app.datasets.tables import DatasetRow
 from app.domain.architectures.ensemble import Member
 from app.domain.architectures.words import members_by_version, members_in_words
 from app.domain.errors import GoneError, NotReadyError
@@ -19,12 +17,14 @@ from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename
 from app.domain.scores import metric_in_words, warnings_of
 from app.domain.states import UNMET_OBLIGATION_STATES
+from app.evidence.certificates.bundle import MEDIA_TYPE
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
+from app.ledger.models import serving
 from app.ledger.tables import ObligationRow
 from app.ledger.views import run_views
-from app.models import serving
 from app.registry import repository as registry
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
 from app.web import pages

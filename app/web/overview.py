@@ -9,7 +9,7 @@ from app.domain.states import RequestState
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import ForgetRequestRow
 from app.ledger.views import request_views, run_views
-from app.monitoring import ledger_metrics
+from app.operations.monitoring import ledger_metrics
 from app.web import pages
 from app.web.access import AnyVisitor, SessionsOf, Visitor
 from app.web.models import model_lines

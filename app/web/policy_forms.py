@@ -11,7 +11,7 @@ from app.api.policies import PolicyBody
 from app.domain.errors import InvalidInputError
 from app.domain.policy import AUTO, Policy
 from app.domain.states import FirstRelease, Serving
-from app.models.definitions import ModelDefinition
+from app.ledger.models.definitions import ModelDefinition
 from app.planning.mechanisms.catalogue import MECHANISMS
 
 _NUMBERS = ("epsilon", "delta", "window_s", "deadline_s")

@@ -9,7 +9,7 @@ from app.domain.states import UNMET_OBLIGATION_STATES, RequestState
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import OutboxRow
 from app.ledger.views import request_views, run_views
-from app.monitoring.queue_state import QueueState, queue_state
+from app.operations.monitoring.queue_state import QueueState, queue_state
 from app.web import pages
 from app.web.access import ModelsReader, RequestsReader, SessionsOf
 from app.web.rendering import render

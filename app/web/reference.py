@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from app.locations import public_url
+from app.runtime.locations import public_url
 from app.web import pages
 from app.web.access import AnyVisitor
 from app.web.rendering import render

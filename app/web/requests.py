@@ -7,12 +7,12 @@ from fastapi import Response
 from app.api import forget_requests as api
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
+from app.delivery.publishing import repository as publishing
 from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
 from app.ledger.certificates import issued
 from app.ledger.views import request_views
-from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.services import Services
 from app.web import pages

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from redis import Redis
 
-from app.datasets.pseudonyms import Pseudonyms
+from app.access.pseudonyms import Pseudonyms
 
 _PREFIX = "expunge:session:"
 _TOKEN_BYTES = 32

@@ -17,12 +17,12 @@ from app.api.forgetting import ForgettingOf
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.dependencies import Make
 from app.api.protocol.schemas import ExternalId, OwnerId
-from app.certificates.receipts import Receipt
-from app.datasets import repository as datasets
 from app.domain.errors import InvalidInputError
+from app.evidence.certificates.receipts import Receipt
 from app.ledger import previews, repository
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.requests import ForgetRequests
+from app.registry.datasets import repository as datasets
 from app.web import pages
 from app.web.access import FileSender, ReceiptSeeker, RequestsWriter, Visitor
 from app.web.forms import FileForm

@@ -18,14 +18,14 @@ from playwright.sync_api import Browser, Page
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app import schema
 from app.access import api_keys
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.embedded import EmbeddedServers
-from app.locations import redis_connection
-from app.main import create_app
+from app.operations import schema
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.locations import redis_connection
+from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
-from app.settings import Settings
 from tests.support import scenes
 from tests.support.browser import chromium, log_in, served
 from tests.support.workshop import Workshop

@@ -1,6 +1,7 @@
 """Types and defaults that many columns share.
 
-Constraints get the names that the convention of ``app/database/engine.py`` gives the tables'.
+Constraints get the names that the convention of ``app/runtime/database/engine.py`` gives the
+tables'.
 """
 
 import sqlalchemy as sa

@@ -12,15 +12,15 @@ import safetensors.torch
 import torch
 from sklearn.datasets import load_digits
 
-from app.certificates.signing import statement_of
 from app.client import ExpungeClient
-from app.datasets.files import record_table, to_parquet
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.states import Basis
+from app.evidence.certificates.signing import statement_of
+from app.registry.datasets.files import record_table, to_parquet
 from tests.support.digits import DATASET, digits_parquet, head, model
 from tests.support.patience import PATIENCE_S
 from tests.support.service import running
-from workers.networks.architectures import build
+from workers.training.networks.architectures import build
 
 RECORDS = 300
 PERSON = "subject-3"

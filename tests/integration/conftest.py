@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, Pool, create_engine, text
 
-from app.database import engine
-from app.embedded import EmbeddedServers
-from app.schema import all_tables
+from app.operations.schema import all_tables
+from app.runtime.database import engine
+from app.runtime.embedded import EmbeddedServers
 from tests.support.computed_once import computed_once
 from tests.support.emptying import empty
 from tests.support.fixtures import as_admin, url_of

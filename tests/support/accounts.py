@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from app.certificates.schema import Forgotten
+from app.evidence.certificates.schema import Forgotten
 from app.ledger.certificates import certifying
 from app.ledger.certificates.accounts import Account, Lineage
 from app.registry.tables import ModelRow, VersionRow

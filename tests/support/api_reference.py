@@ -13,11 +13,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from app.cli.application import create_app
 from app.cli.commands.service import init
-from app.embedded import EmbeddedServers
-from app.main import create_app
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.settings import Settings
 from app.services import open_services
-from app.settings import Settings
 
 Json = dict[str, Any]
 

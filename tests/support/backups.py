@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
 
-from app.embedded import EmbeddedServers
-from app.embedded.programs import wheel_folder
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.embedded.programs import wheel_folder
 from tests.support.patience import PATIENCE_S
 
 _OWNER = "postgres"

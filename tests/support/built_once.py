@@ -15,10 +15,10 @@ from botocore.loaders import JSONFileLoader
 from fastapi.routing import APIRoute, _IncludedRouter
 from starlette.routing import BaseRoute
 
-import app.main
-from app.certificates import private_keys
+import app.cli.application
+from app.evidence.certificates import private_keys
 from app.planning import planners
-from app.processes.process_pool import ProcessPool
+from app.runtime.processes.process_pool import ProcessPool
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def built_once() -> Iterator[None]:
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: parsed(path))
         pool = _pools_once()
         patch.setattr(planners, "ProcessPool", pool)
-        patch.setattr(app.main, "ProcessPool", pool)
+        patch.setattr(app.cli.application, "ProcessPool", pool)
         yield
 
 

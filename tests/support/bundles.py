@@ -6,9 +6,9 @@ from typing import Any
 
 from securesystemslib.dsse import Envelope
 
-from app.certificates.bundle import LogProof, RequestProof, bundle_json
-from app.certificates.checkpoint import Checkpoint
-from app.certificates.signing import PAYLOAD_TYPE, StatementSigner
+from app.evidence.certificates.bundle import LogProof, RequestProof, bundle_json
+from app.evidence.certificates.checkpoint import Checkpoint
+from app.evidence.certificates.signing import PAYLOAD_TYPE, StatementSigner
 from tests.support import trees
 
 ORIGIN = "expunge/test"

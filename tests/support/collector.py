@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from app.tracing.handing import SOCKET_VARIABLE
-from app.tracing.spans import Span
+from app.runtime.tracing.handing import SOCKET_VARIABLE
+from app.runtime.tracing.spans import Span
 from tests.support.patience import until
 from tests.support.receiver import Receiver
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from app.certificates import statement
-from app.certificates.checks import guarantee
-from app.certificates.claims import claims_of
 from app.domain.plan import Plan
 from app.domain.policy import Policy
+from app.evidence.certificates import statement
+from app.evidence.certificates.checks import guarantee
+from app.evidence.certificates.claims import claims_of
 from app.planning import planner
 from app.planning.curve import epsilon_by_step
 from app.planning.quote import Quote

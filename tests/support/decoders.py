@@ -5,7 +5,7 @@ import psutil
 from tests.support.command_lines import words_of
 from tests.support.patience import until
 
-_MODULE = "app.imports.decoder"
+_MODULE = "app.registry.datasets.imports.decoder"
 
 
 def decoder_of(pid: int) -> psutil.Process:

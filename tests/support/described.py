@@ -15,7 +15,7 @@ from app.domain.schema import FeatureSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec
 from tests.support.own_tasks import OWN
-from workers.networks.architectures import build, build_features
+from workers.training.networks.architectures import build, build_features
 
 PLAIN = TableEncoding.from_json(
     {

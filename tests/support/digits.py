@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 from sklearn.datasets import load_digits
 
-from app.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import record_table, to_parquet
 
 RECORDS_PER_SUBJECT = 10
 DATASET = {

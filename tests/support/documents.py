@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.embedded import EmbeddedServers
-from app.processes.python import START
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.processes.python import START
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import free_port
 

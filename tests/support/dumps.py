@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from redis import Redis
 from sqlalchemy import Engine, text
 
-from app.locations import redis_connection
+from app.runtime.locations import redis_connection
 from app.services import Services
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, text
 
-from app.schema import all_tables
+from app.operations.schema import all_tables
 from migrations.guards import APPEND_ONLY
 
 _TRIGGERS = text(

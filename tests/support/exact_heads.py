@@ -2,19 +2,19 @@
 
 import safetensors.torch
 
-from app.backbones import service
-from app.datasets import features
-from app.datasets import repository as datasets
-from app.datasets.tables import ShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.states import BlobState
-from app.processes.stopping import StopSignal
 from app.registry import repository as registry
+from app.registry.backbones import service
+from app.registry.datasets import features
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import ShardRow
 from app.registry.statistics_file import KIND
+from app.runtime.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from workers.leases.lease import Lease
-from workers.networks.architectures import build
 from workers.run import execute
+from workers.training.networks.architectures import build
 
 
 def carry_out(workshop, name="model"):

@@ -10,16 +10,16 @@ import httpx
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.certificates.checkpoint import open_checkpoint, origin_of
-from app.certificates.note import NoteKey
-from app.certificates.tables import CertificateRow
-from app.certificates.trusted_keys import read_trusted_keys
 from app.client import ExpungeClient
-from app.datasets.tables import ShardRow
 from app.domain.states import BlobState, VersionState
+from app.evidence.certificates.checkpoint import open_checkpoint, origin_of
+from app.evidence.certificates.note import NoteKey
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.trusted_keys import read_trusted_keys
+from app.evidence.log.tables import LogEntryRow
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
-from app.log.tables import LogEntryRow
-from app.maintenance import fsck
+from app.operations import fsck
+from app.registry.datasets.tables import ShardRow
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.objects import LocalObjectStore
 from app.storage.tables import BlobRow

@@ -17,13 +17,15 @@ from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine, NullPool, create_engine, text
 
-from app import schema
 from app.access import api_keys
-from app.certificates.processor_signing import ensure_self_signed, load_processor_key
-from app.database import engine
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.embedded import EmbeddedServers
-from app.locations import (
+from app.evidence.certificates.processor_signing import ensure_self_signed, load_processor_key
+from app.ledger.models import definitions
+from app.operations import schema
+from app.runtime.database import engine
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.locations import (
     callback_key_file,
     key_store_dir,
     opendsr_certificate_file,
@@ -32,10 +34,8 @@ from app.locations import (
     pseudonym_key_file,
     redis_connection,
 )
-from app.main import create_app
-from app.models import definitions
+from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
-from app.settings import Settings
 from tests.support.built_once import built_once
 from tests.support.key_keepers import Directory, Keeper, Kms, Vault
 from tests.support.logbook import faults

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict
 
-from app.locations import redis_connection
+from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.support.patience import PATIENCE_S
 from workers.dispatcher import Dispatcher
@@ -20,9 +20,9 @@ from contextlib import contextmanager
 
 from rq.serializers import JSONSerializer
 
-from app import log_context
-from app.locations import redis_connection
-from app.settings import Settings
+from app.runtime import log_context
+from app.runtime.locations import redis_connection
+from app.runtime.settings import Settings
 from workers import worker
 from workers.queue import NAME
 from workers.seal import ram_only

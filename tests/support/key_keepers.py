@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import boto3
 import pytest
 
-from app.locations import key_wrapping
-from app.settings import Settings
+from app.runtime.settings import Settings
+from app.storage.stores import key_wrapping
 from app.storage.wrapping import Wrapping
 from tests.support.s3 import ACCESS, moto_at
 from tests.support.service import free_port

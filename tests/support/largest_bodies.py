@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.domain.places import MOST_URL_CHARACTERS
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 Body = dict[str, Any]
 

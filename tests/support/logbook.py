@@ -8,11 +8,11 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.orm import Session
 
-from app import log
-from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.log import canonical_json, checkpoints, merkle, nodes, signing_keys
-from app.log.tables import LogEntryRow
-from app.maintenance import fsck
+from app.evidence import log
+from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
+from app.evidence.log import canonical_json, checkpoints, merkle, nodes, signing_keys
+from app.evidence.log.tables import LogEntryRow
+from app.operations import fsck
 from app.services import Services
 from tests.support.emptying import unguarded
 

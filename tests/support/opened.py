@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from app.database import Database
+from app.runtime.database import Database
 from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, TAG_BYTES, Chunks, Identity
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from pyarrow import BufferReader
 
-from app.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import record_table, to_parquet
 from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, digits_parquet
 from tests.support.markers import Marker
 

@@ -10,7 +10,7 @@ import psycopg
 from redis import Redis
 from sqlalchemy import create_engine
 
-from app.embedded import EmbeddedServers
+from app.runtime.embedded import EmbeddedServers
 from tests.support.dumps import everything_in_postgres, everything_in_redis
 from tests.support.markers import Finding, Marker, Search, files_below, files_changed_since
 

@@ -1,4 +1,4 @@
-"""Arming the points of a service's runs with faults; see ``app.failpoints``."""
+"""Arming the points of a service's runs with faults; see ``app.runtime.failpoints``."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from app.logs import describe
+from app.runtime.logs import describe
 from workers.distributed.connecting import ANSWERED_WITHIN, connected
 from workers.distributed.launching import confess, launch
 from workers.distributed.processes import Processes

@@ -11,15 +11,15 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.datasets import repository as datasets
-from app.datasets.tables import DatasetRow
 from app.domain.plan import Plan
 from app.domain.states import Phase
 from app.ledger import runs
 from app.ledger.reports import with_report
 from app.ledger.tables import ForgetRequestRow
-from app.monitoring.queue_state import QUEUE
+from app.operations.monitoring.queue_state import QUEUE
 from app.planning.curve import epsilon_by_step
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import DatasetRow
 from tests.support.workshop import LEASE_S, Held, Workshop
 
 STEPS = 60

@@ -16,9 +16,9 @@ import httpx
 import psutil
 
 from app.client import ExpungeClient
-from app.database import Database
-from app.embedded import EmbeddedServers
-from app.settings import Settings
+from app.runtime.database import Database
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.settings import Settings
 from tests.support.command_lines import line_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.points import Points

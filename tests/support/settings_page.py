@@ -4,8 +4,8 @@ import sys
 from typing import Any, get_origin
 
 from app.api.protocol.schemas import attributes_of
-from app.environment import variable_of
-from app.settings import Settings
+from app.runtime.environment import variable_of
+from app.runtime.settings import Settings
 from tests.support.api_reference import row
 
 _HEADER = """# Settings

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from app.datasets.shards import pack
+from app.registry.datasets.shards import pack
 
 
 def encode_shard(

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from app.datasets.files import to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.table_schema import TableSchema
+from app.registry.datasets.files import to_parquet
+from app.registry.datasets.service import define_dataset
 from tests.support.workshop import Workshop
 
 SHOPS = "shops"

@@ -9,9 +9,9 @@ from unittest.mock import patch
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.datasets import repository as datasets
-from app.datasets.tables import RecordRow
-from app.models import definitions
+from app.ledger.models import definitions
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership
 from app.registry.tables import ModelRow
 

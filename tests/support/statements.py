@@ -22,18 +22,6 @@ from app.accounting import (
     noisy_gd_nonconvex,
     output_perturbation,
 )
-from app.certificates.parameters import draws_of, grid_of
-from app.certificates.schema import Backbone, Excluded, Forgotten, NoiseSection, Tree
-from app.certificates.statement import (
-    CertifyingPhase,
-    Subject,
-    Times,
-    as_trained_statement,
-    exclusion_statement,
-    restated,
-    unlearning_statement,
-)
-from app.certificates.weights_file import WeightsFile
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneDigest, Whitening, definition_digest
 from app.domain.architectures.base import BaseDigest
@@ -45,6 +33,18 @@ from app.domain.schema import FeatureSchema
 from app.domain.states import Basis
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.trees.merkle import EMPTY_ROOT
+from app.evidence.certificates.parameters import draws_of, grid_of
+from app.evidence.certificates.schema import Backbone, Excluded, Forgotten, NoiseSection, Tree
+from app.evidence.certificates.statement import (
+    CertifyingPhase,
+    Subject,
+    Times,
+    as_trained_statement,
+    exclusion_statement,
+    restated,
+    unlearning_statement,
+)
+from app.evidence.certificates.weights_file import WeightsFile
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.deterministic import Deterministic
 from tests.support.parameters import (

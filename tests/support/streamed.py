@@ -5,14 +5,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
 from app.ledger import repository
 from app.registry import repository as registry
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.runtime.settings import Settings
 from app.services import open_services
-from app.settings import Settings
 from workers.data.loading import load_model
 from workers.data.memory import VARIABLE
 from workers.data.run_records import footprint_of

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 
+from app.delivery.publishing.target import Subject, Target
 from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS, Release
-from app.publishing.target import Subject, Target
 
 SUBJECT = Subject("model_1", "digits")
 OTHER = Subject("model_2", "digits")

@@ -7,8 +7,8 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from app.locations import key_store
-from app.settings import Settings
+from app.runtime.settings import Settings
+from app.storage.stores import key_store
 from tests.support.markers import Marker, marker_of_weights, search_bytes
 from tests.support.opened import opened_objects
 from tests.support.people import People

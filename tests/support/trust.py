@@ -1,8 +1,8 @@
 """What verifiers trust, in tests."""
 
-from app.certificates.signing import StatementSigner
-from app.certificates.trusted_keys import TrustedKey, TrustedKeys
-from app.log import signing_keys
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
+from app.evidence.log import signing_keys
 from app.services import Services
 from tests.support.bundles import ORIGIN
 

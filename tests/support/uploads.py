@@ -1,7 +1,7 @@
 """Uploads read in this very process: what the reading process does, where a test can see it."""
 
-from app.datasets.uploads import Upload, checked_parts, joined
 from app.domain.table_schema import RecordSchema
+from app.registry.datasets.uploads import Upload, checked_parts, joined
 
 
 def parse_upload(content: bytes, schema: RecordSchema, max_bytes: int = 1 << 30) -> Upload:

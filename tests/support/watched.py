@@ -35,10 +35,10 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
         patch: replaces an attribute; pytest's own does it for one test.
     """
     from workers.data.streaming import Streamed
-    from workers.networks.network import Network
     from workers.noise import generators
     from workers.seal import sealed
-    from workers.tasks.task import INPUTS
+    from workers.training.networks.network import Network
+    from workers.training.tasks.task import INPUTS
 
     fresh_key, add = generators.fresh_key, generators.SecureNoise.add_
     train, noisy_phase = Network.train, sealed.run_noisy_phase
@@ -114,8 +114,8 @@ def _bytes_of(values: Any) -> bytes:
 
 
 def _main(run_id: str, pipe: str, *options: str) -> None:
-    from app import logs
-    from app.processes.hardening import harden
+    from app.runtime import logs
+    from app.runtime.processes.hardening import harden
     from workers import jobs, run
 
     sending, one_at_a_time = Connection(int(pipe), readable=False), Lock()

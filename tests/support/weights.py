@@ -3,7 +3,7 @@
 import numpy as np
 import safetensors.numpy
 
-# What ``workers.networks.architectures`` builds for two features and two classes.
+# What ``workers.training.networks.architectures`` builds for two features and two classes.
 NETWORK = {"1.bias": (2,), "1.weight": (2, 2)}
 NETWORK_DIMENSION = 6
 HEAD = {"weight": (1, 3)}

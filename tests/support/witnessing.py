@@ -7,10 +7,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.certificates.cosignature import WitnessSigner
-from app.witnesses.server import WitnessServer
-from app.witnesses.submission import Submission
-from app.witnesses.witness import Witness
+from app.evidence.certificates.cosignature import WitnessSigner
+from app.evidence.witnesses.server import WitnessServer
+from app.evidence.witnesses.submission import Submission
+from app.evidence.witnesses.witness import Witness
 from tests.support import trees
 from tests.support.bundles import SmallLog
 from tests.support.patience import PATIENCE_S

@@ -12,14 +12,6 @@ from sqlalchemy.orm import Session
 
 from app.access import api_keys
 from app.accounting.histories.history import History
-from app.certificates.parameters import draws_of, grid_of
-from app.certificates.schema import NoiseSection
-from app.certificates.statement import CertifyingPhase
-from app.certificates.weights_file import tensors_sha256
-from app.datasets import repository as datasets
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
-from app.datasets.tables import RecordRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.heads import linear_head
 from app.domain.noise_generators import SECURE
@@ -29,14 +21,22 @@ from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
+from app.evidence.certificates.parameters import draws_of, grid_of
+from app.evidence.certificates.schema import NoiseSection
+from app.evidence.certificates.statement import CertifyingPhase
+from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import outbox, publication, repository, runs, scheduling, selections
+from app.ledger.models import definitions, endings, retraining
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.selections import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
 from app.ledger.training import membership_of_run
-from app.models import definitions, endings, retraining
 from app.planning.tracking import trained_history
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.services import Services

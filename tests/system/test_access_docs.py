@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from app.domain.scopes import Scope
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 PAGE = Path("docs/access.md").read_text()
 

@@ -8,8 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 
-from app.certificates.verification import verify
-from app.datasets.files import record_table, to_parquet
+from app.evidence.certificates.verification import verify
+from app.registry.datasets.files import record_table, to_parquet
 from app.services import Services
 from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, digits_parquet, model
 from tests.support.trust import trust_in

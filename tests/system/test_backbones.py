@@ -16,21 +16,21 @@ from sqlalchemy import select
 
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import drift
-from app.certificates.verification import verify
-from app.datasets.tables import FeatureShardRow, RecordRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import definition_digest
 from app.domain.recipes.recipe import TrainingRecipe
+from app.evidence.certificates.verification import verify
 from app.planning.mechanisms.tracked_release import TrackedRelease
+from app.registry.datasets.tables import FeatureShardRow, RecordRow
 from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECIPE, digits_parquet
 from tests.support.trust import trust_in
-from workers.data.examples import classified
-from workers.data.part import Part
-from workers.networks.architectures import build
-from workers.networks.network import Network
-from workers.tasks.task import INPUTS
+from workers.training.examples import classified
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network
+from workers.training.part import Part
+from workers.training.tasks.task import INPUTS
 
 RECORDS = 300
 PUBLIC_FROM = 900  # the second half of the digits: none of them is among the private records

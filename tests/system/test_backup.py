@@ -14,10 +14,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from app.cli.application import app_from_environment
 from app.cli.main import app as command_line
-from app.locations import object_dir
-from app.main import app_from_environment
 from app.registry.tables import VersionRow
+from app.runtime.locations import object_dir
 from app.storage.tables import BlobRow
 from tests.support.backups import dump, restore
 from tests.support.digits import DATASET, digits_parquet, model

@@ -10,8 +10,8 @@ import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from app.locations import redis_connection
-from app.main import create_app
+from app.cli.application import create_app
+from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.integration.app.conftest import workshop
 from tests.integration.app.web.conftest import _no_memory_of_others

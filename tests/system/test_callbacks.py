@@ -13,9 +13,9 @@ import httpx
 import pytest
 from cryptography import x509
 
-from app.callbacks.deliverer import Terms
-from app.certificates.processor_signing import domains_of
 from app.client import ExpungeClient
+from app.delivery.callbacks.deliverer import Terms
+from app.evidence.certificates.processor_signing import domains_of
 from tests.support.digits import DATASET, digits_parquet
 from tests.support.patience import PATIENCE_S, until
 from tests.support.receiver import Receiver, status

@@ -9,7 +9,7 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 
-from app.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import record_table, to_parquet
 from tests.support.digits import DATASET
 
 MARGIN = 0.4

@@ -14,10 +14,10 @@ from playwright.sync_api import Browser, Page, Response, expect
 from typer.testing import CliRunner
 
 from app.access import api_keys
+from app.cli.application import create_app
 from app.cli.main import app as command
 from app.domain.scopes import Scope
-from app.locations import redis_connection
-from app.main import create_app
+from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.integration.app.conftest import workshop
 from tests.integration.app.web.conftest import _no_memory_of_others

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from app.certificates.verification import verify
-from app.datasets.files import record_table, to_parquet
+from app.evidence.certificates.verification import verify
+from app.registry.datasets.files import record_table, to_parquet
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, head, model
 from tests.support.trust import trust_in

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.certificates.verification import verify
 from app.domain.errors import VerificationError
+from app.evidence.certificates.verification import verify
 from tests.support.digits import DATASET, digits_parquet, model
 
 MEMBERS = 4

@@ -19,7 +19,7 @@ import httpx
 import psycopg
 import pytest
 
-from app.embedded.programs import wheel_folder
+from app.runtime.embedded.programs import wheel_folder
 from tests.support.compose import ROOT
 from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, digits_parquet, model
 from tests.support.patience import PATIENCE_S, until

@@ -16,8 +16,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sqlalchemy import select
 
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.tables import CertificateRow
 from app.registry import repository as registry
 from app.registry.tables import VersionRow
 from app.services import Services

@@ -29,17 +29,17 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
+from app.access.pseudonyms import Pseudonyms
 from app.api.protocol import observation
 from app.cli import serving
-from app.database import Database
-from app.database import engine as database_module
-from app.datasets import service as datasets_module
-from app.datasets.pseudonyms import Pseudonyms
-from app.embedded import EmbeddedServers
-from app.embedded import postgres as embedded_postgres
-from app.locations import redis_connection
-from app.logs import ACCESS_LOG, JsonFormatter
-from app.main import create_app
+from app.cli.application import create_app
+from app.registry.datasets import service as datasets_module
+from app.runtime.database import Database
+from app.runtime.database import engine as database_module
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.embedded import postgres as embedded_postgres
+from app.runtime.locations import redis_connection
+from app.runtime.logs import ACCESS_LOG, JsonFormatter
 from app.services import open_services
 from app.storage import blobs as blobs_module
 from app.storage.file_keys import FileKeyStore
@@ -52,12 +52,12 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
-from workers.data.examples import classified
 from workers.leases.attempts import attempted
-from workers.published.content import WeightsContent
+from workers.mechanisms import lineage
 from workers.queue import NAME, open_queue
 from workers.seal import sealed
-from workers.training import lineage
+from workers.training.examples import classified
+from workers.training.published.content import WeightsContent
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"
@@ -301,7 +301,7 @@ def test_no_exception_carries_anything_out_of_the_seal(monkeypatch, on):
 
 PROGRAM = """
 import logging, sys, threading
-from app import logs
+from app.runtime import logs
 if sys.argv[1] == "off":
     logs.DiscreetFormatter = logs.JsonFormatter = logging.Formatter
 logs.configure()

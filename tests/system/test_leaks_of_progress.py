@@ -7,7 +7,7 @@ from rq.worker import base as rq_worker
 from sqlalchemy import select
 
 from app.ledger.tables import RunRow
-from app.locations import redis_connection
+from app.runtime.locations import redis_connection
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, places_with
@@ -15,9 +15,9 @@ from tests.support.patience import until
 from workers import run as run_module
 from workers.leases.lease import Lease
 from workers.leases.reporting import loss_reporter
-from workers.networks.network import Network
 from workers.queue import NAME, enqueue_run, open_queue
 from workers.seal import sealed
+from workers.training.networks.network import Network
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"

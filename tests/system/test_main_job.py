@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from app.certificates.signing import statement_of
-from app.certificates.verification import verify
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.verification import verify
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.trust import trust_in

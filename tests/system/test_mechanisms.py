@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.certificates.verification import verify
+from app.evidence.certificates.verification import verify
 from app.planning.mechanisms import catalogue
 from app.services import Services
 from tests.support.digits import DATASET, RECIPE, digits_parquet, head, model

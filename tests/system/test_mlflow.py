@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
+from app.delivery.publishing.mlflow import MODEL_TAG, Mlflow
+from app.delivery.publishing.mlflow_server import MlflowServer as Client
+from app.delivery.publishing.target import Subject, Target
 from app.domain.errors import PlaceTakenError
 from app.domain.release import WEIGHTS
-from app.publishing.mlflow import MODEL_TAG, Mlflow
-from app.publishing.mlflow_server import MlflowServer as Client
-from app.publishing.target import Subject, Target
 from tests.support.mlflow_server import MlflowServer
 from tests.support.targets import (
     OTHER,

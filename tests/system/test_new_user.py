@@ -11,13 +11,13 @@ import torch
 from sqlalchemy import select
 
 import expunge
-from app.datasets import repository as datasets
-from app.datasets.shards import decode_shard
-from app.datasets.tables import RecordRow
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.shards import decode_shard
+from app.registry.datasets.tables import RecordRow
 from app.registry.membership import membership_at
+from app.runtime.settings import Settings
 from app.services import open_services
-from app.settings import Settings
 from tests.support.documents import Reader, reader
 
 pytestmark = pytest.mark.nightly

@@ -9,9 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, make_url, text
 
-from app.certificates.verification import verify
-from app.embedded import EmbeddedServers
-from app.maintenance import fsck
+from app.evidence.certificates.verification import verify
+from app.operations import fsck
+from app.runtime.embedded import EmbeddedServers
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.trust import trust_in

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.certificates.verification import verify
 from app.domain.errors import VerificationError
+from app.evidence.certificates.verification import verify
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.trust import trust_in

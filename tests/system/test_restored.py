@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.certificates.verification import verify
+from app.evidence.certificates.verification import verify
 from tests.support.digits import DATASET, digits_parquet, head, model
 
 RECORDS, RESTORED, A_PERSON = 360, 40, 10

@@ -10,17 +10,17 @@ from fastapi.testclient import TestClient
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.tasks import catalogue
 from app.planning.mechanisms.catalogue import MECHANISMS
+from app.runtime.settings import Settings
 from app.services import Services
-from app.settings import Settings
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.fresh_workers import FreshWorkers
 from tests.support.shops import SHOPS, push_shops
 from tests.support.tasks_by_mechanism import ALL, Pair, pairs
 from tests.support.workshop import Workshop
-from workers.networks.architectures import build
+from workers.training.networks.architectures import build
 
 _OPERATORS = """
-from tests.integration.workers.test_tasks import next_token
+from tests.integration.workers.training.test_tasks import next_token
 from tests.support.own_tasks import Rents
 """
 UPLOADED = ("gradient_clipping", "model_clipping", "output_perturbation")

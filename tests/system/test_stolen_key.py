@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app import log
-from app.certificates.bundle import bundle_json
-from app.certificates.private_keys import public_pem
-from app.certificates.signing import StatementSigner, payload_of, statement_of
-from app.certificates.tables import CertificateRow
-from app.certificates.trusted_keys import read_trusted_keys
-from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import CorruptLogError, VerificationError
+from app.evidence import log
+from app.evidence.certificates.bundle import bundle_json
+from app.evidence.certificates.private_keys import public_pem
+from app.evidence.certificates.signing import StatementSigner, payload_of, statement_of
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.trusted_keys import read_trusted_keys
+from app.evidence.certificates.verification import verify
 from app.ledger.certificates import bundles, issued
-from app.locations import signing_key_file
 from app.registry.tables import VersionRow
+from app.runtime.locations import signing_key_file
 from app.services import Services, open_services
 from tests.support.bundles import SmallLog
 from tests.support.logbook import faults

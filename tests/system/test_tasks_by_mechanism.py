@@ -11,22 +11,22 @@ import pytest
 import safetensors.torch
 from fastapi.testclient import TestClient
 
-from app.certificates.verification import verify
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.tasks import catalogue
+from app.evidence.certificates.verification import verify
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.deterministic import Deterministic
+from app.runtime.settings import Settings
 from app.services import Services
-from app.settings import Settings
-from tests.integration.workers.test_tasks import next_token
+from tests.integration.workers.training.test_tasks import next_token
 from tests.support.operators import operators_package
 from tests.support.own_tasks import Rents
 from tests.support.shops import SHOPS, push_shops
 from tests.support.tasks_by_mechanism import ALL, Pair, pairs
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
-from workers.commands.recompute import recompute
-from workers.networks.architectures import build
+from workers.recompute import recompute
+from workers.training.networks.architectures import build
 
 pytestmark = pytest.mark.nightly
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.tracing.spans import place_of_request
+from app.runtime.tracing.spans import place_of_request
 from tests.support.collector import Collector, Seen, assert_connected
 from tests.support.digits import DATASET, model
 from tests.support.markers import search_bytes

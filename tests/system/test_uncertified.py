@@ -26,7 +26,7 @@ from tests.support.watched import told_by, watch
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers.data.memory import VARIABLE
-from workers.ensembles import run as ensembles
+from workers.mechanisms.ensembles import run as ensembles
 
 pytestmark = pytest.mark.nightly
 

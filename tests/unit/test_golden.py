@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.certificates.verification import VerifiedStep, verify
+from app.evidence.certificates.verification import VerifiedStep, verify
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(GOLDEN.glob("*/*.certificate.json"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.api.protocol.problem_types import PROBLEM_TYPES
-from app.environment import unknown_names
-from app.settings import Settings
+from app.runtime.environment import unknown_names
+from app.runtime.settings import Settings
 from tests.support import definitions_page, settings_page
 from tests.unit.app.cli.test_help import ALL, LEAVES
 

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.certificates.weights_file import BACKBONE
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
-from workers.data.examples import Examples
+from app.evidence.certificates.weights_file import BACKBONE
 from workers.data.extraction import Extraction
-from workers.mechanisms.frame import ReferenceFrame
-from workers.networks.half import half
-from workers.networks.held import digests_held
+from workers.training.examples import Examples
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.half import half
+from workers.training.networks.held import digests_held
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 import safetensors.torch
 import torch
 
-from app.backbones import use
-from app.backbones.tables import BackboneRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
+from app.registry.backbones import use
+from app.registry.backbones.tables import BackboneRow
 from app.services import Services
 from workers.data.backbone import Backbone, FrozenBackbone
 from workers.data.backbone_rehearsal import Rehearsal, require_finite
-from workers.networks.architectures import build_features
-from workers.networks.held import digests_held
-from workers.networks.whitening import whitened
+from workers.training.networks.architectures import build_features
+from workers.training.networks.held import digests_held
+from workers.training.networks.whitening import whitened
 
 
 def load_backbone(

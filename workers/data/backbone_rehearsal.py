@@ -13,13 +13,12 @@ from torch.overrides import TorchFunctionMode
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
-from workers.data.forms import FeatureForm
-from workers.networks.architectures import zeros
-from workers.networks.held import digests_held
-from workers.networks.operator_code import called
-from workers.networks.tensor_names import require_tied_alike
-from workers.rehearsal.memory import fainter
-from workers.tasks.task import INPUTS
+from workers.training.forms import FeatureForm, fainter
+from workers.training.networks.architectures import zeros
+from workers.training.networks.held import digests_held
+from workers.training.networks.operator_code import called
+from workers.training.networks.tensor_names import require_tied_alike
+from workers.training.tasks.task import INPUTS
 
 _COMPANIONS: Final = 3
 # A batch of another size may use another kernel, which rounds differently. Batch statistics differ

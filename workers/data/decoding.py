@@ -5,11 +5,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.datasets.shards import unpack
 from app.domain.errors import InvalidRecordsError, RunFailedError
-from workers.data.part import Decode, Part
+from app.registry.datasets.shards import unpack
 from workers.seal.write_guard import encoding
-from workers.tasks.catalogue import Encoder
+from workers.training.part import Decode, Part
+from workers.training.tasks.catalogue import Encoder
 
 _MOST_SHOWN: Final = 20
 

@@ -13,9 +13,9 @@ from typing import Final
 import torch
 from torch import nn
 
-from workers.data.examples import Examples
-from workers.exact.arithmetic import repeatable
-from workers.tasks.task import INPUTS
+from workers.training.exact.arithmetic import repeatable
+from workers.training.examples import Examples
+from workers.training.tasks.task import INPUTS
 
 _RECORDS_AT_ONCE: Final = 32
 

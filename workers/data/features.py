@@ -11,18 +11,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.datasets import features
-from app.datasets.features import FeatureSource
 from app.domain.errors import ConflictError
+from app.registry.datasets import features
+from app.registry.datasets.features import FeatureSource
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
-from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
-from workers.data.part import Decode, Part
 from workers.data.shards import as_it_is_now
 from workers.seal.write_guard import store_reachable
-from workers.tasks.task import INPUTS
 from workers.training.device import choose_device
+from workers.training.examples import Examples
+from workers.training.forms import FeatureForm
+from workers.training.part import Decode, Part
+from workers.training.tasks.task import INPUTS
 
 _ALONE: Final = 32
 

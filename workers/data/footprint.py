@@ -8,11 +8,11 @@ shards, nor from forgotten records that they still hold (docs/guarantees.md, sec
 from dataclasses import dataclass
 from typing import Final
 
-from app.datasets.repository import Stock
 from app.domain.plan import Plan, TrainingKind
 from app.domain.schema import FeatureSchema
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
+from app.registry.datasets.repository import Stock
 from workers.data.memory import Needs
 from workers.training.evaluate import EVALUATION_BATCH
 

@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.certificates.weights_file import StoredTensor, WeightsFile
-from app.datasets.tables import DatasetRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.errors import RunFailedError
@@ -24,27 +22,29 @@ from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, RunKind
+from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.registry import repository as registry
+from app.registry.datasets.tables import DatasetRow
 from app.registry.describing import describe
 from app.registry.tables import ModelRow
+from app.runtime.settings import Settings
 from app.services import Services
-from app.settings import Settings
 from workers.data.backbone import Backbone, FrozenBackbone, trainable
 from workers.data.backbone_loading import load_backbone
 from workers.data.decoding import columns_by
-from workers.data.examples import Records
 from workers.data.features import FeatureReader
-from workers.data.forms import FeatureForm
 from workers.data.member_records import MemberRecords
-from workers.data.part import Decode, features_and_label
 from workers.data.shards import Read, reader_of
 from workers.data.streaming import Streamed
-from workers.exact.summing import Summed
 from workers.leases.lease import Lease
-from workers.networks.architectures import build
-from workers.tasks.catalogue import encoder_of, form_of, task_of
-from workers.tasks.classification import CLASSIFICATION
-from workers.tasks.task import Task
+from workers.training.exact.summing import Summed
+from workers.training.examples import Records
+from workers.training.forms import FeatureForm
+from workers.training.networks.architectures import build
+from workers.training.part import Decode, features_and_label
+from workers.training.tasks.catalogue import encoder_of, form_of, task_of
+from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.task import Task
 
 _KINDS: Final[Mapping[str, str]] = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
 

@@ -10,17 +10,17 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from app.datasets import repository as datasets
 from app.domain.errors import GoneError
+from app.registry.datasets import repository as datasets
 from app.services import Services
-from workers.data.examples import Examples
 from workers.data.footprint import Footprint
-from workers.data.forms import FeatureForm
 from workers.data.memory import give_back
-from workers.data.part import Part, ascending
 from workers.data.selecting import Selected
 from workers.data.shards import Read
 from workers.leases.outages import outlast_outages
+from workers.training.examples import Examples
+from workers.training.forms import FeatureForm
+from workers.training.part import Part, ascending
 
 _SHARE_HELD = 4
 """What part of the allowance the records of several members may take at once."""

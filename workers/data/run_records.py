@@ -13,8 +13,6 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from app.datasets import repository as datasets
-from app.datasets.repository import stock_of
 from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import RunKind
@@ -23,6 +21,8 @@ from app.ledger.selections import Selection
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.repository import stock_of
 from app.registry.statistics_file import StatisticsFile
 from app.registry.tables import ModelRow
 from app.services import Services
@@ -30,14 +30,14 @@ from workers.data.footprint import Footprint
 from workers.data.loading import ModelSpec, Readers, RunData, readers_for
 from workers.data.member_records import member_records
 from workers.data.memory import Needs, allowance, give_back, in_words
-from workers.data.part import Part, ascending
 from workers.data.selecting import Selected
 from workers.data.shards import read_records, read_shards
 from workers.data.streaming import Streamed, Survey
-from workers.exact.summing import Quantiser, Summed, sums_less, sums_over
-from workers.exact.targets import Targets
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
+from workers.training.exact.summing import Quantiser, Summed, sums_less, sums_over
+from workers.training.exact.targets import Targets
+from workers.training.part import Part, ascending
 
 _log = logging.getLogger("expunge.worker")
 _ADVICE = "push files with fewer rows, lower batch_size, run it on a larger machine"

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
-from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
-from workers.data.part import Part, places_of
+from workers.training.examples import Examples
+from workers.training.forms import FeatureForm
+from workers.training.part import Part, places_of
 
 _ROWS_AT_ONCE = 4096
 

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from app.datasets import repository as datasets
-from app.datasets.tables import ShardRow
 from app.domain.errors import GoneError
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import ShardRow
 from app.services import Services
-from workers.data.part import Decode, Part, ascending
 from workers.seal.write_guard import store_reachable
+from workers.training.part import Decode, Part, ascending
 
 _ATTEMPTS = 5
 Result = TypeVar("Result")

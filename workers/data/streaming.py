@@ -24,14 +24,14 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import GoneError, RunFailedError
-from workers.data.examples import Examples, Order, Records, batch_sizes, require_some
-from workers.data.forms import FeatureForm
 from workers.data.memory import give_back
-from workers.data.part import Part, places_of
 from workers.data.read_ahead import Check, ReadAhead
 from workers.data.selecting import Selected
 from workers.leases.outages import outlast_outages
-from workers.tasks.task import Batch, joined
+from workers.training.examples import Examples, Order, Records, batch_sizes, require_some
+from workers.training.forms import FeatureForm
+from workers.training.part import Part, places_of
+from workers.training.tasks.task import Batch, joined
 
 BLOCKS_IN_WINDOW: Final = 8
 

@@ -17,23 +17,23 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
-from app.backbones.tables import BackboneRow
-from app.datasets import repository as datasets
-from app.datasets.content import ContentDigest
-from app.datasets.service import feature_schema_of
-from app.datasets.shards import decode_shard
 from app.domain.architectures.backbone import Whitening
 from app.domain.errors import RunFailedError
-from app.models import whitening
+from app.ledger.models import whitening
+from app.registry.backbones.tables import BackboneRow
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.content import ContentDigest
+from app.registry.datasets.service import feature_schema_of
+from app.registry.datasets.shards import decode_shard
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_frozen
-from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
-from workers.exact.arithmetic import repeatable
-from workers.networks.whitening import BASE, MEAN, TRANSFORM
-from workers.tasks.task import INPUTS, TARGET
 from workers.training.device import choose_device
+from workers.training.exact.arithmetic import repeatable
+from workers.training.examples import Examples
+from workers.training.forms import FeatureForm
+from workers.training.networks.whitening import BASE, MEAN, TRANSFORM
+from workers.training.tasks.task import INPUTS, TARGET
 
 MOST_FEATURES: Final = 8192
 _FLOOR: Final = 1e-3

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from app.domain.errors import LeaseLostError, ProcessLostError, RunFailedError, RunInterruptedError
-from app.logs import describe
+from app.runtime.logs import describe
 from workers.distributed import rendezvous
 from workers.leases.attempts import is_permanent
 

@@ -16,9 +16,9 @@ import torch
 from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.planning.mechanisms.catalogue import mechanism_named
-from workers.distributed.team import ALONE, Team
-from workers.mechanisms.frame import ReferenceFrame
-from workers.networks.base import digest_of
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.base import digest_of
+from workers.training.team import ALONE, Team
 
 
 class Order(StrEnum):

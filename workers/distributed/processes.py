@@ -19,10 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from app.domain.errors import ProcessLostError, RunFailedError
 from app.domain.parallelism import Parallelism
 from workers.distributed.shards import Shards
-from workers.distributed.team import Dealt, Team
 from workers.noise.generators import NoiseSource
-from workers.tasks.task import INPUTS, Batch
 from workers.training.gradients import parts_of
+from workers.training.tasks.task import INPUTS, Batch
+from workers.training.team import Dealt, Team
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

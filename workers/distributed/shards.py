@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from app.domain.errors import PlanError, SealedStateError
-from workers.networks.flat import FlatParameters, require_supported
+from workers.training.networks.flat import FlatParameters, require_supported
 
 if TYPE_CHECKING:
     from workers.distributed.processes import Processes

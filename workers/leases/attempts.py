@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from app.database import Database
 from app.domain import errors
-from app.logs import describe
+from app.runtime.database import Database
+from app.runtime.logs import describe
 from workers.leases.holding import Holding
 
 _log = logging.getLogger("expunge.worker")

@@ -16,14 +16,14 @@ from typing import ClassVar, Final, Self, TypedDict, Unpack
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.database import Database
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.ledger import repository
-from app.logs import describe
-from app.processes.repeated import Repeated
-from app.processes.stopping import GRACE_S, StopSignal
-from app.tracing.handing import hand_over
-from app.tracing.spans import Span
+from app.runtime.database import Database
+from app.runtime.logs import describe
+from app.runtime.processes.repeated import Repeated
+from app.runtime.processes.stopping import GRACE_S, StopSignal
+from app.runtime.tracing.handing import hand_over
+from app.runtime.tracing.spans import Span
 
 _log = logging.getLogger("expunge.lease")
 _REPORT_INTERVAL_S = 0.25

@@ -7,12 +7,12 @@ from typing import Any, Unpack
 
 from sqlalchemy import Connection
 
-from app.database import Database
 from app.domain.states import Phase, RunKind
 from app.ledger import repository, runs
 from app.ledger.reports import with_report
 from app.ledger.tables import RunRow
-from app.tracing.spans import Span
+from app.runtime.database import Database
+from app.runtime.tracing.spans import Span
 from workers.leases import traces
 from workers.leases.holding import Holding, Term
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from app.domain.errors import KeyServiceError, ObjectStoreError
-from app.logs import describe
+from app.runtime.logs import describe
 
 Result = TypeVar("Result")
 

@@ -10,9 +10,9 @@ from app.accounting.guarantees import Guarantee, PointGuarantee
 from app.domain.errors import CalibrationError
 from app.domain.plan import Plan
 from workers.leases.lease import Lease
-from workers.mechanisms.noisy_phase import NoisyProgress
 from workers.seal.sealed import SealedProgress
 from workers.training.loop import TrainingProgress
+from workers.training.noisy_phase import NoisyProgress
 
 _INTERVAL_S = 0.2
 _LARGEST_SHARE = 1 / 3

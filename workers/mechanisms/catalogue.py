@@ -12,8 +12,8 @@ from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named, mecha
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Mechanism
 from workers.data.loading import RunData
-from workers.mechanisms.noisy_phase import Rule
-from workers.networks.network import Network
+from workers.training.networks.network import Network
+from workers.training.noisy_phase import Rule
 
 Solver = Callable[[Network, RunData, TaskSpec], None]
 """Sets the weights of a fresh network from the retained records, or their sums, alone."""

@@ -19,10 +19,10 @@ from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.mechanism import AccountOf, Descending
-from workers.distributed.team import ALONE, Team
-from workers.mechanisms.conditions import Conditions
-from workers.mechanisms.vectors import clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource
+from workers.training.conditions import Conditions
+from workers.training.team import ALONE, Team
+from workers.training.vectors import clip_, move_, require_dimension
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from app.domain.errors import RunFailedError
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.exact_training import ExactTraining
-from workers.data.examples import Records
 from workers.data.loading import RunData
-from workers.exact.arithmetic import repeatable
-from workers.exact.losses import loss_of
-from workers.exact.minimum import Minimum, minimise
-from workers.networks.linear_head import LinearHead
-from workers.networks.network import Network
-from workers.tasks.task import INPUTS, Batch, joined
+from workers.training.exact.arithmetic import repeatable
+from workers.training.exact.losses import loss_of
+from workers.training.exact.minimum import Minimum, minimise
+from workers.training.examples import Records
+from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.network import Network
+from workers.training.tasks.task import INPUTS, Batch, joined
 
 MOST_PASSES: Final = 5000
 _NUMBERS_AT_ONCE: Final = 2**15  # fit into a processor's cache

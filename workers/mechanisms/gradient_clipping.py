@@ -26,8 +26,8 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import at
 from app.planning.mechanisms import gradient_clipping as mechanism
-from workers.mechanisms.conditions import Conditions
-from workers.mechanisms.vectors import clip_, move_, require_dimension, shrinkage
+from workers.training.conditions import Conditions
+from workers.training.vectors import clip_, move_, require_dimension, shrinkage
 
 
 class GradientClipping(mechanism.GradientClipping):

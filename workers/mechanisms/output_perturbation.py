@@ -11,9 +11,9 @@ import torch
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import output_perturbation as mechanism
-from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.stepless import Stepless
-from workers.mechanisms.vectors import clip_, require_dimension
+from workers.training.conditions import Conditions
+from workers.training.vectors import clip_, require_dimension
 
 
 class OutputPerturbation(mechanism.OutputPerturbation):

@@ -10,7 +10,7 @@ from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.mechanism import Mechanism
-from workers.mechanisms.conditions import Conditions
+from workers.training.conditions import Conditions
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Stepless:
 class Unchanged:
     """Leaves the weights as they are: their training had noise for the forgotten records already.
 
-    Training itself is ``workers.dp_sgd.training``.
+    Training itself is ``workers.training.dp_sgd.training``.
     """
 
     steps: ClassVar[int] = 0

@@ -7,11 +7,11 @@ from app.domain.heads import ridge_head
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from workers.data.loading import RunData
-from workers.exact import classes, ridge
-from workers.exact.statistics import LEVELS
-from workers.exact.targets import Targets
-from workers.networks.network import Network
-from workers.networks.ridge_head import RidgeHead
+from workers.training.exact import classes, ridge
+from workers.training.exact.statistics import LEVELS
+from workers.training.exact.targets import Targets
+from workers.training.networks.network import Network
+from workers.training.networks.ridge_head import RidgeHead
 
 
 def solve(mechanism: SufficientStatistics, network: Network, data: RunData, task: TaskSpec) -> None:

@@ -20,7 +20,7 @@ import torch
 
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError
-from app.logs import describe
+from app.runtime.logs import describe
 from workers.noise import box_muller
 from workers.noise.box_muller import Gaussians
 from workers.noise.key_stream import AesKeyStream, CopiedKeyStream, KeyStream, fresh_key

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.data.examples import Records
-from workers.networks.network import Network
 from workers.training.evaluate import Evaluation
+from workers.training.examples import Records
 from workers.training.loop import TrainingProgress
 from workers.training.membership_attack import membership_auc
+from workers.training.networks.network import Network
 
 _MORE_NOISE: Final = (2, 4, 8, 16)
 

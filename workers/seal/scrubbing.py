@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from app.domain.errors import ExpungeError
-from workers.networks.operator_code import place_of
-from workers.seal.write_guard import refusal_behind
+from workers.training.networks.operator_code import place_of, refusal_behind
 
 Result = TypeVar("Result")
 

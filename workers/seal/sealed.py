@@ -34,19 +34,19 @@ from app.accounting import exact
 from app.accounting.guarantees import ExactGuarantee, Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.data.examples import Records
-from workers.distributed.team import ALONE, Team
-from workers.mechanisms.frame import ReferenceFrame
-from workers.mechanisms.noisy_phase import NoisyProgress, Rule, run_noisy_phase
-from workers.networks.buffers import recompute_buffers
-from workers.networks.network import Network, Tensors
 from workers.noise.generators import NoiseSource
 from workers.seal.certified import OPENING, Certified
 from workers.seal.scrubbing import from_caller, scrubbed
-from workers.tasks.classification import CLASSIFICATION
-from workers.tasks.task import Task
+from workers.training.examples import Records
 from workers.training.feeds import Feed
+from workers.training.frame import ReferenceFrame
 from workers.training.membership_attack import membership_auc
+from workers.training.networks.buffers import recompute_buffers
+from workers.training.networks.network import Network, Tensors
+from workers.training.noisy_phase import NoisyProgress, Rule, run_noisy_phase
+from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.task import Task
+from workers.training.team import ALONE, Team
 
 __all__ = ["Certified", "Sealed", "SealedProgress"]
 

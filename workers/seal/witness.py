@@ -6,11 +6,11 @@ parameters. So a run that deviated from its plan, or whose noise was not added, 
 
 from collections.abc import Mapping
 
-from app.certificates.parameters import draws_of
-from app.certificates.statement import CertifyingPhase
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis
+from app.evidence.certificates.parameters import draws_of
+from app.evidence.certificates.statement import CertifyingPhase
 from app.planning.mechanisms.mechanism import Draws
 
 _ROUNDING = 1e-9

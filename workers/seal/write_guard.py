@@ -92,14 +92,6 @@ _SOMETIMES_REFUSED: Final[Mapping[str, Callable[[tuple[Any, ...]], bool]]] = {
 }
 
 
-def refusal_behind(error: BaseException) -> WriteRefusedError | None:
-    """Return the refused write that an exception came of, without its frames, or None."""
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, WriteRefusedError):
-        behind = behind.__cause__ or behind.__context__
-    return None if behind is None else WriteRefusedError(str(behind))
-
-
 class _Guard:
     """How many guards are armed in this process, and whether the hook is installed."""
 

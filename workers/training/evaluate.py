@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
-from workers.data.examples import Records
-from workers.distributed.team import ALONE, Team
-from workers.tasks.task import Arrays, Batch, Task, joined
+from workers.training.examples import Records
+from workers.training.tasks.task import Arrays, Batch, Task, joined
+from workers.training.team import ALONE, Team
 
 EVALUATION_BATCH = 1024
 _NONE: Final = "there are no held-out records to evaluate on"

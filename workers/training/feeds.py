@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from workers.data.examples import Records
-from workers.tasks.task import INPUTS, Batch
+from workers.training.examples import Records
+from workers.training.tasks.task import INPUTS, Batch
 
 
 class Feed(Protocol):

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from workers.tasks.task import INPUTS, Batch, Forward, Task
+from workers.training.tasks.task import INPUTS, Batch, Forward, Task
 
 _BFLOAT16: Final = "bfloat16"
 

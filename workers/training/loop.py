@@ -10,15 +10,15 @@ import torch
 
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.data.examples import Records
-from workers.tasks.augmented import draw_afresh
 from workers.training.evaluate import mean_loss
+from workers.training.examples import Records
 from workers.training.gradients import add_gradient
 from workers.training.optimizers import Schedule
+from workers.training.tasks.augmented import draw_afresh
 from workers.training.updates import updating
 
 if TYPE_CHECKING:
-    from workers.networks.network import Network
+    from workers.training.networks.network import Network
 
 TrainingProgress = Callable[[int, int, torch.Tensor], None]
 """Step taken (from 1), all steps, and the batch's mean loss as a detached 0-dim tensor.

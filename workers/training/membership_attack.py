@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
-from workers.data.examples import Records
-from workers.networks.network import Network
-from workers.tasks.metrics import area_under_roc
 from workers.training.evaluate import EVALUATION_BATCH, evaluating
+from workers.training.examples import Records
+from workers.training.networks.network import Network
+from workers.training.tasks.metrics import area_under_roc
 
 
 def membership_auc(network: Network, *, forgotten: Records, held_out: Records) -> float:

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.networks.flat import FlatParameters
+from workers.training.networks.flat import FlatParameters
 from workers.training.optimizers import optimizer_of, overwritten_afterwards
 
 if TYPE_CHECKING:
-    from workers.networks.network import Network
+    from workers.training.networks.network import Network
 
 
 class Update:

@@ -15,7 +15,6 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from app import log_context
 from app.access.api_keys import Caller
 from app.access.gate import Gate
 from app.api.protocol.dependencies import part
@@ -24,7 +23,8 @@ from app.api.protocol.quotas import limit_calls
 from app.api.protocol.reading import read_body
 from app.domain.errors import ForbiddenError
 from app.domain.scopes import Scope
-from app.log import actor
+from app.evidence.log import actor
+from app.runtime import log_context
 from app.services import Services
 
 _bearer = HTTPBearer(

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.protocol.errors import problem_of
 from app.api.protocol.reading import is_json
 from app.domain.errors import ExpungeError, PayloadTooLargeError, UnsupportedMediaTypeError
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 _JSON_METHODS = ("POST", "PATCH")
 _BODY_METHODS = (*_JSON_METHODS, "PUT")

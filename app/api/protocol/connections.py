@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from app.access.rate_limits import network_of
 from app.api.protocol.errors import problem_of
 from app.domain.errors import OverloadedError, SlowRequestError, TooManyRequestsError
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 _SWEEP_S = 1.0
 _SLOWEST_BODY_BYTES_PER_S = 10_000

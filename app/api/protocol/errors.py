@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from app import log_context
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.problem_types import PROBLEM_TYPES, ProblemType
-from app.database import is_away
 from app.domain import errors
+from app.runtime import log_context
+from app.runtime.database import is_away
 
 _log = logging.getLogger("expunge.api")
 

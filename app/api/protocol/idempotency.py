@@ -19,8 +19,8 @@ from app.access.api_keys import Caller
 from app.access.idempotency import Answer, Call, Claim
 from app.api.protocol.errors import problem_of
 from app.domain.errors import InvalidInputError
-from app.failpoints import reach
-from app.logs import describe
+from app.runtime.failpoints import reach
+from app.runtime.logs import describe
 from app.services import Services
 
 HEADER = "Idempotency-Key"

@@ -8,7 +8,7 @@ from app.api.protocol.etags import EntityTags
 from app.api.protocol.headers import DESCRIPTIONS
 from app.api.protocol.idempotency import HEADER
 from app.api.protocol.observation import REQUEST_ID
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 _SENDABLE = (
     "Authorization",

@@ -10,9 +10,9 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app import log_context
-from app.logs import ACCESS_LOG
-from app.monitoring.api_metrics import ApiMetrics
+from app.operations.monitoring.api_metrics import ApiMetrics
+from app.runtime import log_context
+from app.runtime.logs import ACCESS_LOG
 
 REQUEST_ID = "X-Request-ID"
 UNMATCHED = "unmatched"

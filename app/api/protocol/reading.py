@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.api.protocol.errors import MAX_LISTED, BodyError
-from app.json_reading import read_json
-from app.processes.process_pool import ProcessPool
+from app.runtime.json_reading import read_json
+from app.runtime.processes.process_pool import ProcessPool
 
 LARGE_BYTES = 256 * 1024
 MOST_VALUES = 250_000

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Annotated
 
 from app.api.protocol.dependencies import part
-from app.database import Database
 from app.domain.errors import TooManyRequestsError
 from app.ledger.views.changes import Facts, Kind, facts_of
-from app.logs import describe
+from app.runtime.database import Database
+from app.runtime.logs import describe
 
 _INTERVAL_S = 0.25
 _RETRY_AFTER_S = 10

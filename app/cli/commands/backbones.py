@@ -20,7 +20,7 @@ from app.domain.architectures.backbone import POOLS, FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.schema import FeatureSchema
-from app.processes.python import python_command
+from app.runtime.processes.python import python_command
 
 _STD = "std"
 

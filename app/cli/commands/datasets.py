@@ -33,12 +33,17 @@ from app.domain.columns import normal_text
 from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.table_schema import TableSchema
-from app.tables.choices import Choices, Listed, number_of
-from app.tables.delimited import Dialect
-from app.tables.parts import encoded_parts, encoding_of, is_upload_form, typed_parts
-from app.tables.proposal import Proposal, proposed
-from app.tables.reading import read_source
-from app.tables.sources import Source
+from app.registry.datasets.columns.choices import Choices, Listed, number_of
+from app.registry.datasets.columns.delimited import Dialect
+from app.registry.datasets.columns.parts import (
+    encoded_parts,
+    encoding_of,
+    is_upload_form,
+    typed_parts,
+)
+from app.registry.datasets.columns.proposal import Proposal, proposed
+from app.registry.datasets.columns.reading import read_source
+from app.registry.datasets.columns.sources import Source
 
 _PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
 T = TypeVar("T")

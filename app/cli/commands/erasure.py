@@ -4,17 +4,17 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from app import locations
+from app.access.pseudonyms import Pseudonyms
 from app.cli.files import read_ids
 from app.cli.findings import Tally
 from app.cli.options import argument, option
 from app.cli.output import say
-from app.datasets.pseudonyms import Pseudonyms
-from app.maintenance import erase_check as search
-from app.maintenance.erase_check import Stores
-from app.maintenance.findings import Verdict
+from app.operations import erase_check as search
+from app.operations.erase_check import Stores
+from app.operations.findings import Verdict
+from app.runtime import locations
+from app.runtime.settings import Settings
 from app.services import open_blobs
-from app.settings import Settings
 
 
 def erase_check(

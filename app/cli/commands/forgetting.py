@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from app.certificates.checkpoint import size_of
 from app.cli.connection import service, show_answer
 from app.cli.files import read_ids
 from app.cli.options import argument, option
 from app.cli.output import conclude, fail, say, show
 from app.cli.waiting import Wait, show_request
 from app.client.connection import Json
+from app.client.download import bundle_bytes
 from app.domain.errors import InvalidInputError
-from app.download import bundle_bytes
+from app.evidence.certificates.checkpoint import size_of
 
 _REQUESTS = ("id", "state", "dataset", "records", "received_at", "due_at")
 RequestId = Annotated[str, argument("REQUEST", "The request's id.")]

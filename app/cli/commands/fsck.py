@@ -5,17 +5,17 @@ from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.certificates.note import NoteKey
-from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.findings import end_with
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import InvalidInputError, NoteError
-from app.locations import database_at_rest
-from app.maintenance import fsck as ledger_fsck
+from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
+from app.evidence.certificates.note import NoteKey
+from app.evidence.certificates.trusted_keys import read_trusted_keys
+from app.operations import fsck as ledger_fsck
+from app.runtime.locations import database_at_rest
+from app.runtime.settings import Settings
 from app.services import witness_keys
-from app.settings import Settings
 
 
 def fsck(

@@ -18,7 +18,7 @@ from app.domain.schema import FeatureSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.spec import TaskSpec
-from app.processes.python import python_command
+from app.runtime.processes.python import python_command
 
 
 def check(

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import Decimal, Delimiter, Encoding, Trusted, argument, existing_file, option
+from app.client.published import PublishedFile, head_outputs, read_published, require_offered
 from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
-from app.published import PublishedFile, head_outputs, read_published, require_offered
 
 Weights = Annotated[
     Path, argument("FILE", "A downloaded safetensors file.", exists=True, dir_okay=False)
@@ -75,8 +75,8 @@ def predict(
     The output has the row's record id, if the input has one, and what the model's task predicts:
     a class or labels with their probabilities, one number for each target, or the next token.
     """
-    outputs: Any = loaded("app.tables.outputs", extra=TABLES)
-    reading: Any = loaded("app.tables.reading", extra=TABLES)
+    outputs: Any = loaded("app.registry.datasets.columns.outputs", extra=TABLES)
+    reading: Any = loaded("app.registry.datasets.columns.reading", extra=TABLES)
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
     dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
@@ -100,10 +100,10 @@ def _predictions(
     if merged:
         require_offered(published)
     if not published.is_plain_head:
-        modules: Any = loaded("workers.published.loading", extra=TORCH)
+        modules: Any = loaded("workers.training.published.loading", extra=TORCH)
         model = modules.assembled(published, factories=factories, base=base, merged=merged)
         return model.predict(table)
-    heads: Any = loaded("app.tables.outputs", extra=TABLES)
+    heads: Any = loaded("app.registry.datasets.columns.outputs", extra=TABLES)
     inputs = heads.inputs_of(table, published.description)
     outputs = head_outputs(published, inputs)
     return heads.predictions_of(published.description, outputs, inputs)
@@ -127,8 +127,8 @@ def export(
     """
     if to is not ExportFormat.ONNX:
         raise InvalidInputError(f"unknown format {to}")
-    modules: Any = loaded("workers.published.loading", extra=ONNX)
-    exporting: Any = loaded("workers.published.onnx_export", extra=ONNX)
+    modules: Any = loaded("workers.training.published.loading", extra=ONNX)
+    exporting: Any = loaded("workers.training.published.onnx_export", extra=ONNX)
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
     model = modules.assembled(published, factories=factory or [], base=base, merged=merged)

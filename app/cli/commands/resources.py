@@ -17,11 +17,11 @@ from app.cli.weights import read_weights
 from app.domain.architectures.words import network_in_words
 from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
-from app.processes.python import python_command
-from app.settings import Settings
+from app.runtime.processes.python import python_command
+from app.runtime.settings import Settings
 
 if TYPE_CHECKING:
-    from app.certificates.verification import VerifiedStep
+    from app.evidence.certificates.verification import VerifiedStep
 
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
 model = typer.Typer(help="Define models and upload weights.", no_args_is_help=True)

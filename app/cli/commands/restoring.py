@@ -7,15 +7,15 @@ import typer
 
 from app.cli.options import option
 from app.cli.output import conclude, fail, say
-from app.database.processes import require_none
-from app.embedded.claim import require_unclaimed
-from app.locations import embedded_postgres
-from app.log import signing_keys
-from app.maintenance import reconciliation
-from app.maintenance.reconciliation import Findings
+from app.evidence.log import signing_keys
+from app.evidence.log.trust_file import ensure_trusted_keys, require_rotated
+from app.operations import reconciliation
+from app.operations.reconciliation import Findings
+from app.runtime.database.processes import require_none
+from app.runtime.embedded.claim import require_unclaimed
+from app.runtime.locations import embedded_postgres
+from app.runtime.settings import Settings
 from app.services import Services, open_services
-from app.settings import Settings
-from app.trust_file import ensure_trusted_keys, require_rotated
 
 
 def reconcile(

@@ -10,28 +10,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from app import locations, schema
 from app.access import api_keys
-from app.certificates.model_signing import ModelSigner
-from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.cli.options import option
 from app.cli.output import conclude, say
-from app.database import Database
 from app.domain.errors import ConfigurationError
 from app.domain.scopes import Scope
-from app.embedded import EmbeddedServers
-from app.embedded.claim import claimed, require_unclaimed
-from app.log import actor, signing_keys
-from app.processes.loading import uncollected
-from app.processes.python import python_command
-from app.processes.stopping import GRACE_S, StopSignal
-from app.processes.supervisor import Child, stop_with_supervisor, supervise
+from app.evidence.certificates.model_signing import ModelSigner
+from app.evidence.certificates.processor_signing import ensure_self_signed, load_processor_key
+from app.evidence.log import actor, signing_keys
+from app.evidence.log.trust_file import ensure_trusted_keys, require_same
+from app.operations import schema
+from app.runtime import locations
+from app.runtime.database import Database
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.embedded.claim import claimed, require_unclaimed
+from app.runtime.keyfiles import create_key_file
+from app.runtime.processes.loading import uncollected
+from app.runtime.processes.python import python_command
+from app.runtime.processes.stopping import GRACE_S, StopSignal
+from app.runtime.processes.supervisor import Child, stop_with_supervisor, supervise
+from app.runtime.settings import Settings
+from app.runtime.tracing.sending import sending
 from app.services import create_keys
-from app.settings import Settings
-from app.storage.keyfiles import create_key_file
+from app.storage import stores
 from app.storage.s3 import S3ObjectStore
-from app.tracing.sending import sending
-from app.trust_file import ensure_trusted_keys, require_same
 
 _log = logging.getLogger("expunge.service")
 
@@ -182,7 +184,7 @@ def _warn_without_servers(settings: Settings) -> None:
 
 
 def _create_bucket(settings: Settings) -> None:
-    store = locations.object_store(settings)
+    store = stores.object_store(settings)
     if isinstance(store, S3ObjectStore) and store.create_bucket():
         say(f"created the bucket {settings.s3_bucket}")
 

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from app.certificates.signing import StatementSigner
 from app.cli.options import option
 from app.cli.output import conclude, say
-from app.database.processes import require_none
 from app.domain.errors import InvalidInputError
-from app.embedded.claim import require_unclaimed
-from app.locations import database_at_rest, signing_key_file
-from app.log import actor, signing_keys
-from app.settings import Settings
-from app.trust_file import ensure_trusted_keys, require_rotated
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.log import actor, signing_keys
+from app.evidence.log.trust_file import ensure_trusted_keys, require_rotated
+from app.runtime.database.processes import require_none
+from app.runtime.embedded.claim import require_unclaimed
+from app.runtime.locations import database_at_rest, signing_key_file
+from app.runtime.settings import Settings
 
 signing_key = typer.Typer(help="The key that signs certificates.", no_args_is_help=True)
 

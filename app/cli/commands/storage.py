@@ -4,15 +4,16 @@ from typing import Annotated
 
 import typer
 
-from app import log
 from app.cli.findings import Tally
 from app.cli.options import option
 from app.cli.output import conclude, say
-from app.locations import database_at_rest, earlier_wrapping, key_store, object_store
-from app.maintenance import storage_check
-from app.maintenance.findings import Verdict
-from app.maintenance.storage_check import Stores
-from app.settings import Settings
+from app.evidence import log
+from app.operations import storage_check
+from app.operations.findings import Verdict
+from app.operations.storage_check import Stores
+from app.runtime.locations import database_at_rest
+from app.runtime.settings import Settings
+from app.storage.stores import earlier_wrapping, key_store, object_store
 
 storage = typer.Typer(help="Stored objects and their keys.", no_args_is_help=True)
 

@@ -14,9 +14,9 @@ from app.cli.output import print_table, show, wants_json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
 from app.domain.table_schema import TableSchema
-from app.tables.column_types import proposed_schema
-from app.tables.delimited import Dialect
-from app.tables.reading import read_source
+from app.registry.datasets.columns.column_types import proposed_schema
+from app.registry.datasets.columns.delimited import Dialect
+from app.registry.datasets.columns.reading import read_source
 
 
 def create(

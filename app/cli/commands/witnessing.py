@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from app.certificates.cosignature import WitnessSigner
-from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.options import existing_file, option
-from app.witnesses.server import WitnessServer
-from app.witnesses.witness import Witness
+from app.evidence.certificates.cosignature import WitnessSigner
+from app.evidence.certificates.trusted_keys import read_trusted_keys
+from app.evidence.witnesses.server import WitnessServer
+from app.evidence.witnesses.witness import Witness
 
 
 def witness(

@@ -1,7 +1,7 @@
 """Which network a model is: a zoo architecture with its options, or the operator's own factory.
 
-The spec is data; ``workers/networks/architectures.py`` builds the network. A factory is called only
-if the worker's settings allow it.
+The spec is data; ``workers/training/networks/architectures.py`` builds the network. A factory is
+called only if the worker's settings allow it.
 """
 
 import re

@@ -58,7 +58,7 @@ class Whitening:
     Attributes:
         base, base_sha256: the backbone whose features these were.
         dataset: the public dataset's name.
-        dataset_sha256: of its records as they were read (``app/datasets/content.py``).
+        dataset_sha256: of its records as they were read (``app/registry/datasets/content.py``).
         records: how many these were.
         exponent: of the eigenvalues.
     """

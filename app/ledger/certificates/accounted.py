@@ -17,10 +17,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.database.queries import is_one_of
-from app.datasets.tables import RecordRow
 from app.ledger.tables import AccountedRequestRow, ForgetRequestRow, ForgottenRecordRow
+from app.registry.datasets.tables import RecordRow
 from app.registry.tables import VersionRow
+from app.runtime.database.queries import is_one_of
 
 LineageKey = tuple[str, int]
 """A lineage's model, and the number of its first version."""

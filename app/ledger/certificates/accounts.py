@@ -20,15 +20,15 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
-from app.certificates.schema import Excluded, Forgotten, Tree
-from app.datasets.lives import Life
 from app.domain.commitments import member_commitment
 from app.domain.errors import TargetNotMetError
 from app.domain.trees import merkle
 from app.domain.trees.merkle import Frontier, NodeRun
+from app.evidence.certificates.schema import Excluded, Forgotten, Tree
+from app.evidence.log import nodes
 from app.ledger.certificates import accounted
 from app.ledger.certificates.accounted import LineageKey, NamedRecord
-from app.log import nodes
+from app.registry.datasets.lives import Life
 from app.registry.membership import Membership, membership_at
 from app.registry.tables import ModelRow, VersionRow
 

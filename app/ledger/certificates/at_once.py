@@ -15,17 +15,15 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app import log
-from app.certificates.signing import StatementSigner, payload_from, statement_of
-from app.certificates.statement import Times, covering_statement, restated
-from app.certificates.tables import CertificateRow
-from app.certificates.verification import check_statement
-from app.datasets import repository as datasets
 from app.domain.errors import ExpungeError
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
 from app.domain.states import WAITING_OBLIGATION_STATES, VersionState
-from app.failpoints import reach
+from app.evidence import log
+from app.evidence.certificates.signing import StatementSigner, payload_from, statement_of
+from app.evidence.certificates.statement import Times, covering_statement, restated
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.verification import check_statement
 from app.ledger import obligations, repository
 from app.ledger.certificates import certifying, issued
 from app.ledger.certificates.accounts import Account, Lineage
@@ -35,9 +33,11 @@ from app.ledger.tables import ObligationRow
 from app.planning.coverage import Covered, coverage, may_cover
 from app.planning.tracking import CurrentRelease, Tracking
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
 from app.registry.membership import membership_of
 from app.registry.remembered import Partition, Partitions, Survivors
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.failpoints import reach
 from app.storage.blobs import Blobs
 
 # Each of them is read again for each new request, until a run takes them on.

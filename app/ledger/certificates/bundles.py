@@ -8,8 +8,12 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.certificates import signing
-from app.certificates.bundle import (
+from app.domain.commitments import member_commitment
+from app.domain.errors import CorruptLogError, InvalidInputError
+from app.domain.trees import multiproof
+from app.domain.trees.merkle import consistency_ranges, inclusion_ranges, leaf_hash
+from app.evidence.certificates import signing
+from app.evidence.certificates.bundle import (
     Growth,
     LeafProof,
     LogProof,
@@ -17,21 +21,17 @@ from app.certificates.bundle import (
     TreeGrowth,
     bundle_json,
 )
-from app.certificates.checkpoint import origin_of
-from app.certificates.cosignature import WitnessKey
-from app.certificates.tables import CertificateRow
-from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
-from app.certificates.verification import check_place
-from app.domain.commitments import member_commitment
-from app.domain.errors import CorruptLogError, InvalidInputError
-from app.domain.trees import multiproof
-from app.domain.trees.merkle import consistency_ranges, inclusion_ranges, leaf_hash
-from app.failpoints import reach
+from app.evidence.certificates.checkpoint import origin_of
+from app.evidence.certificates.cosignature import WitnessKey
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
+from app.evidence.certificates.verification import check_place
+from app.evidence.log import checkpoints, cosignatures, merkle, nodes, signing_keys
+from app.evidence.log.tables import SigningKeyRow
 from app.ledger.certificates import accounted
 from app.ledger.certificates.accounts import Lineage, places_of, tree_names
-from app.log import checkpoints, cosignatures, merkle, nodes, signing_keys
-from app.log.tables import SigningKeyRow
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.failpoints import reach
 
 _ENTRY = text(
     """

@@ -5,22 +5,22 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app import log
-from app.backbones import use
-from app.certificates.schema import Excluded
-from app.certificates.signing import StatementSigner, statement_of
-from app.certificates.statement import backbone_of, base_of
-from app.certificates.tables import CertificateRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneDigest
 from app.domain.architectures.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.ids import new_id
 from app.domain.states import Basis
+from app.evidence import log
+from app.evidence.certificates.schema import Excluded
+from app.evidence.certificates.signing import StatementSigner, statement_of
+from app.evidence.certificates.statement import backbone_of, base_of
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.log import signing_keys
 from app.ledger.certificates import issued
 from app.ledger.certificates.accounts import Account, Lineage
-from app.log import signing_keys
 from app.planning.tracking import CurrentRelease, Tracking
+from app.registry.backbones import use
 from app.registry.tables import ModelRow, VersionRow
 
 

@@ -5,12 +5,12 @@ from typing import Any
 from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import Session
 
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
-from app.database.queries import known
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.tables import CertificateRow
 from app.ledger.tables import ObligationRow
 from app.registry import repository as registry
 from app.registry.tables import VersionRow
+from app.runtime.database.queries import known
 
 
 def has_shown_certificate(session: Session, model_id: str) -> bool:

@@ -5,9 +5,9 @@ what is kept is its digest, its header, and of numbers in F64 their norm and whe
 grid of their noise.
 """
 
-from app.certificates.weights_file import StoredTensor, WeightsFile, opened
 from app.domain.description import ModelDescription
 from app.domain.errors import VerificationError
+from app.evidence.certificates.weights_file import StoredTensor, WeightsFile, opened
 from app.registry.remembered import Newest
 from app.registry.tables import VersionRow
 from app.storage.blobs import Blobs

@@ -12,22 +12,28 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from app import log
-from app.certificates.signing import StatementSigner
-from app.certificates.statement import Subject, Times, backbone_of, base_of, exclusion_statement
-from app.certificates.tables import CertificateRow
-from app.database.queries import database_time
 from app.domain.errors import NotReadyError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState
+from app.evidence import log
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.statement import (
+    Subject,
+    Times,
+    backbone_of,
+    base_of,
+    exclusion_statement,
+)
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.log import actor
 from app.ledger import obligations, repository, training
 from app.ledger.certificates import bundles, certifying, issued
 from app.ledger.certificates.at_once import Covering
 from app.ledger.standing import Standing
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
-from app.log import actor
 from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.database.queries import database_time
 
 
 @dataclass(frozen=True)

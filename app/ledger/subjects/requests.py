@@ -12,16 +12,13 @@ from datetime import datetime
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app import log
-from app.callbacks.events import Callbacks
-from app.database.queries import database_time
-from app.datasets import repository as datasets
-from app.datasets.pseudonyms import Pseudonyms
-from app.datasets.tables import DatasetRow
+from app.access.pseudonyms import Pseudonyms
+from app.delivery.callbacks.events import Callbacks
 from app.domain.errors import ConflictError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
 from app.domain.owners_ids import normal_id, require_ids
 from app.domain.states import RequestState
+from app.evidence import log
 from app.ledger import repository
 from app.ledger.accepting import Acceptance
 from app.ledger.everywhere import named_in
@@ -29,6 +26,9 @@ from app.ledger.new_requests import NewForgetRequest, known_subjects
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.status import find, settle
 from app.ledger.tables import SubjectRequestRow
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import DatasetRow
+from app.runtime.database.queries import database_time
 
 
 @dataclass(frozen=True)

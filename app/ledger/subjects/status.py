@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from app import log
-from app.callbacks.events import emit
-from app.database.queries import known
+from app.delivery.callbacks.events import emit
 from app.domain.states import RequestState, SubjectRequestStatus
+from app.evidence import log
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
+from app.runtime.database.queries import known
 
 API_VERSION = "2.0"
 _PENDING = "expunge.subject_requests.pending"

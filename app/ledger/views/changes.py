@@ -9,11 +9,11 @@ from sqlalchemy import Select, func, literal, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
-from app.database.queries import is_one_of, known
 from app.domain.states import ACTIVE_RUN_STATES
 from app.ledger.reports import finite
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.database.queries import is_one_of, known
 
 
 class Kind(StrEnum):

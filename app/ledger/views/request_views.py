@@ -19,14 +19,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from app.database.queries import is_one_of, known, newest_first
-from app.datasets import repository as datasets
-from app.datasets.pseudonyms import Pseudonyms
-from app.datasets.tables import DatasetRow, RecordRow
+from app.access.pseudonyms import Pseudonyms
 from app.domain.states import ENDED_REQUEST_STATES
 from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.tables import ModelRow
+from app.runtime.database.queries import is_one_of, known, newest_first
 
 
 @dataclass(frozen=True)

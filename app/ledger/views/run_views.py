@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.database.queries import known, newest_first
 from app.domain.states import ACTIVE_RUN_STATES, RETRYABLE_RUN_STATES, RunState
 from app.ledger.tables import RunRow
 from app.ledger.views.changes import RunProgress
 from app.registry.tables import ModelRow
+from app.runtime.database.queries import known, newest_first
 
 
 @dataclass(frozen=True)

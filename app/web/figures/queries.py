@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.datasets.tables import ShardRow
 from app.domain.states import ObligationState, RequestState, RunKind, RunState
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.registry.datasets.tables import ShardRow
 
 Week = datetime
 _GRADIENTS = cast(RunRow.plan["predicted"]["gradient_computations"].astext, Float)

@@ -8,9 +8,9 @@ from fastapi import Response
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
-from app.datasets import repository as datasets
 from app.domain.scopes import Scope
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
 from app.web import pages
 from app.web.access import AnyVisitor
 from app.web.figures import queries

@@ -7,11 +7,11 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
+from app.cli.application import create_app
 from app.client import ApiError, ExpungeClient
-from app.datasets.tables import DatasetRow
 from app.ledger.tables import ForgetRequestRow
-from app.main import create_app
-from app.retries import Retry
+from app.registry.datasets.tables import DatasetRow
+from app.runtime.retries import Retry
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet
 from tests.support.patience import PATIENCE_S

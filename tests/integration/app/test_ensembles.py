@@ -7,9 +7,9 @@ from fastapi.testclient import TestClient
 
 from app.access import api_keys
 from app.cli import output
+from app.cli.application import create_app
 from app.cli.commands import resources
 from app.domain.scopes import Scope
-from app.main import create_app
 from app.services import Services
 from tests.integration.app.web.conftest import log_in
 from tests.support.digits import DATASET, RECIPE, digits_parquet

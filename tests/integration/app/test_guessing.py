@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from app.embedded import EmbeddedServers
+from app.runtime.embedded import EmbeddedServers
 from tests.support import backups
 from tests.support.guessing import guessed
 from tests.support.workshop import DATASET, RECORDS, RECORDS_PER_SUBJECT, Workshop, record_ids

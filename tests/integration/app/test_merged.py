@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 
 import expunge
 from app.cli.main import app
+from app.client.published import read_published
 from app.domain.errors import InvalidInputError
-from app.published import read_published
-from tests.integration.app.test_published import (
+from tests.integration.app.client.test_published import (
     BACKBONE,
     DATASET,
     _backbone_weights,
     _held_out,
     digits_parquet,
 )
-from workers.published.loading import assembled
+from workers.training.published.loading import assembled
 
 MEMBERS = 3
 MODEL = {

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from app.datasets.shards import unpacked
 from app.domain.errors import GoneError
-from app.locations import redis_connection
+from app.registry.datasets.shards import unpacked
+from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres, everything_in_redis

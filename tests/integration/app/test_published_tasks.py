@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import expunge
 from app.cli.main import app
-from app.datasets import repository as datasets
-from app.datasets.files import to_parquet
-from app.datasets.tables import RecordRow
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.files import to_parquet
+from app.registry.datasets.tables import RecordRow
 from app.registry.membership import membership_of
 from app.services import Services
 from tests.support.described import next_token

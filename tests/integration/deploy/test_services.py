@@ -20,8 +20,8 @@ from moto.server import ThreadedMotoServer
 from sqlalchemy import create_engine, make_url, text
 
 from app.client import ExpungeClient
-from app.embedded import EmbeddedServers
-from app.embedded.programs import wheel_folder
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.embedded.programs import wheel_folder
 from tests.support.compose import ROOT, compose, copied, image_environment, last
 from tests.support.confined import confined, may_confine
 from tests.support.digits import DATASET, digits_parquet, model

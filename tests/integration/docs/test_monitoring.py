@@ -15,14 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from rq import Worker
 from rq.serializers import JSONSerializer
 
+from app.cli.application import create_app
+from app.delivery.publishing import repository as publishing
 from app.domain.states import Phase
 from app.ledger import runs
-from app.locations import redis_connection
-from app.main import create_app
-from app.monitoring.queue_state import QUEUE, note_dispatcher
-from app.publisher_settings import FolderPublisher
-from app.publishing import repository as publishing
+from app.operations.monitoring.queue_state import QUEUE, note_dispatcher
 from app.registry import repository as registry
+from app.runtime.locations import redis_connection
+from app.runtime.publisher_settings import FolderPublisher
 from app.services import Services, open_services
 from tests.support.workshop import LEASE_S, Workshop
 

@@ -8,7 +8,7 @@ import pytest
 import typer.main
 
 from app.cli.main import app as command_line
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.integration.docs.test_monitoring import exported  # noqa: F401 - a fixture
 
 REPOSITORY = Path(__file__).parents[3]

@@ -11,11 +11,11 @@ import torch
 from fastapi.testclient import TestClient
 
 import expunge
-from app.datasets.files import to_parquet
 from app.domain.errors import InvalidInputError
-from app.settings import Settings
-from workers.networks.base import public_tensors
-from workers.published.model import PublishedModel
+from app.registry.datasets.files import to_parquet
+from app.runtime.settings import Settings
+from workers.training.networks.base import public_tensors
+from workers.training.published.model import PublishedModel
 
 EXAMPLE = Path(__file__).parents[3] / "examples/texts"
 FACTORY = "text_network:adapted"

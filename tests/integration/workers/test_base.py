@@ -10,22 +10,22 @@ import torch
 from torch import nn
 
 import expunge
-from app.backbones import service as backbones
-from app.backbones.repository import backbone_named
-from app.backbones.service import BackboneDefinition
-from app.certificates.signing import statement_of
-from app.certificates.verification import check_statement
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import InvalidInputError, VerificationError
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.verification import check_statement
 from app.ledger.certificates import issued
-from app.maintenance.reconciliation import reconcile
+from app.operations.reconciliation import reconcile
 from app.registry import repository as registry
+from app.registry.backbones import service as backbones
+from app.registry.backbones.repository import backbone_named
+from app.registry.backbones.service import BackboneDefinition
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
-from workers.networks.architectures import build
+from workers.training.networks.architectures import build
 
 OWN = ArchitectureSpec("custom", {}, f"{PACKAGE}:build")
 BASE = ["0.bias", "0.weight", "mask"]

@@ -20,7 +20,9 @@ def test_certificates_hold_whatever_a_hosts_clock_says(services, monkeypatch, ho
 
     workshop = Workshop(services)
     for name, module in list(sys.modules.items()):
-        if name.startswith(("app.ledger", "app.models", "workers")) and hasattr(module, "datetime"):
+        if name.startswith(("app.ledger", "app.ledger.models", "workers")) and hasattr(
+            module, "datetime"
+        ):
             monkeypatch.setattr(module, "datetime", Wrong)
 
     def work():

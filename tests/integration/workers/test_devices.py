@@ -3,11 +3,11 @@
 import pytest
 from sqlalchemy import select
 
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
 from app.domain.states import BlobState
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.tables import CertificateRow
+from app.runtime.tracing.spans import span_of_request
 from app.storage.tables import BlobRow
-from app.tracing.spans import span_of_request
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
 from tests.support.points import Points

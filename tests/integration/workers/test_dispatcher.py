@@ -9,11 +9,11 @@ from sqlalchemy import func, select, text
 from app.access.idempotency import Call
 from app.access.tables import IdempotencyKeyRow
 from app.domain.errors import NotReadyError
+from app.evidence.log import checkpoints, merkle
 from app.ledger import outbox, runs
-from app.locations import redis_connection
-from app.log import checkpoints, merkle
-from app.monitoring.queue_state import queue_state
+from app.operations.monitoring.queue_state import queue_state
 from app.registry.tables import ModelRow
+from app.runtime.locations import redis_connection
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
 from workers.dispatcher import Dispatcher

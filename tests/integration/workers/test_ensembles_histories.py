@@ -5,15 +5,15 @@ from contextlib import nullcontext
 
 import pytest
 
-from app.datasets.lives import life_at
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState
 from app.ledger import member_trainings
+from app.registry.datasets.lives import life_at
 from tests.support.exact_heads import carry_out, head_of
 from tests.support.workshop import RECORDS, Workshop, record_ids
 from workers.data.member_records import MemberRecords
-from workers.ensembles import run as ensembles
+from workers.mechanisms.ensembles import run as ensembles
 
 MEMBERS = 3
 ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=ArchitectureSpec("logistic"))

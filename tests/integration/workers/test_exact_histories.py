@@ -14,25 +14,25 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.certificates.weights_file import tensors_sha256
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, RunInterruptedError
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
+from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import runs
+from app.ledger.models import definitions
 from app.ledger.new_requests import NewForgetRequest
-from app.models import definitions
-from app.processes.stopping import StopSignal
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.runtime.processes.stopping import StopSignal
 from tests.support.exact_heads import head_of, live_sums, released
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 from workers import run
-from workers.commands.recompute import recompute
 from workers.data import run_records
 from workers.leases.lease import Lease
+from workers.recompute import recompute
 from workers.run import execute
 
 ALL = {"held_out_fraction": 0.0}

@@ -6,20 +6,20 @@ import pytest
 from sqlalchemy import delete, select, text, update
 from torch import nn
 
-from app.datasets import repository as datasets
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import LeaseLostError, RunFailedError
 from app.ledger import member_trainings
 from app.ledger.tables import OutboxRow, RunRow
-from app.processes.stopping import StopSignal
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.runtime.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.exact_heads import carry_out, define_backbone
 from tests.support.workshop import Workshop, record_ids
 from workers.data.loading import load_model, readers_for
-from workers.ensembles import helping
-from workers.ensembles.helping import MemberLease
+from workers.mechanisms.ensembles import helping
+from workers.mechanisms.ensembles.helping import MemberLease
 
 ENSEMBLE = ArchitectureSpec("ensemble", members=2, of=ArchitectureSpec("logistic"))
 

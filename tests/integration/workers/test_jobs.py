@@ -9,11 +9,11 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from app import log_context
 from app.domain import errors
-from app.locations import redis_connection
-from app.logs import DiscreetFormatter, JsonFormatter, describe
-from app.processes.stopping import StopSignal
+from app.runtime import log_context
+from app.runtime.locations import redis_connection
+from app.runtime.logs import DiscreetFormatter, JsonFormatter, describe
+from app.runtime.processes.stopping import StopSignal
 from tests.support.workshop import RECIPE, Workshop
 from workers import jobs
 from workers.leases.attempts import is_permanent

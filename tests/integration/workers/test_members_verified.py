@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from app.certificates.verification import verify
 from app.domain.architectures.architecture import ArchitectureSpec
+from app.evidence.certificates.verification import verify
 from app.ledger.certificates import bundles, issued
 from app.registry.tables import VersionRow
 from tests.support.exact_heads import carry_out

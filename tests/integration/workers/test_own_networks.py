@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensor
 
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.workshop import Workshop
 from workers import jobs

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from app.certificates.weights_file import tensors_sha256
-from app.models.policies import change_policy
+from app.evidence.certificates.weights_file import tensors_sha256
+from app.ledger.models.policies import change_policy
 from app.planning.tracking import Tracking
 from app.registry.shapes import TrainingSet
 from tests.support.exact_heads import carry_out, released

@@ -12,10 +12,6 @@ import torch
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from app.certificates import verification
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
-from app.database import Database
 from app.domain.errors import (
     LeaseLostError,
     ObjectStoreError,
@@ -25,8 +21,12 @@ from app.domain.errors import (
     WriteRefusedError,
 )
 from app.domain.states import BlobState
+from app.evidence.certificates import verification
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.tables import CertificateRow
 from app.ledger import publication, runs, selections
-from app.processes.stopping import StopSignal
+from app.runtime.database import Database
+from app.runtime.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import RECIPE, Workshop, record_ids
@@ -34,10 +34,10 @@ from workers import run as run_module
 from workers.leases import outages as patience
 from workers.leases.attempts import is_permanent
 from workers.leases.lease import Lease
+from workers.mechanisms import lineage
 from workers.noise.generators import SecureNoise
 from workers.run import execute
 from workers.seal.sealed import Sealed
-from workers.training import lineage
 
 
 @pytest.fixture

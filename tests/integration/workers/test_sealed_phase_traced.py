@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from app.ledger.tables import RunRow
-from app.locations import redis_connection
+from app.runtime.locations import redis_connection
 from tests.support.collector import handed_over
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.patience import PATIENCE_S, until
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[3]
 RUN = """
 import sys
 from workers import jobs
-from app.processes.hardening import harden
+from app.runtime.processes.hardening import harden
 harden()
 jobs.execute_run(sys.argv[1])
 """

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import safetensors.numpy
 
-from app.datasets.repository import Stock
-from app.datasets.tables import ShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError, LeaseLostError, RunFailedError, WriteRefusedError
 from app.ledger import selections
-from app.processes.stopping import StopSignal
+from app.registry.datasets.repository import Stock
+from app.registry.datasets.tables import ShardRow
+from app.runtime.processes.stopping import StopSignal
 from app.storage.blobs import Blobs, doom
 from tests.support.exact_heads import define_backbone, head_of, released
 from tests.support.streamed import (
@@ -27,11 +27,11 @@ from tests.support.streamed import (
 )
 from tests.support.workshop import Held, Workshop, record_ids
 from workers import run as run_module
-from workers.commands.recompute import recompute
 from workers.data.memory import in_words
 from workers.data.streaming import Streamed
 from workers.leases.attempts import is_permanent
 from workers.leases.lease import Lease
+from workers.recompute import recompute
 from workers.run import execute
 
 RECIPE = {"epochs": 1, "batch_size": 16, "held_out_fraction": 0.2}

@@ -10,14 +10,6 @@ import safetensors.numpy
 from sqlalchemy.exc import ProgrammingError
 from threadpoolctl import threadpool_limits
 
-from app.backbones import repository as backbones
-from app.backbones import service as uploads
-from app.backbones.tables import BackboneRow
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
-from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
-from app.datasets.tables import FeatureShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse, definition_digest
 from app.domain.errors import (
@@ -29,20 +21,28 @@ from app.domain.errors import (
     RunInterruptedError,
 )
 from app.domain.schema import FeatureSchema
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.tables import CertificateRow
+from app.ledger.models import endings, whitening
+from app.ledger.models.whitening import WhiteningDefinition
 from app.ledger.new_requests import NewForgetRequest
-from app.models import endings, whitening
-from app.models.whitening import WhiteningDefinition
+from app.registry.backbones import repository as backbones
+from app.registry.backbones import service as uploads
+from app.registry.backbones.tables import BackboneRow
+from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.service import define_dataset
+from app.registry.datasets.tables import FeatureShardRow
 from tests.support.exact_heads import carry_out, define_backbone, released
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 from workers import jobs
-from workers.commands.recompute import recompute
 from workers.data.backbone_loading import load_backbone, load_frozen
-from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
 from workers.data.whitening import Moments, whiten
-from workers.tasks.task import INPUTS, TARGET
+from workers.recompute import recompute
 from workers.training.device import choose_device
+from workers.training.examples import Examples
+from workers.training.forms import FeatureForm
+from workers.training.tasks.task import INPUTS, TARGET
 
 SCHEMA = FeatureSchema(shape=(8,), dtype="float32", offset=0.5, scale=2.0, classes=2)
 NUMBERS = np.random.default_rng(11)

@@ -12,8 +12,8 @@ from rq import Worker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from app.locations import redis_connection
-from app.monitoring.queue_state import queue_state
+from app.operations.monitoring.queue_state import queue_state
+from app.runtime.locations import redis_connection
 from tests.support.patience import until
 from workers.queue import NAME, enqueue_import, enqueue_members, enqueue_run, open_queue
 from workers.worker import RunWorker

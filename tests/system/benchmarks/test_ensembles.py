@@ -12,7 +12,7 @@ from benchmarks import ensembles, ensembles_cases
 from benchmarks.ensembles import leaving, measure, row_of
 from benchmarks.ensembles_figures import draw, table
 from benchmarks.ensembles_rivals import gradient_clipping, ridge_head
-from workers.networks.architectures import build
+from workers.training.networks.architectures import build
 
 
 @pytest.mark.parametrize("public", [False, True])

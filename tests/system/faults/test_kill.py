@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.facts import (
     assert_ledger_in_order,

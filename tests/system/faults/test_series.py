@@ -19,8 +19,8 @@ import safetensors.numpy
 from sqlalchemy import create_engine, select, update
 
 from app.accounting.histories.history import History
-from app.certificates.verification import verify
 from app.domain.states import RunState
+from app.evidence.certificates.verification import verify
 from app.ledger.tables import RunRow
 from app.registry.repository import model_named
 from app.registry.shapes import shape_of

@@ -16,12 +16,6 @@ from pydantic import ValidationError
 
 from app.api.models import ModelBody
 from app.api.plans import PlansBody
-from app.certificates.bundle import read_bundle
-from app.certificates.checkpoint import size_of
-from app.certificates.receipts import Receipt
-from app.certificates.signing import StatementSigner
-from app.certificates.trusted_keys import read_trusted_keys
-from app.certificates.verification import verify
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import (
     InvalidInputError,
@@ -34,7 +28,13 @@ from app.domain.errors import (
 )
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
-from app.models.definitions import check_weights
+from app.evidence.certificates.bundle import read_bundle
+from app.evidence.certificates.checkpoint import size_of
+from app.evidence.certificates.receipts import Receipt
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.trusted_keys import read_trusted_keys
+from app.evidence.certificates.verification import verify
+from app.ledger.models.definitions import check_weights
 from tests.support.bundles import signed_payload
 from tests.support.trust import trust
 from tests.support.uploads import parse_upload

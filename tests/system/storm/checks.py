@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
-from app.certificates.verification import verify
 from app.client import ExpungeClient
 from app.domain.errors import VerificationError
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.verification import verify
+from app.evidence.log.tables import LogEntryRow
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
-from app.log.tables import LogEntryRow
 from app.registry.tables import ModelRow, VersionRow
 from tests.support.digits import RECORDS_PER_SUBJECT
 from tests.support.facts import assert_only_the_head_is_served, only_what_is_current_is_stored

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from app.api import operations
-from app.processes import health
-from app.settings import Settings
+from app.runtime.processes import health
+from app.runtime.settings import Settings
 from tests.support.compose import ROOT, compose
 
 VERSIONS = ("1.33", "1.37")
@@ -209,6 +209,6 @@ def test_workers_scale_by_a_figure_that_the_service_measures() -> None:
     assert metric["external"]["metric"]["name"] == rule["name"]["as"]
     query = re.sub(r",?<<\.LabelMatchers>>", "", rule["metricsQuery"])
     promql_parser.parse(query)
-    measured = (ROOT / "app/monitoring/collector.py").read_text()
+    measured = (ROOT / "app/operations/monitoring/collector.py").read_text()
     for name in re.findall(r"expunge_\w+", query):
         assert f'"{name}"' in measured

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from app.embedded.redis import permissions
+from app.runtime.embedded.redis import permissions
 from tests.support.compose import ROOT, compose
 
 

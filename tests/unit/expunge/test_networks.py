@@ -12,7 +12,7 @@ from torch import nn
 from app.domain.errors import InvalidInputError, RunFailedError
 from app.domain.tasks import catalogue
 from expunge.networks import architecture_of, put_into
-from workers.networks.architectures import build
+from workers.training.networks.architectures import build
 
 SPEC = catalogue.from_json(
     {

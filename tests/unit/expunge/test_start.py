@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.processes import confined
-from app.processes.python import START, python_command
+from app.runtime.processes import confined
+from app.runtime.processes.python import START, python_command
 
 _HIDING = ("app", "workers", "demo", "expunge", "migrations", "redis", "json")
 _SHOWN = """

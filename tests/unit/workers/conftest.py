@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from workers.data.examples import classified
+from workers.training.examples import classified
 
 
 def digits_of(index, shape=(64,)):

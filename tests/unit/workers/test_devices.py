@@ -10,9 +10,9 @@ from torch import nn
 from app.accounting.precision import grid_of
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.step_cases import CASES
-from workers.dp_sgd.training import PrivateTraining, train_privately
-from workers.networks.network import Network
 from workers.noise.generators import SecureNoise
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
+from workers.training.networks.network import Network
 
 DEVICES = [
     "cpu",

@@ -13,10 +13,10 @@ from app.access import api_keys, known
 from app.access.gate import Gate
 from app.access.known import LIFETIME_S
 from app.access.rate_limits import Counters, limits_of
-from app.database import Database
 from app.domain.errors import InvalidCredentialsError
 from app.domain.scopes import Scope
-from app.locations import redis_url
+from app.runtime.database import Database
+from app.runtime.locations import redis_url
 from app.services import Services
 
 

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
+from app.access.pseudonyms import Pseudonyms
 from app.access.rate_limits import CallLimits, Counters, FailureLimit
-from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import TooManyRequestsError
-from app.embedded import EmbeddedServers
+from app.runtime.embedded import EmbeddedServers
 
 NOWHERE = "unix:///nowhere/redis.sock"
 

@@ -15,7 +15,7 @@ from app.domain.errors import (
     InvalidCredentialsError,
 )
 from app.domain.scopes import Scope
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.support.issuer import AUDIENCE, Issuer, private_key, signed
 
 

@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.access import api_keys
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.main import create_app
 from app.services import Services
 
 CallerOf = Callable[..., TestClient]

@@ -12,16 +12,16 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
-from app import log
-from app.backbones import service as uploads
+from app.cli.application import create_app
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.scopes import Scope
-from app.log import actor
-from app.log.tables import LogEntryRow
-from app.main import create_app
-from app.maintenance import fsck
+from app.evidence import log
+from app.evidence.log import actor
+from app.evidence.log.tables import LogEntryRow
+from app.operations import fsck
+from app.registry.backbones import service as uploads
+from app.runtime.settings import Settings
 from app.services import Services
-from app.settings import Settings
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve

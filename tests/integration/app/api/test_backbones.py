@@ -10,10 +10,10 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.certificates.signing import statement_of
-from app.datasets.files import record_table, to_parquet
 from app.domain.architectures.backbone import definition_digest
-from app.log.tables import LogEntryRow
+from app.evidence.certificates.signing import statement_of
+from app.evidence.log.tables import LogEntryRow
+from app.registry.datasets.files import record_table, to_parquet
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, Workshop
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from app.datasets.files import to_parquet
+from app.registry.datasets.files import to_parquet
 from app.services import Services
 from tests.support import layouts
 

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.main import create_app
+from app.cli.application import create_app
 from app.services import Services
 from tests.support.largest_bodies import largest_bodies
 from tests.support.patience import PATIENCE_S

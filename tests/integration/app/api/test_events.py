@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 
 from app.api import events
+from app.cli.application import create_app
 from app.client import ApiError, ExpungeClient
-from app.main import create_app
 from app.services import Services
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve

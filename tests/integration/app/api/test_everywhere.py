@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.datasets.service import define_dataset
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
+from app.registry.datasets.service import define_dataset
 from tests.integration.app.api.conftest import CallerOf
 from tests.integration.app.api.test_preview import counts
 from tests.support.workshop import DATASET, Workshop, records_parquet

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from app.domain.errors import InvalidInputError, InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
-from app.models.definitions import check_weights
+from app.ledger.models.definitions import check_weights
 from tests.support.mutations import mutated
 from tests.support.uploads import parse_upload
 from tests.support.workshop import DATASET, Workshop, records_parquet

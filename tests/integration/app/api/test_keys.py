@@ -7,8 +7,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from app.access import api_keys
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.main import create_app
 from app.services import Services
 
 

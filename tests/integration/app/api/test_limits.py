@@ -10,10 +10,10 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from app.access import api_keys
+from app.cli.application import create_app
 from app.cli.serving import server_options
 from app.domain.scopes import Scope
-from app.locations import redis_connection
-from app.main import create_app
+from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.support.dumps import everything_in_redis
 

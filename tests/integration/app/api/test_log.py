@@ -5,10 +5,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
-from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.certificates.note import NoteKey
 from app.domain.scopes import Scope
 from app.domain.trees.merkle import leaf_hash, verify_consistency, verify_inclusion
+from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
+from app.evidence.certificates.note import NoteKey
 from app.services import Services
 from tests.support.logbook import bodies, forging, sign, write
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.datasets.files import record_table, to_parquet
-from app.settings import Settings
+from app.registry.datasets.files import record_table, to_parquet
+from app.runtime.settings import Settings
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import running
 

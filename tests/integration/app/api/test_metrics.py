@@ -11,12 +11,12 @@ from rq import Worker
 from rq.serializers import JSONSerializer
 from sqlalchemy import text
 
+from app.cli.application import create_app
 from app.domain.scopes import Scope
 from app.domain.states import Phase
 from app.ledger import runs
-from app.locations import redis_connection
-from app.main import create_app
-from app.monitoring.queue_state import QUEUE, note_dispatcher
+from app.operations.monitoring.queue_state import QUEUE, note_dispatcher
+from app.runtime.locations import redis_connection
 from app.services import Services, open_services
 from app.storage.blobs import doom
 from tests.integration.app.api.conftest import CallerOf

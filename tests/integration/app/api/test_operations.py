@@ -12,13 +12,18 @@ from rq import Worker
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine, text
 
-from app.certificates.signing import StatementSigner
-from app.locations import key_store_dir, model_signing_key_file, redis_connection, signing_key_file
-from app.log import signing_keys
-from app.main import create_app
-from app.monitoring import readiness
-from app.monitoring.queue_state import QUEUE, note_dispatcher
-from app.schema import migration_config
+from app.cli.application import create_app
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.log import signing_keys
+from app.operations.monitoring import readiness
+from app.operations.monitoring.queue_state import QUEUE, note_dispatcher
+from app.operations.schema import migration_config
+from app.runtime.locations import (
+    key_store_dir,
+    model_signing_key_file,
+    redis_connection,
+    signing_key_file,
+)
 from app.services import Services, open_services
 
 PARTS = (

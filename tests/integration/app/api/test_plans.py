@@ -11,14 +11,14 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.backbones.use import parameters_of_model
-from app.datasets.tables import DatasetRow
+from app.cli.application import create_app
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.classification import ClassificationSpec
-from app.main import create_app
 from app.planning.mechanisms import catalogue
+from app.registry.backbones.use import parameters_of_model
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model

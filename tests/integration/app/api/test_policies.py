@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app import log
 from app.domain.plan import Plan
+from app.evidence import log
 from app.services import Services
 from tests.support.workshop import Workshop
 

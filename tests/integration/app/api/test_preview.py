@@ -6,10 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from app.datasets.tables import RecordRow
 from app.domain.scopes import Scope
+from app.evidence.log.tables import LogEntryRow
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow
-from app.log.tables import LogEntryRow
+from app.registry.datasets.tables import RecordRow
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.workshop import DATASET, Workshop
 

@@ -13,14 +13,14 @@ from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
 from app.api.protocol.cursors import BY_INDEX, BY_MOMENT, BY_NAME, BY_NUMBER
-from app.certificates.tables import CertificateRow
-from app.datasets.files import to_parquet
-from app.datasets.service import Records
+from app.cli.application import create_app
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError, ObjectStoreError
 from app.domain.states import Serving
+from app.evidence.certificates.tables import CertificateRow
 from app.ledger import runs
-from app.main import create_app
+from app.registry.datasets.files import to_parquet
+from app.registry.datasets.service import Records
 from app.services import Services
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop, records_parquet

@@ -14,11 +14,11 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import APIOperation
 from sqlalchemy import select
 
-from app.callbacks.tables import CallbackEventRow
-from app.certificates.tables import CertificateRow
+from app.cli.application import create_app
+from app.delivery.callbacks.tables import CallbackEventRow
+from app.evidence.certificates.tables import CertificateRow
 from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
-from app.main import create_app
 from app.services import Services
 from tests.support import schemathesis_hooks  # noqa: F401 - registers how files are sent
 from tests.support.workshop import DATASET, Workshop

@@ -14,11 +14,11 @@ from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
 from app.access import api_keys
-from app.certificates.tables import CertificateRow
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.locations import model_signing_key_file, pseudonym_key_file, signing_key_file
-from app.logs import DiscreetFormatter
-from app.main import create_app
+from app.evidence.certificates.tables import CertificateRow
+from app.runtime.locations import model_signing_key_file, pseudonym_key_file, signing_key_file
+from app.runtime.logs import DiscreetFormatter
 from app.services import Services
 from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.workshop import DATASET, Workshop

@@ -6,10 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.publisher_settings import FolderPublisher
-from app.publishing.tables import PlacementRow
+from app.delivery.publishing.tables import PlacementRow
+from app.runtime.publisher_settings import FolderPublisher
+from app.runtime.settings import Settings
 from app.services import Services
-from app.settings import Settings
 from tests.support.workshop import Workshop
 
 

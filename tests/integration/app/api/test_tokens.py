@@ -8,8 +8,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from app.locations import redis_connection
-from app.main import create_app
+from app.cli.application import create_app
+from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.support.dumps import everything_in_postgres, everything_in_redis
 from tests.support.issuer import AUDIENCE, DISCOVERY, Issuer, running_issuer

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.api.protocol.downloads import _Streamed
-from app.main import create_app
+from app.cli.application import create_app
 from app.services import Services
 from tests.support.patience import PATIENCE_S
 from tests.support.serving import Unreliable, serve

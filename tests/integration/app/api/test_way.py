@@ -8,7 +8,7 @@ from types import FrameType
 
 from fastapi.testclient import TestClient
 
-from app.main import create_app
+from app.cli.application import create_app
 from app.services import Services
 from tests.support.workshop import DATASET, Workshop
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs/architecture.md"
 RECORD = "record-1"
 ROUTE = ("app/api/forgetting.py", "submit")
-ONLY_HASHES = "app/datasets/repository.py"
+ONLY_HASHES = "app/registry/datasets/repository.py"
 DEPTH = 6
 
 

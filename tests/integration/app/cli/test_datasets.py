@@ -162,7 +162,7 @@ def test_inspect_without_options_shows_the_columns_first(churn: Path) -> None:
 def test_a_long_table_goes_in_parts_whose_rows_count_through(
     served: None, churn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.tables.parts._PART_ROWS", 7)
+    monkeypatch.setattr("app.registry.datasets.columns.parts._PART_ROWS", 7)
     assert dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")["added"] == ROWS
 
     changed = _churn(churn, row_50=["Zo\u00eb 24", "", "90", "plus", "yes"])

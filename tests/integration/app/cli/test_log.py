@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
-from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.log import signing_keys
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.log import signing_keys
 from app.services import Services
 from tests.support.logbook import altered, bodies, forging, opened, rewrite, sign, write
 from tests.support.trust import trust_in

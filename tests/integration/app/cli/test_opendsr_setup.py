@@ -4,11 +4,16 @@ from pathlib import Path
 
 from cryptography import x509
 
-from app.certificates.processor_signing import domains_of
 from app.cli.commands.service import _set_up_opendsr
-from app.locations import opendsr_certificate_file, opendsr_domain, opendsr_key_file, public_url
+from app.evidence.certificates.processor_signing import domains_of
+from app.runtime.locations import (
+    opendsr_certificate_file,
+    opendsr_domain,
+    opendsr_key_file,
+    public_url,
+)
+from app.runtime.settings import Settings
 from app.services import open_services
-from app.settings import Settings
 from tests.support.authority import Authority
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.main import create_app
+from app.cli.application import create_app
 from app.services import Services
 from tests.support.api_reference import markdown
 

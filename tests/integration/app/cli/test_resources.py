@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from app.certificates.signing import StatementSigner
 from app.cli.main import app
+from app.evidence.certificates.signing import StatementSigner
 from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop

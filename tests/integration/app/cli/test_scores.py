@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
+from app.cli.application import create_app
 from app.cli.main import app
-from app.datasets.files import record_table, to_parquet
-from app.main import create_app
+from app.registry.datasets.files import record_table, to_parquet
 from app.services import Services
 from tests.integration.app.web.conftest import log_in
 from tests.support.digits import DATASET, digits_parquet

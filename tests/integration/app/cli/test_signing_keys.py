@@ -8,17 +8,17 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from app import log
 from app.access import audit_trail
-from app.certificates.trusted_keys import read_trusted_keys
-from app.certificates.verification import verify
+from app.cli.application import create_app
 from app.cli.main import app
 from app.domain.errors import ConfigurationError, VerificationError
-from app.embedded.claim import claimed
+from app.evidence import log
+from app.evidence.certificates.trusted_keys import read_trusted_keys
+from app.evidence.certificates.verification import verify
+from app.evidence.log import actor, signing_keys
 from app.ledger.certificates import bundles, issued
-from app.locations import signing_key_file
-from app.log import actor, signing_keys
-from app.main import create_app
+from app.runtime.embedded.claim import claimed
+from app.runtime.locations import signing_key_file
 from app.services import Services, open_services
 from tests.support.logbook import write
 from tests.support.weights import weights_of_version

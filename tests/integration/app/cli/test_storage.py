@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.domain.errors import KeyStoreError
-from app.locations import key_store, object_store
-from app.log.tables import LogEntryRow
+from app.evidence.log.tables import LogEntryRow
+from app.runtime.settings import Settings
 from app.services import Services
-from app.settings import Settings
+from app.storage.stores import key_store, object_store
 from tests.support.key_keepers import Kms, Vault
 from tests.support.stored import live
 from tests.support.workshop import Workshop

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from app.cli.commands.service import _warn_without_servers
 from app.cli.main import app
-from app.embedded import EmbeddedServers
-from app.embedded.claim import claimed
-from app.settings import Settings
+from app.runtime.embedded import EmbeddedServers
+from app.runtime.embedded.claim import claimed
+from app.runtime.settings import Settings
 
 runner = CliRunner()
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.certificates.signing import StatementSigner
 from app.cli.main import app
+from app.evidence.certificates.signing import StatementSigner
 from app.ledger.certificates import bundles, issued
 from app.services import Services
 from tests.support.trust import trust, trust_in

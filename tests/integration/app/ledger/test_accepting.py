@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import func, select
 
 from app.domain.errors import ExpungeError, InvalidInputError, NotFoundError, UnknownRecordsError
+from app.evidence.log.tables import LogEntryRow
 from app.ledger import outbox, repository
 from app.ledger.accepting import Accepted
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.tables import ForgetRequestRow
-from app.log.tables import LogEntryRow
 from tests.support.workshop import DATASET, Workshop
 
 

@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from app import log, main, schema
 from app.access import api_keys
-from app.database import Database
-from app.embedded import EmbeddedServers
-from app.log.tables import LogCosignatureRow
+from app.cli import application as main
+from app.evidence import log
+from app.evidence.log.tables import LogCosignatureRow
+from app.operations import schema
+from app.runtime.database import Database
+from app.runtime.embedded import EmbeddedServers
 from app.services import Services
 from migrations.guards import APPEND_ONLY
 from tests.support.logbook import write

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.datasets.service import define_dataset
 from app.domain.errors import ConflictError, KeyStoreError, LeaseLostError
 from app.domain.schema import FeatureSchema
 from app.ledger import runs
 from app.ledger.new_requests import NewForgetRequest
+from app.registry.datasets.service import define_dataset
 from app.services import Services
 from app.storage import file_keys
 from app.storage.tables import BlobRow

@@ -6,8 +6,8 @@ import logging
 import pytest
 from sqlalchemy import select, text
 
+from app.evidence.log.tables import LogEntryRow
 from app.ledger import deadlines
-from app.log.tables import LogEntryRow
 from app.services import Services
 from tests.support.workshop import Workshop
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 import pytest
 from fastapi.testclient import TestClient
 
-from app import log
-from app.datasets import repository as datasets
-from app.datasets import service
-from app.datasets.service import define_dataset
 from app.domain.schema import FeatureSchema
+from app.evidence import log
 from app.ledger import selections
-from app.models import policies
+from app.ledger.models import policies
 from app.planning import planner
+from app.registry.datasets import repository as datasets
+from app.registry.datasets import service
+from app.registry.datasets.service import define_dataset
 from app.registry.shapes import TrainingSet
 from tests.support.patience import PATIENCE_S
 from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids, records_parquet

@@ -23,24 +23,24 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import Engine, select
 
-from app.certificates.bundle import read_bundle
-from app.certificates.checks.growth import check_growth
-from app.certificates.receipts import Receipt, check_receipt
-from app.certificates.schema import read_statement
-from app.certificates.signing import payload_of, statement_of
-from app.certificates.tables import CertificateRow
-from app.certificates.verification import check_statement
-from app.datasets.tables import RecordRow
+from app.client.download import bundle_bytes
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanError
-from app.download import bundle_bytes
+from app.evidence.certificates.bundle import read_bundle
+from app.evidence.certificates.checks.growth import check_growth
+from app.evidence.certificates.receipts import Receipt, check_receipt
+from app.evidence.certificates.schema import read_statement
+from app.evidence.certificates.signing import payload_of, statement_of
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.verification import check_statement
 from app.ledger import publication, runs
 from app.ledger.certificates import bundles, certifying, issued
+from app.ledger.models import policies
 from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow
-from app.models import policies
+from app.operations.schema import all_tables
+from app.registry.datasets.tables import RecordRow
 from app.registry.membership import membership_at
 from app.registry.shapes import TrainingSet, shape_of
 from app.registry.tables import VersionRow
-from app.schema import all_tables
 from app.services import Services
 from tests.support import trees
 from tests.support.emptying import empty

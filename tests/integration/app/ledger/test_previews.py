@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy import select
 
-from app.datasets.tables import DatasetRow
 from app.ledger import previews
 from app.ledger.new_requests import NewForgetRequest
 from app.planning.planner import make_plan
+from app.registry.datasets.tables import DatasetRow
 from tests.support.workshop import DATASET, Workshop
 
 

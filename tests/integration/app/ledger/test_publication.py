@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
 from app.domain.errors import TargetNotMetError
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.tables import CertificateRow
 from app.ledger import repository
 from app.ledger.certificates import issued
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgottenRecordRow
+from app.operations.schema import all_tables
 from app.registry.tables import VersionRow
-from app.schema import all_tables
 from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support import trees

@@ -7,20 +7,20 @@ import pytest
 from sqlalchemy import event, func, select
 
 from app.access.api_keys import create_key
-from app.certificates.signing import statement_of
-from app.certificates.verification import verify
-from app.datasets import repository as datasets
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
 from app.domain.scopes import Scope
 from app.domain.states import Serving
+from app.evidence.certificates.signing import statement_of
+from app.evidence.certificates.verification import verify
+from app.evidence.log.tables import LogEntryRow
 from app.ledger import repository
 from app.ledger.certificates import bundles, issued
+from app.ledger.models import serving
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
-from app.log.tables import LogEntryRow
-from app.models import serving
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, search_bytes
 from tests.support.trust import trust_in

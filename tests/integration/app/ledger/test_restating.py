@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.certificates.verification import check_statement
-from app.datasets.tables import ShardRow
+from app.evidence.certificates.verification import check_statement
 from app.ledger.certificates import issued
-from app.maintenance import reconciliation
+from app.operations import reconciliation
 from app.registry import repository as registry
+from app.registry.datasets.tables import ShardRow
 from tests.support.workshop import RECORDS, Workshop
 
 

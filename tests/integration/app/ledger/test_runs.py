@@ -11,9 +11,9 @@ from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
 from app.domain.states import RunKind, RunState
 from app.ledger import repository, runs
 from app.ledger.deadlines import note_deadlines
+from app.ledger.models import policies
 from app.ledger.outbox import Topic
 from app.ledger.tables import RunRow
-from app.models import policies
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion
 from tests.support.patience import PATIENCE_S

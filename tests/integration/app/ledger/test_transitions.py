@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
+from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.domain.errors import InvalidInputError
 from app.ledger import deadlines, repository
 from tests.support.workshop import Workshop

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.certificates.signing import payload_from, statement_of
-from app.certificates.tables import CertificateRow
-from app.certificates.verification import check_statement
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, NotReadyError
 from app.domain.states import ObligationState, RunKind
+from app.evidence.certificates.signing import payload_from, statement_of
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.verification import check_statement
 from app.ledger import publication, repository, runs
 from app.ledger.certificates import issued
+from app.ledger.models import serving
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.withdrawal import EMPTIED, withdraw
-from app.models import serving
 from app.registry import repository as registry
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S

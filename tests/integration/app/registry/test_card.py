@@ -12,14 +12,14 @@ import pytest
 from fastapi.testclient import TestClient
 from markdown_it import MarkdownIt
 
-from app.certificates.membership_attack import measured_audit, unmeasured_audit
-from app.certificates.signing import statement_of
-from app.datasets.service import feature_schema_of
-from app.datasets.tables import DatasetRow
+from app.cli.application import create_app
+from app.evidence.certificates.membership_attack import measured_audit, unmeasured_audit
+from app.evidence.certificates.signing import statement_of
 from app.ledger.certificates import issued
-from app.main import create_app
 from app.registry import repository as registry
 from app.registry.card import model_card
+from app.registry.datasets.service import feature_schema_of
+from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.patience import PATIENCE_S

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.datasets.lives import Life
-from app.datasets.repository import KeyedRecord
+from app.registry.datasets.lives import Life
+from app.registry.datasets.repository import KeyedRecord
 from app.registry.membership import Membership
 from tests.support.workshop import Workshop
 

@@ -11,17 +11,18 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
+from app.evidence.log.tables import LogEntryRow
 from app.ledger import withdrawal
-from app.locations import key_store, key_store_dir
-from app.log.tables import LogEntryRow
 from app.registry.tables import VersionRow
+from app.runtime.database import Database
+from app.runtime.locations import key_store_dir
 from app.services import Services
 from app.storage import file_keys
 from app.storage.blobs import Blobs, adopt, doom, doom_attempt, reserve_for_run
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader, ObjectStore
+from app.storage.stores import key_store
 from app.storage.tables import BlobRow
 from tests.support.key_keepers import EVERY
 from tests.support.patience import until

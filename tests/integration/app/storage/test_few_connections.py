@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from app.backbones import service
-from app.backbones.service import BackboneDefinition
-from app.database import Database
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ObjectStoreError
+from app.registry.backbones import service
+from app.registry.backbones.service import BackboneDefinition
+from app.runtime.database import Database
+from app.runtime.settings import Settings
 from app.services import Services, open_services
-from app.settings import Settings
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, Workshop, records_parquet
 

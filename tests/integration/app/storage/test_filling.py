@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from app.database import Database
 from app.domain.errors import ObjectStoreError
-from app.locations import key_store
+from app.runtime.database import Database
 from app.services import Services
 from app.storage.blobs import adopt
+from app.storage.stores import key_store
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
 

@@ -8,9 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.errors import KeyServiceError
-from app.maintenance import reconciliation
+from app.operations import reconciliation
+from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
-from app.settings import Settings
 from app.storage import wrapping
 from app.storage.blobs import doom
 from tests.support.key_keepers import Kms, Vault

@@ -15,10 +15,11 @@ from sqlalchemy import update
 
 from app.domain.errors import GoneError, KeyStoreError
 from app.ledger import withdrawal
-from app.locations import key_store, key_store_dir
 from app.registry.tables import VersionRow
+from app.runtime.locations import key_store_dir
+from app.runtime.settings import Settings
 from app.services import Services, open_services
-from app.settings import Settings
+from app.storage.stores import key_store
 from app.storage.tables import BlobRow
 from tests.support.key_keepers import EVERY
 from tests.support.stored import live

@@ -10,11 +10,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
-from app.locations import key_store, object_store
+from app.runtime.settings import Settings
 from app.services import Services
-from app.settings import Settings
 from app.storage.blobs import Blobs, doom
 from app.storage.s3 import S3ObjectStore
+from app.storage.stores import key_store, object_store
 from tests.support.cutting import cutting_proxy
 from tests.support.stored import live
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app import logs
 from app.domain.errors import GoneError, KeyServiceError, KeyStoreError
+from app.runtime import logs
 from app.storage.file_keys import FileKeyStore
 from app.storage.wrapping import KEEP_S, Context, InDirectory, InService, Succession
 from tests.support.key_keepers import Keeper, Kms, Vault, wrapping_of

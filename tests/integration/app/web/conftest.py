@@ -7,9 +7,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.access import api_keys
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.locations import redis_connection
-from app.main import create_app
+from app.runtime.locations import redis_connection
 from app.services import Services
 
 VisitorOf = Callable[..., TestClient]

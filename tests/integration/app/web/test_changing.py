@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 
 from app.access import api_keys, audit_trail
 from app.domain.scopes import Scope
+from app.evidence.log import actor
 from app.ledger.new_requests import NewForgetRequest
-from app.log import actor
 from app.services import Services
 from tests.integration.app.web.conftest import VisitorOf, token_in
 from tests.integration.app.web.test_pages import ACTIONS, SCOPES

@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 from starlette import requests
 
 from app.access import api_keys
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.locations import redis_connection
-from app.main import create_app
+from app.runtime.locations import redis_connection
 from app.services import Services
 from app.web.access import open_sessions
 from tests.integration.app.web.conftest import VisitorOf, log_in, token_in

@@ -9,15 +9,15 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
+from app.cli.application import create_app
+from app.delivery.publishing import repository as publishing
 from app.domain.plan import Plan
 from app.domain.scopes import Scope
 from app.domain.states import Serving
 from app.ledger.tables import RunRow
-from app.locations import redis_connection
-from app.main import create_app
 from app.planning.mechanisms import catalogue
-from app.publishing import repository as publishing
 from app.registry import repository as registry
+from app.runtime.locations import redis_connection
 from app.services import Services
 from app.web.installation import PARTS
 from app.web.pages import PageRoute

@@ -8,12 +8,12 @@ from html import unescape
 import pytest
 from fastapi.testclient import TestClient
 
-from app.certificates.receipts import Receipt
-from app.datasets import repository
+from app.delivery.publishing import repository as publishing
 from app.domain.scopes import Scope
+from app.evidence.certificates.receipts import Receipt
 from app.ledger.subjects.requests import NewSubjectRequest
-from app.publishing import repository as publishing
 from app.registry import repository as registry
+from app.registry.datasets import repository
 from app.services import Services
 from tests.integration.app.web.conftest import VisitorOf, token_in
 from tests.support.workshop import DATASET, Workshop

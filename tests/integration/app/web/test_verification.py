@@ -17,12 +17,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.sync_api import Browser, Page
 
-from app.certificates.bundle import bundle_json
-from app.certificates.signing import StatementSigner
-from app.certificates.trusted_keys import TrustedKey, TrustedKeys
-from app.certificates.verification import verify
+from app.cli.application import create_app
 from app.domain.errors import VerificationError
-from app.main import create_app
+from app.evidence.certificates.bundle import bundle_json
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
+from app.evidence.certificates.verification import verify
 from app.services import Services
 from tests.support import browser as browsers
 from tests.support import trees

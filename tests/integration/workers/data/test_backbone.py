@@ -8,18 +8,18 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from app.backbones import service
-from app.backbones.service import BackboneDefinition
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
+from app.registry.backbones import service
+from app.registry.backbones.service import BackboneDefinition
 from tests.support.operators import PACKAGE, operators_package
 from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
 from workers.data.backbone_loading import load_backbone
-from workers.data.examples import classified
-from workers.networks.architectures import build
-from workers.networks.network import Network
+from workers.training.examples import classified
+from workers.training.networks.architectures import build
+from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 MLP = ArchitectureSpec("mlp", {"hidden": [6]})

@@ -5,29 +5,29 @@ import pytest
 import safetensors.torch
 import torch
 
-from app.backbones import repository as backbones
-from app.backbones import service
-from app.backbones.service import BackboneDefinition
-from app.datasets import features as kept_features
-from app.datasets.tables import FeatureShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError
 from app.domain.schema import FeatureSchema
-from app.maintenance.reconciliation import reconcile
+from app.operations.reconciliation import reconcile
+from app.registry.backbones import repository as backbones
+from app.registry.backbones import service
+from app.registry.backbones.service import BackboneDefinition
+from app.registry.datasets import features as kept_features
+from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow
 from tests.support.workshop import RECORDS, Workshop
 from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_backbone
-from workers.data.examples import Examples
 from workers.data.features import FeatureReader
-from workers.data.forms import FeatureForm
-from workers.data.part import Part, features_and_label
 from workers.data.shards import read_shards
-from workers.networks.architectures import build
-from workers.tasks.task import INPUTS, TARGET
 from workers.training.device import choose_device
+from workers.training.examples import Examples
+from workers.training.forms import FeatureForm
+from workers.training.networks.architectures import build
+from workers.training.part import Part, features_and_label
+from workers.training.tasks.task import INPUTS, TARGET
 
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)

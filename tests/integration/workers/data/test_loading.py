@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain.errors import RunFailedError
-from app.processes.stopping import StopSignal
+from app.runtime.processes.stopping import StopSignal
 from tests.support.weights import NETWORK_DIMENSION, WEIGHTS
 from tests.support.workshop import Workshop
 from workers.data.loading import load_model, load_start

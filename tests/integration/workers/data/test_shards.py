@@ -2,17 +2,17 @@
 
 import pytest
 
-from app.datasets import repository as datasets
-from app.datasets.service import define_dataset
-from app.datasets.tables import FeatureShardRow, ShardRow
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.service import define_dataset
+from app.registry.datasets.tables import FeatureShardRow, ShardRow
 from tests.support.exact_heads import define_backbone
 from tests.support.workshop import RECORDS, Workshop
 from workers.data.loading import load_model, readers_for
 from workers.data.shards import read_records, read_shards
-from workers.tasks.task import INPUTS, TARGET
+from workers.training.tasks.task import INPUTS, TARGET
 
 
 @pytest.fixture

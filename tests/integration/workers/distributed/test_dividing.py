@@ -14,18 +14,18 @@ from app.domain.errors import ProcessLostError, RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
 from tests.support.processes import launched, together
-from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
-from workers.distributed.following import Elsewhere
-from workers.distributed.team import ALONE, Team
-from workers.mechanisms.frame import ReferenceFrame
+from workers.following import Elsewhere
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
-from workers.mechanisms.noisy_phase import run_noisy_phase
 from workers.mechanisms.output_perturbation import OutputPerturbation
-from workers.networks.network import Network
 from workers.noise.generators import SecureNoise
+from workers.training.examples import Examples
 from workers.training.feeds import RandomBatches
+from workers.training.forms import FeatureForm
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.network import Network
+from workers.training.noisy_phase import run_noisy_phase
+from workers.training.team import ALONE, Team
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

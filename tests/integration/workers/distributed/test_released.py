@@ -14,16 +14,16 @@ from torch import nn
 from app.accounting import gradient_clipping
 from tests.support.attacking import FAILURE, mu_lower_bound
 from tests.support.processes import together
-from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
-from workers.distributed.following import Elsewhere
-from workers.distributed.team import ALONE
-from workers.mechanisms.frame import ReferenceFrame
+from workers.following import Elsewhere
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.mechanisms.noisy_phase import run_noisy_phase
-from workers.networks.network import Network
 from workers.noise.generators import SecureNoise
+from workers.training.examples import Examples
 from workers.training.feeds import RandomBatches
+from workers.training.forms import FeatureForm
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.network import Network
+from workers.training.noisy_phase import run_noisy_phase
+from workers.training.team import ALONE
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 12.0, "delta": 1e-5}

@@ -10,16 +10,16 @@ from torch import nn
 from app.domain.errors import PlanError, RunFailedError, SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
 from tests.support.processes import together
-from workers.data.examples import Examples
-from workers.data.forms import FeatureForm
 from workers.distributed import shards
-from workers.distributed.following import Elsewhere
 from workers.distributed.orders import require_same_frame
-from workers.distributed.team import ALONE
-from workers.mechanisms.frame import ReferenceFrame
-from workers.networks.network import Network
-from workers.rehearsal.rehearse import rehearse
-from workers.tasks.classification import CLASSIFICATION
+from workers.following import Elsewhere
+from workers.mechanisms.rehearsal.rehearse import rehearse
+from workers.training.examples import Examples
+from workers.training.forms import FeatureForm
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.network import Network
+from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.team import ALONE
 
 CPU = torch.device("cpu")
 RECORDS, HELD_OUT = 60, 20

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase
 from app.ledger import repository, runs
-from app.processes.stopping import StopSignal
+from app.runtime.processes.stopping import StopSignal
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers.leases import holding

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import select
 
 from app.domain.states import BlobState
-from app.processes.stopping import StopSignal
+from app.runtime.processes.stopping import StopSignal
+from app.runtime.settings import Settings
 from app.services import open_services
-from app.settings import Settings
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
 from tests.support.s3 import ACCESS, S3Server

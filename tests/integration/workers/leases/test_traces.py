@@ -8,17 +8,17 @@ import pytest
 
 from app.domain.errors import LeaseLostError, PlanError
 from app.ledger.scheduling import schedule_model
-from app.locations import redis_connection
-from app.processes.stopping import StopSignal
 from app.registry.forecasts import Occasion
-from app.tracing.spans import place_of_request
+from app.runtime.locations import redis_connection
+from app.runtime.processes.stopping import StopSignal
+from app.runtime.tracing.spans import place_of_request
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
 from tests.support.workshop import DATASET, Workshop
 from workers.dispatcher import Dispatcher
 from workers.leases.lease import Lease
+from workers.mechanisms import lineage
 from workers.queue import open_queue
-from workers.training import lineage
 
 OF_A_RUN = ["loading", "unlearning", "fine_tuning", "evaluating", "publishing"]
 WAY = ["forget request", "plan", "enqueue", "run", *OF_A_RUN, "erase"]

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.certificates.statement import CertifyingPhase
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis
+from app.evidence.certificates.statement import CertifyingPhase
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, head
 from workers import run
+from workers.mechanisms import lineage
 from workers.noise.generators import SecureNoise
 from workers.seal.witness import require_drawn
-from workers.training import lineage
 
 SIZE = 65
 RECIPE = {

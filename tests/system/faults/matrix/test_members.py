@@ -5,11 +5,11 @@ import pytest
 from redis import Redis
 from sqlalchemy import select
 
-from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.states import BlobState
 from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry import repository as registry
+from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.membership import membership_of
 from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECORDS_PER_SUBJECT

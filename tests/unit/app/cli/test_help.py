@@ -118,8 +118,8 @@ HEAVY = ("alembic", "boto3", "numpy", "pyarrow", "scipy", "sqlalchemy", "torch",
 @pytest.mark.parametrize(
     ("words", "more"),
     [
-        (["--version"], {"app.settings", "cryptography", "httpx", "pydantic_settings"}),
-        (["--help"], {"app.settings", "cryptography", "httpx", "pydantic_settings"}),
+        (["--version"], {"app.runtime.settings", "cryptography", "httpx", "pydantic_settings"}),
+        (["--help"], {"app.runtime.settings", "cryptography", "httpx", "pydantic_settings"}),
         (["requests", "--help"], {"app.accounting", "securesystemslib"}),
         (["dataset", "--help"], {"app.accounting", "securesystemslib"}),
         (["plan", "--epsilon", "1"], {"securesystemslib"}),

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.domain.errors import ConfigurationError, ExpungeError, GoneError, KeyStoreError
+from app.runtime.keyfiles import create_key_file
 from app.storage import file_keys
 from app.storage.file_keys import FileKeyStore
-from app.storage.keyfiles import create_key_file
 from tests.support.key_keepers import EVERY, Directory, Keeper, wrapping_of
 
 DAY_S = 86400.0

@@ -8,7 +8,7 @@ from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import InvalidInputError
 from expunge import backbones
 from expunge.backbones.images import IMAGENET_MEAN, IMAGENET_STD, Images
-from workers.networks.layers import Layered
+from workers.training.networks.layers import Layered
 
 
 @pytest.fixture

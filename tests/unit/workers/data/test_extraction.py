@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from workers.data.examples import classified
 from workers.data.extraction import Extraction
+from workers.training.examples import classified
 
 CPU = torch.device("cpu")
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from app.domain.errors import GoneError, RunFailedError
-from workers.data.forms import FeatureForm
 from workers.data.member_records import MemberRecords, member_records
 from workers.data.memory import Needs
-from workers.data.part import Part
-from workers.tasks.task import INPUTS, TARGET
+from workers.training.forms import FeatureForm
+from workers.training.part import Part
+from workers.training.tasks.task import INPUTS, TARGET
 
 CPU = torch.device("cpu")
 SEQS = {0: np.array([1, 4, 6]), 2: np.array([2, 3]), 3: np.array([5])}

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from app.domain.errors import GoneError, LeaseLostError, ObjectStoreError, RunFailedError
-from workers.data.forms import FeatureForm
-from workers.data.part import Part
 from workers.data.selecting import Selected
 from workers.data.streaming import Streamed, Survey
-from workers.tasks.task import INPUTS, TARGET
 from workers.training.feeds import FixedBatches, RandomBatches
+from workers.training.forms import FeatureForm
+from workers.training.part import Part
+from workers.training.tasks.task import INPUTS, TARGET
 
 CPU = torch.device("cpu")
 FORM = FeatureForm(shape=(3,), scale=0.5)

@@ -15,18 +15,18 @@ from app.accounting.histories.history import History, Recipe, Release, Steps
 from app.accounting.histories.history_account import HistoryAccountant, drift
 from app.accounting.histories.strong_convexity import contraction
 from app.accounting.precision import grid_of
-from app.certificates.signing import StatementSigner
-from app.certificates.verification import verify
 from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.verification import verify
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.tracking import history_of_run
 from benchmarks.insecure_noise import InsecureNoise
 from tests.support.bundles import signed_payload
 from tests.support.statements import digest_of, restating_claims, synthetic
 from tests.support.trust import trust
-from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent, from_plan
+from workers.training.conditions import Conditions
 
 SIZE = 50_000
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

@@ -13,9 +13,9 @@ from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from benchmarks.insecure_noise import InsecureNoise
-from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.gradient_clipping import GradientClipping, from_plan
 from workers.noise.generators import SecureNoise
+from workers.training.conditions import Conditions
 
 SIZE = 500
 EPSILON, DELTA = 1.0, 1e-5

@@ -5,13 +5,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
-from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent
-from workers.mechanisms.frame import FlatFrame, FramePart
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
 from workers.noise.generators import SecureNoise
+from workers.training.conditions import Conditions
+from workers.training.frame import FlatFrame, FramePart
 
 SIZE = 1 << 20
 SMALL = SIZE  # bytes: an eighth of a float64 copy, room for a noise source's buffers

@@ -9,9 +9,9 @@ from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from benchmarks.insecure_noise import InsecureNoise
-from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.model_clipping import from_plan
 from workers.noise.generators import SecureNoise
+from workers.training.conditions import Conditions
 
 SIZE = 400
 EPSILON, DELTA = 1.0, 1e-5

@@ -8,9 +8,9 @@ from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from benchmarks.insecure_noise import InsecureNoise
-from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.output_perturbation import from_plan
 from workers.noise.generators import SecureNoise
+from workers.training.conditions import Conditions
 
 SIZE = 200_000
 EPSILON, DELTA = 1.0, 1e-5

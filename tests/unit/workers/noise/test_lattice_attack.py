@@ -22,20 +22,20 @@ from torch import nn
 from app.accounting import gaussian, gradient_clipping, output_perturbation
 from app.accounting.precision import grid_of
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.data.examples import classified
-from workers.dp_sgd.training import PrivateTraining, train_privately
-from workers.mechanisms.conditions import Conditions
 from workers.mechanisms.descent import Descent, DescentRule
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
-from workers.mechanisms.noisy_phase import descend
 from workers.mechanisms.output_perturbation import OutputPerturbation
-from workers.networks.linear_head import LinearHead
-from workers.networks.network import Network
 from workers.noise.box_muller import round_to_
 from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Sealed
+from workers.training.conditions import Conditions
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
+from workers.training.examples import classified
 from workers.training.feeds import RandomBatches
+from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.network import Network
+from workers.training.noisy_phase import descend
 
 CPU = torch.device("cpu")
 TRIALS = 120
@@ -110,7 +110,12 @@ def tracked_release():
         network = Network(factory, device=CPU)
         feed = RandomBatches(records.select(kept), 300)
         descend(
-            network, Descent(1.5, 0.01), feed, steps=40, noise=Silent(), on_progress=lambda *_: None
+            network,
+            Descent(1.5, 0.01).step_,
+            feed,
+            steps=40,
+            noise=Silent(),
+            on_progress=lambda *_: None,
         )
         ends.append(network.tensors())
     apart = float(np.linalg.norm(ends[0]["weight"] - ends[1]["weight"]))

@@ -8,14 +8,14 @@ from app.accounting import gradient_clipping as accountant
 from app.domain.recipes.groups import ParameterGroup
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
-from workers.dp_sgd.training import PrivateTraining, train_privately
-from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.networks.network import Network
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
 from workers.training import updates
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.feeds import RandomBatches
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

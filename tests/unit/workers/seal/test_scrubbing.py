@@ -11,13 +11,13 @@ from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError, WriteRefusedError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.leases.attempts import is_permanent
-from workers.networks.operator_code import called
 from workers.noise.generators import SecureNoise
 from workers.seal.scrubbing import scrubbed
 from workers.seal.sealed import Sealed
 from workers.seal.write_guard import writes_refused
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
+from workers.training.networks.operator_code import called
 
 SECRET = "alice@example.com"
 

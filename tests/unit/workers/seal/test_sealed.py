@@ -23,13 +23,13 @@ from app.domain.errors import (
     TargetNotMetError,
 )
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.networks.network import Network
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Certified, Sealed
 from workers.training.feeds import RandomBatches
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

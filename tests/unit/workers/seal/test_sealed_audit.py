@@ -8,13 +8,13 @@ from torch import nn
 from app.accounting import gradient_clipping as accountant
 from app.domain.errors import RunFailedError, SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.networks.network import Network
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
 from workers.training.feeds import RandomBatches
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

@@ -7,15 +7,15 @@ from app.accounting import gradient_clipping as accountant
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
-from tests.unit.workers.networks.test_base import Adapted
-from workers.dp_sgd.training import PrivateTraining, train_privately
-from workers.mechanisms.frame import ReferenceFrame
+from tests.unit.workers.training.networks.test_base import Adapted
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.networks.base import public_tensors
-from workers.networks.network import Network
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.feeds import RandomBatches
+from workers.training.frame import ReferenceFrame
+from workers.training.networks.base import public_tensors
+from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

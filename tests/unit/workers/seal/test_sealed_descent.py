@@ -8,13 +8,13 @@ from torch import nn
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.mechanisms import noisy_phase
 from workers.mechanisms.descent import Descent
-from workers.networks.network import Network
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
+from workers.training import noisy_phase
 from workers.training.feeds import RandomBatches
+from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
@@ -33,7 +33,7 @@ def descend(sealed, digits, descent=DESCENT, on_progress=None, **changes):
     given = {"steps": 3, "noise": SecureNoise(), "start_std": 0.0} | changes
     sealed.train_by(
         lambda network, report: noisy_phase.descend(
-            network, descent, RandomBatches(digits, 100), on_progress=report, **given
+            network, descent.step_, RandomBatches(digits, 100), on_progress=report, **given
         ),
         on_progress,
     )

@@ -8,11 +8,11 @@ from app.accounting import dp_sgd
 from app.domain.errors import PlanError, SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.mechanisms.dp_sgd import DpSgd
-from workers.dp_sgd.training import PrivateTraining, train_privately
 from workers.mechanisms.stepless import Unchanged
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.feeds import RandomBatches
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from workers.data.examples import classified
+from workers.training.examples import classified
 from workers.training.feeds import FixedBatches
 
 CPU = torch.device("cpu")

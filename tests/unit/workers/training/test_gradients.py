@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.networks.network import Network
-from workers.tasks.classification import CLASSIFICATION
 from workers.training.gradients import add_gradient, parts_of
+from workers.training.networks.network import Network
+from workers.training.tasks.classification import CLASSIFICATION
 
 
 class Watched(nn.Module):

@@ -13,12 +13,12 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import WeightColumn
-from workers.data.examples import Examples
 from workers.mechanisms.descent import Descent
-from workers.networks.linear_head import LinearHead
-from workers.tasks.catalogue import form_of, task_of
-from workers.tasks.task import INPUTS, TARGET, WEIGHT
+from workers.training.examples import Examples
 from workers.training.feeds import FixedBatches
+from workers.training.networks.linear_head import LinearHead
+from workers.training.tasks.catalogue import form_of, task_of
+from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
 
 CPU = torch.device("cpu")
 SIZE, RECORDS, BATCH, STEPS = 3, 12, 4, 30

@@ -12,12 +12,12 @@ from app.domain.errors import RunFailedError
 from app.domain.recipes.groups import ParameterGroup
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.tasks import catalogue
-from workers.data.examples import Examples
-from workers.networks.network import Network
-from workers.tasks.catalogue import task_of
-from workers.tasks.classification import CLASSIFICATION
 from workers.training import optimizers, updates
 from workers.training.evaluate import evaluate, mean_loss
+from workers.training.examples import Examples
+from workers.training.networks.network import Network
+from workers.training.tasks.catalogue import task_of
+from workers.training.tasks.classification import CLASSIFICATION
 
 
 def mlp():

@@ -8,8 +8,8 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.networks.network import Network
 from workers.training.membership_attack import loss_threshold_auc, membership_auc, record_losses
+from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 
 import app.api as api_package
 from app.api.protocol.access import GuardedRoute, Needs
-from app.certificates.private_keys import public_pem
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.main import create_app
+from app.evidence.certificates.private_keys import public_pem
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres

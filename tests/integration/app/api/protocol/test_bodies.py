@@ -7,9 +7,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.api.protocol.reading import LARGE_BYTES
-from app.main import create_app
+from app.cli.application import create_app
+from app.runtime.settings import Settings
 from app.services import Services, open_services
-from app.settings import Settings
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 JSON = {"Content-Type": "application/json"}

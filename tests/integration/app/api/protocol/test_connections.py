@@ -14,10 +14,10 @@ import uvicorn
 
 from app.access import api_keys
 from app.api.protocol.connections import Connections
+from app.cli.application import create_app
 from app.cli.serving import server_options
 from app.domain.scopes import Scope
-from app.log import actor
-from app.main import create_app
+from app.evidence.log import actor
 from app.services import Services
 from tests.support.patience import until
 from tests.support.workshop import DATASET, Workshop

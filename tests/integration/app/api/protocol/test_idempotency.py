@@ -12,10 +12,10 @@ from sqlalchemy.exc import OperationalError
 from app.access.api_keys import Scope
 from app.access.tables import ApiKeyRow, IdempotencyKeyRow
 from app.api import forgetting
+from app.cli.application import create_app
 from app.domain.errors import ObjectStoreError
 from app.ledger.accepting import Acceptance
 from app.ledger.tables import ForgetRequestRow
-from app.main import create_app
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres

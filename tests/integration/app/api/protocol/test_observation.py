@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from fastapi.testclient import TestClient
 
+from app.cli.application import create_app
 from app.domain.scopes import Scope
-from app.logs import ACCESS_LOG, JsonFormatter
-from app.main import create_app
+from app.runtime.logs import ACCESS_LOG, JsonFormatter
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 
@@ -119,7 +119,7 @@ def test_what_breaks_is_a_500_with_an_id_in_every_line_of_it(
 
 
 def test_in_text_there_is_no_line_per_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app import logs
+    from app.runtime import logs
 
     before = ACCESS_LOG.level
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.cli.application import create_app
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import ADAMW_RATE, TrainingRecipe
-from app.main import create_app
+from app.domain.recipes.recipe import TrainingRecipe
+from app.ledger.models.recipes import ADAMW_RATE
 from app.services import Services
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.api.protocol.waiting import wait_of
 from app.api.protocol.watching import Watcher
-from app.main import create_app
+from app.cli.application import create_app
 from app.services import Services
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from app.certificates.bundle import read_bundle
-from app.certificates.receipts import Receipt, check_receipt
-from app.certificates.schema import AsTrained, read_statement
-from app.certificates.signing import payload_of
-from app.certificates.tables import CertificateRow
-from app.certificates.verification import verify
+from app.client.download import bundle_bytes
 from app.domain.errors import InvalidInputError, TargetNotMetError, VerificationError
-from app.download import bundle_bytes
+from app.evidence.certificates.bundle import read_bundle
+from app.evidence.certificates.receipts import Receipt, check_receipt
+from app.evidence.certificates.schema import AsTrained, read_statement
+from app.evidence.certificates.signing import payload_of
+from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.verification import verify
 from app.ledger.certificates import bundles, certifying, issued
 from app.registry.tables import VersionRow
 from tests.support.accounts import covered

@@ -10,13 +10,13 @@ from sqlalchemy import event
 
 from app.accounting.histories.history import Forget, History
 from app.api.forgetting import Forgetting
-from app.certificates.signing import payload_from, payload_of, statement_of
-from app.certificates.verification import check_statement, verify
 from app.domain.errors import ObjectStoreError, VerificationError
+from app.evidence.certificates.signing import payload_from, payload_of, statement_of
+from app.evidence.certificates.verification import check_statement, verify
 from app.ledger import runs
 from app.ledger.certificates import bundles, issued
+from app.ledger.models import policies, serving
 from app.ledger.new_requests import Call, NewForgetRequest
-from app.models import policies, serving
 from app.registry import repository as registry
 from app.registry.tables import VersionRow
 from tests.support.trust import trust_in

@@ -6,15 +6,15 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import select, text
 
-from app.callbacks.tables import CallbackEventRow
-from app.datasets.service import define_dataset
+from app.delivery.callbacks.tables import CallbackEventRow
 from app.domain.errors import ConflictError
 from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
+from app.evidence.log.tables import LogEntryRow
 from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.subjects.status import status_of
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
-from app.log.tables import LogEntryRow
+from app.registry.datasets.service import define_dataset
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 URL = "https://privacy.example/callbacks"

@@ -17,8 +17,8 @@ from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import WeightColumn
 from tests.support.histories import recipe
-from workers.tasks.catalogue import task_of
-from workers.tasks.task import INPUTS, TARGET, WEIGHT
+from workers.training.tasks.catalogue import task_of
+from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
 
 
 def trained(**change):

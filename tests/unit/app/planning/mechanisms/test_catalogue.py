@@ -12,10 +12,10 @@ from app.accounting import (
     output_perturbation,
 )
 from app.accounting.guarantees import Guarantee
-from app.certificates.parameters import read_parameters
 from app.domain.errors import NotFoundError, ParameterError, PlanError, VerificationError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.schedules import to_json
+from app.evidence.certificates.parameters import read_parameters
 from app.planning.mechanisms import catalogue
 from app.planning.mechanisms.mechanism import Needs
 from app.planning.shape import ModelShape

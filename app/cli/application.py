@@ -1,0 +1,164 @@
+"""The API as an ASGI application."""
+
+import logging
+from importlib import import_module
+
+from fastapi import Depends, FastAPI
+from sqlalchemy.exc import DBAPIError
+
+from app.access.gate import Gate
+from app.access.rate_limits import Counters, limits_of
+from app.access.tokens import Tokens
+from app.api import callbacks, forget_requests, forgetting, metrics
+from app.api.protocol import bodies, errors, middlewares, openapi
+from app.api.protocol.access import metrics_access
+from app.api.protocol.admission import Admission
+from app.api.protocol.observation import Observation
+from app.api.protocol.quotas import QuotaHeaders
+from app.api.protocol.watching import Watcher
+from app.domain.errors import KeyStoreError
+from app.operations import schema
+from app.operations.monitoring.api_metrics import ApiMetrics
+from app.operations.monitoring.collector import ServiceCollector
+from app.operations.monitoring.readiness import ReadinessChecks
+from app.runtime import json_reading
+from app.runtime.locations import is_key_store_apart, redis_url
+from app.runtime.processes.hardening import harden
+from app.runtime.processes.process_pool import ProcessPool
+from app.runtime.settings import Settings
+from app.services import Services, open_services
+from app.web.installation import install as install_pages
+
+_log = logging.getLogger("expunge.api")
+_WAITING_BODIES = 16
+_READING_S = 20.0
+_READING_BYTES = 1 << 30
+# Modules of `app.api` with a router each, in the order of the documentation. A call is compared
+# with each route before its own, so those that are called most come first.
+_RESOURCES = (
+    *("forgetting", "forget_requests", "datasets", "imports", "backbones", "models", "versions"),
+    *("targets", "callbacks", "certificates"),
+    *("runs", "keys", "log", "audit", "operations", "plans"),
+)
+
+
+def create_app(services: Services) -> FastAPI:
+    """Return the application over the given services; ``ConfigurationError`` without a key."""
+    _ = services.model_signer  # so that a missing key is an error now, not at the first download
+    app = FastAPI(
+        title="Expunge",
+        summary="Makes trained PyTorch models forget, with proof.",
+        version="1",
+        webhooks=callbacks.webhooks,
+        generate_unique_id_function=lambda route: route.name,
+        # FastAPI's pages run scripts from other hosts, which could use an operator's session here:
+        # app/web/reference.py has one without.
+        docs_url=None,
+        redoc_url=None,
+        # A redirect to the path without its slash would name the host that the client claims.
+        redirect_slashes=False,
+        # FastAPI's own spans and logs of requests name paths, and quote what was wrong in a body.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    app.state.services = services
+    app.state.gate = _gate(services)
+    app.state.forgetting = forgetting.Forgetting(services)
+    app.state.polls = forget_requests.Polls(services.database)
+    app.state.watcher = Watcher(
+        services.database, most_per_caller=services.settings.max_waits_per_caller
+    )
+    app.state.readers = ProcessPool(
+        "reading a body",
+        size=1,
+        waiting=_WAITING_BODIES,
+        time_limit_s=_READING_S,
+        memory_bytes=_READING_BYTES,
+        preload=json_reading.__name__,
+    )
+    app.state.readiness = ReadinessChecks(services)
+    app.state.metrics = ApiMetrics()
+    app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
+    errors.install(app)
+    middlewares.install(app, services.settings)
+    app.add_middleware(QuotaHeaders)
+    app.add_middleware(
+        Admission,
+        most_calls=services.settings.max_connections,
+        known=app.state.gate.known,
+    )
+    app.add_middleware(Observation, metrics=app.state.metrics)
+    for name in (*(f"app.api.{name}" for name in _RESOURCES), "app.opendsr"):
+        resource = import_module(name)
+        app.include_router(resource.router, dependencies=[Depends(bodies.require_media_type)])
+    public = services.settings.metrics_public
+    app.include_router(metrics.router, dependencies=metrics_access(public=public))
+    install_pages(app, services)
+    openapi.install(app)
+    return app
+
+
+def _gate(services: Services) -> Gate:
+    counters = Counters(redis_url(services.settings), services.pseudonyms)
+    calls, failures = limits_of(services.settings, counters)
+    return Gate(
+        services.database,
+        services.pseudonyms,
+        tokens=Tokens.from_settings(services.settings),
+        calls=calls,
+        failures=failures,
+    )
+
+
+def app_from_environment() -> FastAPI:
+    """Return the application as the environment configures it; for uvicorn's ``--factory``."""
+    harden()
+    services = open_services(Settings(), process="API")
+    _warn_of_excess_rights(services)
+    _warn_of_keys_beside_objects(services)
+    _warn_of_restored_ledger(services)
+    return create_app(services)
+
+
+def _warn_of_restored_ledger(services: Services) -> None:
+    """Warn the operator that the ledger is older than the stored objects: it came from a backup."""
+    try:
+        unknown = services.unknown_objects
+    except (DBAPIError, KeyStoreError, OSError):
+        return
+    if unknown:
+        _log.critical(
+            "%d stored objects are unknown to the ledger, so it was restored from a backup: "
+            "run 'expunge reconcile'",
+            unknown,
+        )
+
+
+def _warn_of_excess_rights(services: Services) -> None:
+    """Warn the operator that the database does not prevent this process from rewriting the log."""
+    try:
+        excessive = schema.may_rewrite_log(services.database)
+        large_objects = schema.may_store_large_objects(services.database)
+    except DBAPIError:
+        return
+    if excessive:
+        _log.warning(
+            "the service's database role owns the log and could rewrite it: give it a role of its "
+            "own in EXPUNGE_DATABASE_URL, the owner's in EXPUNGE_MIGRATION_URL, and run "
+            "'expunge init'"
+        )
+    if large_objects:
+        _log.warning(
+            "the service's database role may store large objects, which nothing here erases: take "
+            "that from it as PostgreSQL's superuser (docs/log.md)"
+        )
+
+
+def _warn_of_keys_beside_objects(services: Services) -> None:
+    """Warn the operator that a backup of the data directory would survive shredding."""
+    settings = services.settings
+    if settings.environment == "production" and not is_key_store_apart(settings):
+        _log.warning(
+            "the key store lies in the data directory: a backup of it holds the keys too and opens "
+            "what was shredded since, for ever: set EXPUNGE_KEY_STORE_DIR to a directory outside "
+            "of it that no backup includes, and move the keys there (docs/blobs.md)"
+        )

@@ -1,0 +1,242 @@
+"""Downloads that resume, and that get their name only once the certificate holds.
+
+The plan, for one version, whose number, size and digest the service announced:
+
+1. continue the partial file, if there is one, by a range under ``If-Range``
+2. repeat that while connections break or a proxy is overloaded, as long as bytes arrive
+3. compare the digest
+4. verify the certificate, offline, with the operator's trusted keys, that it names this version,
+   and that the log has only grown since the last download
+5. write the certificate, then rename the partial file into place
+
+A partial file whose content turns out wrong, or whose version is gone, is removed.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import httpx
+
+from app.domain.errors import DownloadError, VerificationError
+from app.domain.release import certificate_filename, weights_filename
+from app.runtime.retries import asks_for_patience
+
+if TYPE_CHECKING:
+    from app.evidence.certificates.verification import VerifiedStep
+
+_TRIES_WITHOUT_PROGRESS = 4
+_RETRY_WAIT_S = 0.5
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Announced:
+    """What the service says of a version before its download."""
+
+    model: str
+    number: int
+    sha256: str
+    size: int
+
+    @classmethod
+    def from_answer(cls, model: str, answer: Mapping[str, Any]) -> "Announced":
+        """Read the service's answer, or raise ``DownloadError``."""
+        try:
+            version = cls(
+                model, int(answer["number"]), str(answer["sha256"]), int(answer["size_bytes"])
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DownloadError("the service does not say what to download") from error
+        if not _DIGEST.fullmatch(version.sha256):
+            raise DownloadError("the service announces no SHA-256 digest")
+        return version
+
+    @property
+    def path(self) -> str:
+        """The immutable place of its weights."""
+        return f"/v1/models/{self.model}/versions/{self.number}/weights"
+
+    @property
+    def etag(self) -> str:
+        """The strong entity tag of its weights."""
+        return f'"{self.sha256}"'
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """Two verified files."""
+
+    weights: Path
+    certificate: Path
+
+
+def fetch(
+    http: httpx.Client,
+    version: Announced,
+    target: Path,
+    *,
+    error_of: Callable[[httpx.Response], Exception],
+    wait_s: float = _RETRY_WAIT_S,
+) -> Path:
+    """Complete the partial file beside ``target``, compare its digest, and return its path.
+
+    Args:
+        http: a client of the service.
+        version: what to fetch.
+        target: the name that the file will have; it is not touched.
+        error_of: makes an error from the service's refusal.
+        wait_s: pause after the first try without progress; about doubled after each further one.
+
+    Raises:
+        DownloadError: the connection keeps breaking, or the content is not what was announced.
+    """
+    part = target.with_name(target.name + ".part")
+    with _held(part) as file:
+        if file.seek(0, os.SEEK_END) > version.size:
+            file.truncate(0)
+        tries = 0
+        while (have := file.seek(0, os.SEEK_END)) < version.size:
+            refusal: Exception | None = None
+            with suppress(httpx.TransportError):
+                refusal = _continue(http, version, file, part, error_of)
+            tries = 0 if file.tell() > have else tries + 1
+            if tries == _TRIES_WITHOUT_PROGRESS:
+                why = "" if refusal is None else f" ({refusal})"
+                raise DownloadError(
+                    f"interrupted after {file.tell()} of {version.size} bytes{why}; they are kept, "
+                    "run the command again to continue"
+                ) from refusal
+            time.sleep(wait_s * (2**tries - 1))
+        file.flush()
+        os.fsync(file.fileno())
+        if _sha256(file) != version.sha256:
+            part.unlink()
+            raise DownloadError("the content does not have the announced digest; it was removed")
+    return part
+
+
+def certify(
+    version: Announced,
+    part: Path,
+    target: Path,
+    *,
+    bundle: bytes,
+    trusted: bytes,
+    consistent_with: bytes | None = None,
+    report: "Callable[[VerifiedStep], None]" = lambda _: None,
+) -> Downloaded:
+    """Verify a complete partial file's certificate, then give both files their names.
+
+    Raises:
+        VerificationError: the certificate does not hold, or is another version's. The partial file
+            stays, so that another key can be tried, but does not get its name.
+    """
+    # Half a second of imports that no other command over HTTP needs.
+    from app.evidence.certificates import verification  # noqa: PLC0415
+
+    predicate = verification.verify(
+        bundle=bundle,
+        weights=part,
+        trusted=trusted,
+        consistent_with=consistent_with,
+        report=report,
+    )
+    if predicate.get("model") != {"name": version.model, "version": version.number}:
+        raise VerificationError("subject", "the certificate names another model or version")
+    report(verification.VerifiedStep("subject", f"version {version.number} of {version.model}"))
+    certificate = target.with_name(certificate_filename(version.model, version.number))
+    certificate.write_bytes(bundle)
+    part.replace(target)
+    return Downloaded(target, certificate)
+
+
+def discard_older(version: Announced, directory: Path) -> list[int]:
+    """Remove partial files of the model's other versions, which are gone; return their numbers."""
+    name = re.compile(re.escape(version.model) + r"-v(\d+)\.safetensors\.part", re.ASCII)
+    discarded = []
+    for path in directory.iterdir():
+        match = name.fullmatch(path.name)
+        if match is not None and int(match[1]) != version.number:
+            path.unlink()
+            discarded.append(int(match[1]))
+    return sorted(discarded)
+
+
+def target_of(version: Announced, directory: Path) -> Path:
+    """Return where a version's weights go."""
+    return directory / weights_filename(version.model, version.number)
+
+
+def bundle_bytes(bundle: Mapping[str, Any]) -> bytes:
+    """Return a bundle as the text of its file."""
+    return json.dumps(dict(bundle), indent=1).encode()
+
+
+@contextmanager
+def _held(part: Path) -> Iterator[BinaryIO]:
+    """Open the partial file, locked for this process."""
+    with part.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DownloadError(f"another download is writing {part.name}") from error
+        yield file
+
+
+def _continue(
+    http: httpx.Client,
+    version: Announced,
+    file: BinaryIO,
+    part: Path,
+    error_of: Callable[[httpx.Response], Exception],
+) -> Exception | None:
+    """Request the missing part and append it; return an answer that asked to come back later."""
+    have = file.tell()
+    headers = {"Accept-Encoding": "identity", "If-Match": version.etag}
+    if have:
+        headers |= {"Range": f"bytes={have}-", "If-Range": version.etag}
+    with http.stream("GET", version.path, headers=headers, follow_redirects=True) as answer:
+        if asks_for_patience(answer):
+            answer.read()
+            return error_of(answer)
+        if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+            answer.read()
+            if answer.status_code == HTTPStatus.GONE:
+                part.unlink()
+            if answer.status_code != HTTPStatus.PRECONDITION_FAILED:
+                raise error_of(answer)
+        if answer.headers.get("etag") != version.etag:
+            part.unlink()
+            raise DownloadError("the service has other content than it announced; it was removed")
+        if answer.status_code == HTTPStatus.OK:  # the whole file, whatever range was requested
+            file.truncate(0)
+        else:
+            _check_range(answer, have, version.size)
+        for chunk in answer.iter_raw():
+            file.write(chunk)
+            if file.tell() > version.size:
+                part.unlink()
+                raise DownloadError("the service sends more than it announced; it was removed")
+    return None
+
+
+def _check_range(answer: httpx.Response, have: int, size: int) -> None:
+    match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
+    if match is None or (int(match[1]), int(match[3])) != (have, size):
+        raise DownloadError("the service sends another range than was asked for")
+
+
+def _sha256(file: BinaryIO) -> str:
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

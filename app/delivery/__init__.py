@@ -1,0 +1,1 @@
+"""What leaves the service: callbacks, and versions at their publishing targets."""

@@ -1,0 +1,68 @@
+"""Encryption and derivation with the callbacks' key, which is kept outside the database.
+
+Addresses are encrypted because they may hold tokens or personal data. The secrets that sign
+callbacks are derived from the key, so the database holds none of them.
+"""
+
+import base64
+import hmac
+import os
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.domain.errors import CallbackError
+from app.runtime.keyfiles import key_file
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of all Standard Webhooks secrets
+
+
+class CallbackKeys:
+    """Encrypts addresses and derives each caller's signing secret."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._cipher = AESGCM(self._derive("address"))
+
+    @classmethod
+    def from_file(cls, path: Path, *, create: bool = False) -> "CallbackKeys":
+        """Read the key from a file of mode 0600; with ``create``, make it if it is missing."""
+        return cls(key_file(path, lambda: os.urandom(KEY_BYTES), create=create))
+
+    def encrypt(self, url: str, *, endpoint_id: str) -> bytes:
+        """Encrypt an address, bound to this key and endpoint."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, url.encode(), endpoint_id.encode())
+
+    def decrypt(self, stored: bytes, *, endpoint_id: str) -> str:
+        """Decrypt an address; ``CallbackError`` if it is of another key or endpoint."""
+        nonce, content = stored[:_NONCE_BYTES], stored[_NONCE_BYTES:]
+        try:
+            return self._cipher.decrypt(nonce, content, endpoint_id.encode()).decode()
+        except (InvalidTag, ValueError) as error:
+            raise CallbackError("its address cannot be decrypted under this key") from error
+
+    def digest(self, url: str, *, api_key_id: str) -> bytes:
+        """Return 32 bytes that are equal for equal addresses of one caller."""
+        return self._derive("same-address", api_key_id, url)
+
+    def secret(self, api_key_id: str, *, generation: int) -> str:
+        """Return a caller's signing secret in the format of Standard Webhooks."""
+        secret = self._derive("secret", api_key_id, str(generation))
+        return _SECRET_PREFIX + base64.b64encode(secret).decode()
+
+    def _derive(self, *names: str) -> bytes:
+        return hmac.digest(self._key, "\0".join(names).encode(), "sha256")
+
+
+def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return one entry of the header ``webhook-signature``: version and HMAC-SHA256.
+
+    Source: Standard Webhooks 1.0.0, "Signature scheme".
+    """
+    key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX))
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()

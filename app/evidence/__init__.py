@@ -1,0 +1,1 @@
+"""What proves what was done: certificates and the transparency log."""

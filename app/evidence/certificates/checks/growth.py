@@ -1,0 +1,132 @@
+"""Checks that the trees of a certificate begin with those of an older one of the same model."""
+
+import hashlib
+
+from app.domain.errors import ProofError, VerificationError
+from app.domain.trees import merkle
+from app.evidence.certificates.bundle import Growth, TreeGrowth
+from app.evidence.certificates.parameters import read_parameters
+from app.evidence.certificates.schema import AsTrained, Forgotten, Release, Statement, Tree
+from app.planning.mechanisms.mechanism import Mechanism
+
+
+def check_growth(
+    statement: Statement, older: Statement, growth: Growth | None, *, old_payload: bytes
+) -> str:
+    """Check that a certificate takes nothing back of an older one; return this in words.
+
+    The commitments of the older one have to stand where they stood, and no count may fall or rise
+    without them. Both start anew with a new training of the model, or an upload. One version has
+    one weight file, and was released in one way.
+    """
+    new, old = statement.predicate, older.predicate
+    if old.model.name != new.model.name:
+        raise _refusal("the older certificate is of another model")
+    if old.model.version > new.model.version:
+        raise _refusal("the older certificate is of a later version")
+    last = hashlib.sha256(old_payload).hexdigest() == new.previous_certificate
+    which = "the certificate before it" if last else "an older certificate"
+    if (old.base, old.backbone) != (new.base, new.backbone):
+        raise _refusal("its network stands on another base or backbone than before")
+    if old.model.version == new.model.version:
+        _check_version(older, statement)
+    if isinstance(old, AsTrained) or isinstance(new, AsTrained):
+        return f"{which} states other facts: one of the two accounts for no record"
+    before, after = old.forgotten, new.forgotten
+    if before.since_version != after.since_version:
+        if not old.model.version < after.since_version:
+            raise _refusal("its trees began anew without a new training")
+        return f"its trees began anew with version {after.since_version}, after {which}"
+    growth = growth or Growth(covered=None, excluded=None)
+    _check_tree(before.excluded, after.excluded, growth.excluded)
+    if isinstance(before, Forgotten) and isinstance(after, Forgotten):
+        _check_tree(before.covered, after.covered, growth.covered)
+        _check_counts(before, after)
+    if isinstance(old, Release) and isinstance(new, Release):
+        _check_training(old, new)
+        _check_members(old, new)
+    return f"it accounts for all that {which} accounts for"
+
+
+def _refusal(reason: str) -> VerificationError:
+    return VerificationError("previous", reason)
+
+
+def _check_version(older: Statement, statement: Statement) -> None:
+    """Check that two certificates of one version are of the same weights, released in one way."""
+    if older.subject != statement.subject:
+        raise _refusal("the older certificate is of other weights under the same number")
+    if {type(older.predicate), type(statement.predicate)} == {AsTrained, Release}:
+        raise _refusal("its version was released both as it was trained and otherwise")
+
+
+def _check_tree(old: Tree, new: Tree, growth: TreeGrowth | None) -> None:
+    if old.size > new.size:
+        raise _refusal("it has fewer commitments than the older certificate")
+    proven = growth is not None and growth.old_size == old.size
+    if 0 < old.size < new.size and not proven:
+        raise _refusal("the bundle has no proof from that certificate on: download one that has")
+    try:
+        merkle.verify_consistency(
+            old_size=old.size,
+            old_root=bytes.fromhex(old.root),
+            new_size=new.size,
+            new_root=bytes.fromhex(new.root),
+            proof=growth.hashes if growth is not None and 0 < old.size < new.size else (),
+        )
+    except ProofError as error:
+        raise _refusal(str(error)) from error
+
+
+def _check_counts(old: Forgotten, new: Forgotten) -> None:
+    """Check that each count grew by no more than commitments were added that could be new."""
+    covered, excluded = (new.covered.size - old.covered.size, new.excluded.size - old.excluded.size)
+    grown = (
+        (new.requests - old.requests, covered),
+        (new.records - old.records, covered),
+        (new.excluded_records - old.excluded_records, excluded),
+    )
+    if not all(0 <= count <= most for count, most in grown):
+        raise _refusal("its counts do not follow from those before")
+    if (new.requests == old.requests) != (covered == 0):
+        raise _refusal("commitments were added without a request")
+
+
+def _check_members(old: Release, new: Release) -> None:
+    """Check that members are unchanged unless they were trained anew since, and some were."""
+    before, after = old.members or [], new.members or []
+    if len(before) != len(after):
+        raise _refusal("its ensemble has another number of members")
+    for one, other in zip(before, after, strict=True):
+        kept = other.trained_in == one.trained_in
+        if not kept and other.trained_in <= old.model.version:
+            raise _refusal("a member's training is older than it was")
+        if kept != (one.sha256 == other.sha256):
+            raise _refusal("a member was changed without a training, or not by it")
+    grown = new.forgotten.records > old.forgotten.records
+    if after and grown and before == after:
+        raise _refusal("records were forgotten, and no member was trained anew")
+
+
+def _check_training(old: Release, new: Release) -> None:
+    """Check that weights are trained again only for a new version, and keep their history else.
+
+    A training that is the answer to a request leaves out a record that was there before. So where
+    none was added that left before the training, the weights go on from the same one.
+    """
+    before, after = (
+        read_parameters(each.mechanism.name, each.mechanism.parameters) for each in (old, new)
+    )
+    trained_again = old.forgotten.before_training != new.forgotten.before_training
+    if old.model.version == new.model.version:
+        if trained_again:
+            raise _refusal("it was trained again without a new version")
+        if before != after and not _covers_later(before, after):
+            raise _refusal("its version was made in another way before")
+    if not trained_again and not after.goes_on_from(before):
+        raise _refusal("its history does not begin with the older certificate's")
+
+
+def _covers_later(before: Mechanism, after: Mechanism) -> bool:
+    """Return whether the release that one mechanism made may cover later requests as the other."""
+    return after.covers_later and (before.name == after.name or before.trains_anew)

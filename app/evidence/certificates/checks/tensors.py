@@ -1,0 +1,274 @@
+"""Checks a certificate's mechanism against the weight file's tensors.
+
+The dimension, the number of classes and the dtype come from the file. Constants that follow from
+them are compared with what the service enforces.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple
+from typing import Final
+
+from app.accounting.histories.history import History
+from app.accounting.histories.history import Release as ReleaseEvent
+from app.accounting.noisy_gd_nonconvex import capped_smoothness
+from app.domain.architectures.architecture import ENSEMBLE
+from app.domain.architectures.ensemble import by_member, own_name
+from app.domain.description import ModelDescription
+from app.domain.errors import InvalidInputError, VerificationError
+from app.domain.heads import linear_head, ridge_head
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.spec import TaskSpec
+from app.evidence.certificates.schema import Predicate, Release
+from app.evidence.certificates.weights_file import BACKBONE, StoredTensor, WeightsFile
+from app.planning.mechanisms.mechanism import Mechanism, Needs
+from app.planning.mechanisms.noisy_gd_nonconvex import NoisyGdNonconvex
+from app.planning.mechanisms.tracked import Tracked
+
+WHITENING: Final = (f"{BACKBONE}whitening.mean", f"{BACKBONE}whitening.transform")
+HEAD: Final = "weight"
+BIAS: Final = "bias"
+_RIDGE_OPTIONS: Final = {
+    "feature_range": None,
+    "classifier": ridge_head.RIDGE,
+    "target_range": None,
+}
+_PROJECTED: Final = 1 - 2.0**-21
+"""Of a radius: weights that were projected to the ball have at least this norm."""
+_FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
+
+
+def check_tensors(predicate: Predicate, mechanism: Mechanism | None, weights: WeightsFile) -> str:
+    """Check what a certificate says of the weights; return it in words."""
+    description = weights.description()
+    finding = _check_against(predicate, mechanism, weights, description)
+    if description is None:
+        return f"{finding}; NOT COMPARED: the file does not say which model it is"
+    return finding
+
+
+def _check_against(
+    predicate: Predicate,
+    mechanism: Mechanism | None,
+    weights: WeightsFile,
+    description: ModelDescription | None,
+) -> str:
+    tensors = weights.tensors()
+    if description is not None:
+        _check_description(description, predicate)
+    _check_base(description, predicate, tensors)
+    frozen = predicate.backbone is not None and predicate.backbone.frozen
+    _require(
+        frozen == any(name.startswith(BACKBONE) for name in tensors),
+        "the file and the certificate disagree on a frozen backbone",
+    )
+    if predicate.backbone is not None and predicate.backbone.whitening is not None:
+        _require(
+            all(name in tensors for name in WHITENING),
+            "a whitened backbone without its mean and transform",
+        )
+    if not isinstance(predicate, Release) or mechanism is None:
+        return f"{len(tensors)} tensors"
+    trained = _trained(predicate, tensors)
+    dimension = sum(tensor.size for tensor in trained.values())
+    if mechanism.needs is Needs.LINEAR_HEAD:
+        task = _check_linear_head(predicate, tensors, description)
+        if isinstance(mechanism, Tracked):
+            _check_tracked(predicate, mechanism, weights, task)
+    if mechanism.needs is Needs.RIDGE_HEAD:
+        _check_ridge_head(predicate, tensors)
+        _check_sums(mechanism, tensors[BIAS], description)
+    if isinstance(mechanism, NoisyGdNonconvex) and description is not None:
+        _check_curvature(mechanism, description)
+    if mechanism.needs is Needs.ENSEMBLE:
+        _check_ensemble(predicate, weights, trained, description)
+    _require(mechanism.counted() in (None, dimension), "its dimension is another")
+    return f"{dimension} trained numbers in {len(trained)} of {len(tensors)} tensors"
+
+
+def _check_ensemble(
+    predicate: Release,
+    weights: WeightsFile,
+    trained: Mapping[str, StoredTensor],
+    description: ModelDescription | None,
+) -> None:
+    """Check that the file's members are the stated ones, all of one kind."""
+    stated = [member.sha256 for member in predicate.members or ()]
+    _require(weights.digests_of_members() == stated, "its members are not the stated ones")
+    tensors = weights.tensors()
+    members = by_member(_own(tensors)) or {}
+    kinds = {
+        tuple(
+            (own, tensors[name].dtype, tuple(tensors[name].shape), name in trained)
+            for own, name in sorted(names.items())
+        )
+        for names in members.values()
+    }
+    _require(bool(trained) and len(kinds) == 1, "its members are not of one kind")
+    if description is not None:
+        _require(
+            description.architecture.name == ENSEMBLE
+            and description.architecture.members == len(stated),
+            "the file says that it is another ensemble",
+        )
+
+
+def _check_description(description: ModelDescription, predicate: Predicate) -> None:
+    said = (description.model, description.version)
+    _require(
+        said == (predicate.model.name, predicate.model.version),
+        "the file says that it is another model or version",
+    )
+    said_of, own = description.backbone, predicate.backbone
+    same = (said_of is None) == (own is None)
+    if said_of is not None and own is not None:
+        definition = said_of.definition(input_shape=description.schema.shape)
+        stated = (said_of.name, said_of.sha256, definition, said_of.frozen, said_of.whitened)
+        whitened = own.whitening is not None
+        same = stated == (own.name, own.sha256, own.definition, own.frozen, whitened)
+    _require(same, "the file says that it builds on another backbone")
+
+
+def _check_base(
+    description: ModelDescription | None,
+    predicate: Predicate,
+    tensors: Mapping[str, StoredTensor],
+) -> None:
+    said = None if description is None else description.base
+    own = None if predicate.base is None else predicate.base.digest()
+    _require(said == own, "the file and the certificate disagree on the network's base")
+    if own is not None:
+        names = {*tensors, *map(own_name, tensors)}
+        _require(names.isdisjoint(own.tensors), "the file holds a tensor of the base")
+
+
+def _check_sums(
+    mechanism: Mechanism, bias: StoredTensor, description: ModelDescription | None
+) -> None:
+    """Compare a ridge head's parameters and outputs with what its file says of it."""
+    if description is None:
+        return
+    options = description.architecture.options
+    stated = mechanism.parameters()
+    _require(
+        all(
+            stated.get(name, default) == options.get(name, default)
+            for name, default in _RIDGE_OPTIONS.items()
+        ),
+        "the file says that its head was computed otherwise",
+    )
+    try:
+        ridge_head.require_task(description.architecture, description.task)
+    except InvalidInputError as error:
+        raise VerificationError("weights", f"no sums determine such a head: {error}") from error
+    task = description.task
+    _require(bias.size == task.outputs, f"a ridge head for {task.name} has {task.outputs} rows")
+
+
+def _trained(predicate: Release, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    names = predicate.mechanism.tensors
+    _require(names == sorted(set(names)), "its tensor names are not sorted and unique")
+    missing = [name for name in names if name not in tensors]
+    _require(not missing, "it names a tensor that the file does not hold")
+    trained = {name: tensors[name] for name in names}
+    _require(all(tensor.dtype in _FLOATS for tensor in trained.values()), "a tensor is not float")
+    _require(not any(name.startswith(BACKBONE) for name in names), "it trained a frozen backbone")
+    frame = predicate.mechanism.frame
+    _require(frame is None or set(frame.scale) == set(names), "its frame has other tensors")
+    return trained
+
+
+def _own(tensors: Mapping[str, StoredTensor]) -> list[str]:
+    """Return the names of the tensors that are not a backbone's, sorted."""
+    return sorted(name for name in tensors if not name.startswith(BACKBONE))
+
+
+def _check_linear_head(
+    predicate: Release, tensors: Mapping[str, StoredTensor], description: ModelDescription | None
+) -> TaskSpec:
+    """Check a linear head, the only network whose constants the service knows; return its task.
+
+    A file that does not say what it learned counts as a classifier.
+    """
+    _require(predicate.mechanism.tensors == _own(tensors) == [HEAD], "not a linear head")
+    head = tensors[HEAD]
+    _require(head.dtype == "F64" and len(head.shape) == 2, "not a linear head in float64")
+    rows = head.shape[0]
+    task: TaskSpec = ClassificationSpec(classes=max(2, rows))
+    if description is not None:
+        _require(description.architecture.name == linear_head.NAME, "not a linear head")
+        task = description.task
+    _require(task.bounds is not None, f"no linear head learns its task, {task.name}")
+    _require(rows == task.rows, f"a linear head for {task.name} has {task.rows} rows")
+    return task
+
+
+def _check_ridge_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -> None:
+    """Check that every number of the model is part of the solution."""
+    _require(predicate.mechanism.tensors == _own(tensors) == [BIAS, HEAD], "not a ridge head")
+    weight, bias = tensors[HEAD], tensors[BIAS]
+    _require(
+        weight.dtype == bias.dtype == "F64"
+        and len(weight.shape) == 2
+        and tuple(bias.shape) == (weight.shape[0],),
+        "not a ridge head in float64",
+    )
+
+
+def _check_tracked(
+    predicate: Release, mechanism: Tracked, weights: WeightsFile, task: TaskSpec
+) -> None:
+    """Check the constants of a linear head whose history is tracked, and its noise's grid."""
+    _check_recipe(mechanism, task)
+    noise, history = predicate.mechanism.noise, mechanism.history
+    head = weights.tensors()[HEAD]
+    norm = 0.0 if history.recipe.radius is None else weights.norm(head)
+    if noise is not None and noise.grid is not None and _ends_on_grid(history, norm):
+        _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
+    _require(
+        norm <= history.furthest, "the weights are outside of the ball to which they were projected"
+    )
+
+
+def _check_recipe(mechanism: Tracked, task: TaskSpec) -> None:
+    recipe, bounds = mechanism.history.recipe, task.bounds
+    _require(
+        bounds is not None and (recipe.smoothness, recipe.lipschitz) == astuple(bounds)[::-1],
+        f"smoothness or lipschitz are not those of its task, {task.name}",
+    )
+    _require(not mechanism.full_batch or recipe.batches == 1, "not full-batch")
+    rate = mechanism.own_learning_rate(
+        weight_decay=recipe.weight_decay, smoothness=recipe.smoothness
+    )
+    _require(rate in (None, recipe.learning_rate), f"learning_rate is not that of {mechanism.name}")
+
+
+def _check_curvature(mechanism: NoisyGdNonconvex, description: ModelDescription) -> None:
+    """Check a stated smoothness as far as the file's task decides it: for heads, and for kinks."""
+    task = description.task
+    _require(task.rough is None, f"no constant bounds the curvature of its loss: {task.rough}")
+    if description.architecture.name != linear_head.NAME:
+        return
+    bounds = task.bounds
+    _require(
+        bounds is not None and mechanism.smoothness >= capped_smoothness(bounds.smoothness),
+        f"smoothness is below that of a linear head's task, {task.name}",
+    )
+
+
+def _ends_on_grid(history: History, norm: float) -> bool:
+    """Return whether weights of this norm are unchanged since they were last rounded to the grid.
+
+    Projection follows a step's noise, not a release's, and moves only weights that were outside.
+    """
+    run, radius = history.last_run, history.recipe.radius
+    end = run[-1]
+    if isinstance(end, ReleaseEvent) and end.noise_std == 0 and len(run) > 1:
+        end = run[-2]
+    if radius is not None and not isinstance(end, ReleaseEvent) and norm >= radius * _PROJECTED:
+        return False
+    return end.noise_std > 0
+
+
+def _require(condition: bool, reason: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise VerificationError("weights", reason)

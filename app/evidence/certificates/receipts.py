@@ -1,0 +1,228 @@
+"""Receipts: they let a requester find their own records under a certificate's commitments.
+
+The answer to a forget request carries a salt. With the salt and the requested ids, anyone can
+compute the commitments to the records; without the salt they look random.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.domain import strict_json
+from app.domain.commitments import SALT_BYTES, record_commitment, subject_commitment
+from app.domain.errors import ProofError, VerificationError
+from app.domain.owners_ids import normal_id
+from app.domain.trees import multiproof
+from app.evidence.certificates.bundle import LeafProof, RequestProof
+from app.evidence.certificates.schema import (
+    Excluded,
+    Forgotten,
+    MemberSection,
+    Predicate,
+    Release,
+    Tree,
+)
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_RECORDS: Final = 200_000
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The evidence that the sender of a forget request keeps; ``salt`` is secret."""
+
+    salt: bytes
+    records: int
+    record_ids: tuple[str, ...]
+    subject_ids: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, content: bytes) -> "Receipt":
+        """Parse ``receipt_salt``, ``records``, ``record_ids`` and ``subject_ids`` of a receipt."""
+        if len(content) > MAX_BYTES:
+            raise _refusal(f"larger than {MAX_BYTES} bytes")
+        try:
+            document: dict[str, Any] = strict_json.loads(content)
+            receipt = cls(
+                salt=base64.b64decode(document["receipt_salt"], validate=True),
+                records=document["records"],
+                record_ids=tuple(document.get("record_ids", ())),
+                subject_ids=tuple(document.get("subject_ids", ())),
+            )
+            for each in (*receipt.record_ids, *receipt.subject_ids):
+                each.encode()  # JSON can hold a lone surrogate, which is not text
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, binascii.Error):
+                raise _refusal("its salt is not in base64") from error
+            raise _refusal("not a receipt") from error
+        receipt._check()
+        return receipt
+
+    def _check(self) -> None:
+        ids = (*self.record_ids, *self.subject_ids)
+        if (
+            len(self.salt) != SALT_BYTES
+            or type(self.records) is not int
+            or not 1 <= self.records <= MAX_RECORDS
+            or not 1 <= len(ids) <= MAX_RECORDS
+            or not all(isinstance(each, str) for each in ids)
+        ):
+            raise _refusal("not a receipt")
+
+    @property
+    def of_records(self) -> set[bytes]:
+        """The commitments to the records that are named by their own ids."""
+        return {record_commitment(salt=self.salt, record_id=one) for one in self.record_ids}
+
+    def of_subjects(self, commitments: set[bytes]) -> list[dict[int, bytes]]:
+        """Return, for each subject, which of the commitments are its records', by their numbers.
+
+        A subject's records are numbered from 0. A number is missing where a record was named by its
+        own id as well, so at most as many are missing as there are such ids.
+        """
+        subjects = set(map(normal_id, self.subject_ids))
+        return [self._of_subject(one, commitments) for one in sorted(subjects)]
+
+    def _of_subject(self, subject_id: str, commitments: set[bytes]) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for ordinal in range(self.records):
+            own = subject_commitment(salt=self.salt, subject_id=subject_id, ordinal=ordinal)
+            if own in commitments:
+                found[ordinal] = own
+            elif ordinal - len(found) >= len(self.record_ids):
+                break
+        return found
+
+
+def check_receipt(
+    receipt: Receipt,
+    proof: RequestProof | None,
+    forgotten: Forgotten | Excluded,
+    *,
+    members: Sequence[MemberSection] | None = None,
+    since: Predicate | None = None,
+) -> str:
+    """Check that a certificate accounts for every record and subject of the request; say how.
+
+    How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
+    Of an ensemble, with ``members``, it is also shown to which of them each record belonged, a
+    subject's all to one, and that this member was trained anew since the lineage began; where an
+    older certificate ``since`` did not account for the record, after that one.
+    """
+    if proof is None:
+        raise _refusal("the bundle was not made for a request: download it from the request")
+    if isinstance(forgotten, Forgotten):
+        covered = _proven(proof.covered, forgotten.covered)
+        excluded = _proven(proof.excluded, forgotten.excluded)
+    else:
+        covered = _proven(proof.covered, None)
+        end = forgotten.first + forgotten.leaves
+        excluded = _proven(proof.excluded, forgotten.excluded, range(forgotten.first, end))
+    shown = covered | excluded
+    of_records, of_subjects = receipt.of_records, receipt.of_subjects(shown)
+    if not shown <= of_records.union(*(found.values() for found in of_subjects)):
+        raise _refusal("the bundle is about another request")
+    if len(shown) != receipt.records:  # a record under both roots counts once
+        raise _refusal(f"the certificate accounts for {len(shown)} of {receipt.records} records")
+    _require_every_id(of_records - shown, of_subjects, named=len(of_records))
+    if covered & excluded:
+        raise _refusal("a record is listed both as covered and as never used")
+    said = f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
+    concerned = _concerned(proof.covered, members)
+    if concerned is None or members is None or not isinstance(forgotten, Forgotten):
+        return said
+    _require_one_member(proof.covered, concerned, of_subjects)
+    _require_training(concerned.values(), members, after=forgotten.since_version)
+    if isinstance(since, Release):
+        _require_training_since(since, concerned, members, forgotten)
+    belonged = ", ".join(map(str, sorted(set(concerned.values()))))
+    return f"{said}; they belonged to members {belonged}"
+
+
+def _refusal(reason: str) -> VerificationError:
+    return VerificationError("receipt", reason)
+
+
+def _concerned(
+    proof: LeafProof | None, members: Sequence[MemberSection] | None
+) -> Mapping[int, int] | None:
+    """Return the member of each covered record, by its place; None for other models."""
+    if proof is None:
+        return None
+    if (proof.members is None) != (members is None):
+        raise _refusal("it does not say to which members its records belonged")
+    if proof.members is None or members is None:
+        return None
+    if max(proof.members.values()) >= len(members):
+        raise _refusal("a record belonged to a member that is not there")
+    return proof.members
+
+
+def _require_one_member(
+    proof: LeafProof | None, concerned: Mapping[int, int], of_subjects: list[dict[int, bytes]]
+) -> None:
+    """Refuse an ensemble of which several members learned from one subject's records."""
+    leaves = {} if proof is None else proof.leaves
+    member_of = {commitment: concerned[place] for place, commitment in leaves.items()}
+    for found in of_subjects:
+        if len({member_of[each] for each in found.values() if each in member_of}) > 1:
+            raise _refusal("a subject's records belonged to several members")
+
+
+def _require_training(
+    concerned: Iterable[int], members: Sequence[MemberSection], *, after: int, but: int = 0
+) -> None:
+    """Refuse members that were not trained anew after a version, if it is more than some."""
+    stayed = [member for member in concerned if members[member].trained_in <= after]
+    if len(stayed) > but:
+        raise _refusal(f"member {stayed[0]} was not trained anew without its records")
+
+
+def _require_training_since(
+    since: Release,
+    concerned: Mapping[int, int],
+    members: Sequence[MemberSection],
+    forgotten: Forgotten,
+) -> None:
+    """Refuse members that were not trained anew since an older certificate without their records.
+
+    A commitment may be to a record that the older one accounts for already: as many are as were
+    added beyond the records that were. Those need no training.
+    """
+    old = since.forgotten
+    added = [member for place, member in concerned.items() if place >= old.covered.size]
+    named_again = (forgotten.covered.size - old.covered.size) - (forgotten.records - old.records)
+    _require_training(added, members, after=since.model.version, but=named_again)
+
+
+def _require_every_id(
+    unproved: set[bytes], of_subjects: list[dict[int, bytes]], *, named: int
+) -> None:
+    """Refuse a receipt with an id of which nothing is proved, whatever number it states."""
+    if unproved:
+        raise _refusal(f"{len(unproved)} of its {named} record_ids are not proved")
+    missing = sum(max(found, default=0) + 1 - len(found) for found in of_subjects)
+    if missing > named:  # each may have been named by its own id instead
+        raise _refusal("records of its subject_ids are not proved")
+
+
+def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = None) -> set[bytes]:
+    """Return commitments that are in a tree, all of them at places that are ``meant``."""
+    if proof is None:
+        return set()
+    if tree is None:
+        raise _refusal("the certificate has no tree for these commitments")
+    if not all(meant is None or index in meant for index in proof.leaves):
+        raise _refusal("the certificate is not about all of its records")
+    try:
+        multiproof.verify(
+            leaves=proof.in_tree,
+            size=tree.size,
+            proof=proof.siblings,
+            expected_root=bytes.fromhex(tree.root),
+        )
+    except ProofError as error:
+        raise _refusal("its records are not under the certificate") from error
+    return set(proof.leaves.values())

@@ -1,0 +1,124 @@
+"""Requests cosignatures of the log from witnesses, in the background.
+
+Each witness has its own thread, so a slow one delays neither publication, which never waits for
+witnesses, nor the other witnesses. Several processes may ask at once; a cosignature is stored once.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import httpx
+
+from app.evidence.certificates.cosignature import WitnessKey, is_cosignature
+from app.evidence.log import cosignatures, merkle
+from app.evidence.log.cosignatures import Uncosigned
+from app.evidence.witnesses.submission import PATH, SIZE_MEDIA_TYPE, Submission
+from app.runtime.database import Database
+from app.runtime.logs import describe
+from app.runtime.outgoing import client_options
+from app.runtime.processes.repeated import Repeated
+
+_log = logging.getLogger("expunge.witnesses")
+_TIMEOUT_S = 10.0
+_MAX_ANSWER_BYTES = 16 * 1024
+_LONGEST_DELAY_S = 60.0
+_STOP_S = 1.0
+
+
+class WitnessError(Exception):
+    """A witness did not cosign."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    media_type: str
+    text: str
+
+
+class CosignatureCollector:
+    """Keeps the newest checkpoint cosigned by one witness, at a URL without ``/add-checkpoint``."""
+
+    def __init__(
+        self,
+        database: Database,
+        url: str,
+        witness: WitnessKey,
+        *,
+        poll_interval_s: float,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self._database = database
+        self._url = url.rstrip("/") + PATH
+        self._witness = witness
+        self._timeout_s = timeout_s
+        self._rounds = Repeated(
+            "witness",
+            self.tick,
+            pause_s=poll_interval_s,
+            longest_s=_LONGEST_DELAY_S,
+            on_failure=self._tell,
+        )
+
+    def start(self) -> None:
+        """Ask in the background until ``stop``."""
+        self._rounds.start()
+
+    def stop(self) -> None:
+        """Stop asking."""
+        self._rounds.stop(_STOP_S)
+
+    def tick(self) -> bool:
+        """Have the newest checkpoint cosigned, or raise ``WitnessError``; return False if it is."""
+        with self._database.transaction() as session:
+            wanted = cosignatures.uncosigned(session, self._witness)
+        if wanted is None:
+            return False
+        answer = self._ask(wanted, wanted.old_size)
+        if answer.status == httpx.codes.CONFLICT and answer.media_type == SIZE_MEDIA_TYPE:
+            known = _size_in(answer.text)
+            if known > wanted.size:
+                raise WitnessError("it knows a longer log: was this one restored from a backup?")
+            if known == wanted.old_size:
+                raise WitnessError("it knows another log of this name")
+            answer = self._ask(wanted, known)
+        if answer.status != httpx.codes.OK:
+            raise WitnessError(f"it answered {answer.status}")
+        line = _own_line(wanted.note, answer.text, self._witness)
+        with self._database.transaction() as session:
+            cosignatures.store(session, self._witness, size=wanted.size, line=line)
+        return True
+
+    def _ask(self, wanted: Uncosigned, old_size: int) -> _Answer:
+        with self._database.transaction() as session:
+            proof = merkle.consistency_proof(session, old_size=old_size, new_size=wanted.size)
+        body = Submission(old_size, proof, wanted.note).to_bytes()
+        content = b""
+        options = client_options(self._url) | {"timeout": self._timeout_s}
+        with httpx.stream("POST", self._url, content=body, **options) as answer:
+            for part in answer.iter_bytes():
+                content += part
+                if len(content) > _MAX_ANSWER_BYTES:
+                    raise WitnessError("its answer is too long")
+            media_type = answer.headers.get("content-type", "").partition(";")[0].strip()
+            return _Answer(
+                answer.status_code, media_type, content.decode("utf-8", errors="replace")
+            )
+
+    def _tell(self, error: Exception) -> None:
+        why = str(error) if isinstance(error, WitnessError) else describe(error)
+        _log.warning("witness %s has not cosigned: %s", self._witness.name, why)
+
+
+def _size_in(text: str) -> int:
+    if not text.endswith("\n") or not text[:-1].isascii() or not text[:-1].isdigit():
+        raise WitnessError("it names no size")
+    return int(text[:19])
+
+
+def _own_line(note: str, lines: str, witness: WitnessKey) -> str:
+    """Return the witness's own line; lines by other keys are skipped."""
+    for line in lines.splitlines(keepends=True):
+        if is_cosignature(line, note, witness):
+            return line
+    raise WitnessError("its answer holds no cosignature of its own")

@@ -1,0 +1,125 @@
+"""Training a model anew on the records that are there now: when asked, or when its policy says so.
+
+The version before is served until the new one is published, and what is owed meanwhile stays owed:
+the new training is the answer to what was asked before it began, and a later run to the rest.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from app.domain import errors
+from app.domain.policy import Policy
+from app.domain.states import RETRYABLE_RUN_STATES, RunKind, WeightsSource
+from app.ledger import repository
+from app.ledger.runs import create_run
+from app.ledger.tables import RunRow
+from app.planning.planner import make_plan
+from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import DatasetRow
+from app.registry.forecasts import Occasion, PlanMaker
+from app.registry.tables import ModelRow
+from app.runtime.database import Database
+from app.runtime.database.endings import require_live
+from app.runtime.database.queries import database_time
+
+_log = logging.getLogger("expunge.models")
+_AFTER_A_FAILURE = timedelta(days=1)
+_AFTER_A_REFUSAL = timedelta(hours=1)
+
+
+def retrain(database: Database, name: str, *, make: PlanMaker = make_plan) -> RunRow:
+    """Start a new training of a model, the beginning of a new history.
+
+    Nothing is locked while ``make`` plans the run.
+    """
+    with database.transaction() as session:
+        model = registry.model_named(session, name)
+        _require_trainable(session, model)
+        remembered, _, _ = datasets.counts(session, model.dataset_id)
+        dataset = session.get_one(DatasetRow, model.dataset_id).name
+        occasion = Occasion.of(session, model, anew=True)
+    if remembered == 0:
+        raise errors.ConflictError(f"dataset {dataset!r} has no records: push some first")
+    forecast = occasion.forecast(make)
+    forecast.require_tracked_start()
+    with database.transaction() as session:
+        model = registry.model_named(session, name, lock=True)
+        _require_trainable(session, model)
+        return create_run(session, model, RunKind.TRAIN, forecast)
+
+
+def _require_trainable(session: Session, model: ModelRow) -> None:
+    require_live("model", model)
+    if model.weights_source != WeightsSource.TRAIN:
+        raise errors.ConflictError(
+            f"the weights of model {model.name!r} are brought, not trained here: define another "
+            "model and bring the new ones to it"
+        )
+    active = repository.active_run(session, model.id)
+    if active is not None:
+        raise errors.ConflictError(
+            f"run {active.id} of model {model.name!r} is {active.state}: wait for its end, or "
+            "cancel it"
+        )
+
+
+class AutomaticRetraining:
+    """Retrains models whose policies ask for it."""
+
+    def __init__(
+        self, database: Database, clock: Callable[[Session], datetime] = database_time
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._refused: dict[str, datetime] = {}
+
+    def retrain_due(self) -> list[str]:
+        """Start the trainings that are due; return the names of their models.
+
+        A model is due while no run of it is going: so long after its newest training began, or
+        when so many records are there that its version, or a training since, has not read. After a
+        training that failed or was cancelled, it waits for a day.
+        """
+        with self._database.transaction() as session:
+            now = self._clock(session)
+            due = [
+                model.name
+                for model in registry.models_to_retrain(session)
+                if now >= self._refused.get(model.id, now) and _is_due(session, model, now)
+            ]
+        return [name for name in due if self._retrain(name, now)]
+
+    def _retrain(self, name: str, now: datetime) -> bool:
+        try:
+            retrain(self._database, name)
+        except (errors.PlanError, errors.ParameterError, errors.CalibrationError) as error:
+            _log.warning("model %s cannot be retrained: %s", name, error)
+        except errors.ExpungeError:
+            return False  # it has changed meanwhile
+        else:
+            return True
+        with self._database.transaction() as session:
+            self._refused[registry.model_named(session, name).id] = now + _AFTER_A_REFUSAL
+        return False
+
+
+def _is_due(session: Session, model: ModelRow, now: datetime) -> bool:
+    newest = repository.newest_training(session, model.id)
+    if newest is None or repository.active_run(session, model.id) is not None:
+        return False
+    ended = newest.finished_at
+    failed = newest.state in RETRYABLE_RUN_STATES
+    if failed and ended is not None and now < ended + _AFTER_A_FAILURE:
+        return False
+    policy = Policy.from_json(model.policy)
+    every_s, after = policy.retrain_every_s, policy.retrain_after_records
+    if every_s is not None and now >= newest.created_at + timedelta(seconds=every_s):
+        return True
+    if after is None:
+        return False
+    read = max(model.trained_through or 0, newest.trained_through or 0)
+    return datasets.count_later(session, model.dataset_id, read) >= after

@@ -1,0 +1,62 @@
+"""Public backbones."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.runtime.database import Base
+from app.runtime.database.endings import Ending, unique_name
+
+
+class BackboneRow(Ending, Base):
+    """A network with public weights, which are uploaded once and never change.
+
+    A whitened one is another with a linear map of its features, which a worker computes from a
+    public dataset; the columns from ``base_id`` on are about that.
+    """
+
+    __tablename__ = "backbones"
+    __table_args__ = (
+        CheckConstraint("classes >= 2", name="classes"),
+        CheckConstraint("features >= 1", name="features"),
+        CheckConstraint(
+            "(blob_id IS NULL) = (sha256 IS NULL) AND (blob_id IS NULL) = (size_bytes IS NULL)",
+            name="weights",
+        ),
+        CheckConstraint(
+            "(base_id IS NULL) = (public_dataset IS NULL)"
+            " AND (base_id IS NULL) = (exponent IS NULL)",
+            name="whitening",
+        ),
+        CheckConstraint(
+            "(whitening IS NOT NULL) = (base_id IS NOT NULL AND sha256 IS NOT NULL)",
+            name="whitened",
+        ),
+        unique_name("backbones"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    architecture: Mapped[dict[str, Any]]
+    input_shape: Mapped[list[int]]
+    classes: Mapped[int]
+    layers: Mapped[list[dict[str, Any]]]
+    """Whose outputs are the features of a frozen one; empty: the network's own output is."""
+    features: Mapped[int | None]
+    """How many features a frozen one makes of a record; null: workers find out."""
+    source: Mapped[str]
+    """Where the weights come from, in the uploader's words."""
+    base_id: Mapped[str | None] = mapped_column(ForeignKey("backbones.id"))
+    public_dataset: Mapped[str | None]
+    """Its name, which stays its own: a dataset that held records cannot be deleted."""
+    exponent: Mapped[float | None]
+    whitening: Mapped[dict[str, Any] | None]
+    """A ``Whitening``, which came with the weights."""
+    attempts: Mapped[int] = mapped_column(server_default="0")
+    failure: Mapped[str | None]
+    """Why there will be no whitening."""
+    blob_id: Mapped[str | None] = mapped_column(ForeignKey("blobs.id"))
+    sha256: Mapped[str | None]
+    size_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -1,0 +1,326 @@
+"""Turns a plain table into features, labels and ids by its dataset's ``TableEncoding``.
+
+Uploads, ``expunge dataset push`` and predictions all come here, so each row means the same to all.
+Errors name row, column and the type of a value, never the value.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.domain.columns import (
+    ArrayColumn,
+    CategoryColumn,
+    ClassName,
+    Column,
+    ImageColumn,
+    InputColumns,
+    NumberColumn,
+    TextColumn,
+)
+from app.domain.encoding import LabelColumn, TableEncoding
+from app.domain.owners_ids import MAX_ID_LENGTH, OTHER_SPELLINGS, id_fault
+from app.registry.datasets.columns.arrays import (
+    array_fault,
+    array_values,
+    as_array,
+    pixels_of,
+    tokens_of,
+)
+from app.registry.datasets.columns.cells import (
+    MISSING_WORDS,
+    Texts,
+    column_named,
+    has_ids,
+    has_numbers,
+    has_texts,
+    inexact_ids,
+    invalid_in_words,
+    is_text,
+    kind_in_words,
+    numbers_of,
+    plain,
+    texts_of,
+)
+from app.registry.datasets.columns.problems import Problems
+
+ENCODED_BY: Final = b"expunge.encoded_by"
+"""The key in an encoded file's metadata under which the encoding's digest is."""
+_NUMBER: Final = "a number is"
+
+
+def features_of(table: pa.Table | pa.RecordBatch, encoding: InputColumns) -> npt.NDArray[Any]:
+    """Return the features of all rows, of shape (n, encoding.width) and encoding.dtype."""
+    with _all_cells(table) as cells:
+        return cells.features(encoding)
+
+
+def labels_of(table: pa.Table | pa.RecordBatch, rule: LabelColumn) -> npt.NDArray[np.int64]:
+    """Return the class of each row, of shape (n,)."""
+    with _all_cells(table) as cells:
+        return cells.labels(rule)
+
+
+def numbers_in(
+    table: pa.Table | pa.RecordBatch,
+    names: Sequence[str],
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> npt.NDArray[np.float64]:
+    """Return columns of numbers, or of yes and no, within bounds, of shape (n, columns)."""
+    with _all_cells(table) as cells:
+        columns = [cells.numbers(name, least=least, most=most) for name in names]
+    return np.stack(columns, axis=1)
+
+
+def records_of(
+    table: pa.Table | pa.RecordBatch, encoding: TableEncoding, problems: Problems
+) -> pa.RecordBatch:
+    """Return the rows in the columns of an upload: record_id, subject_id, label, features.
+
+    Faults go to ``problems``, and faulty values become arbitrary ones.
+    """
+    cells = _Cells(table, problems)
+    flat = pa.array(cells.features(encoding).reshape(-1))
+    subjects = pa.nulls(table.num_rows, pa.string())
+    if encoding.subject_id is not None:
+        subjects = cells.ids(encoding.subject_id, required=False)
+    columns = [
+        cells.ids(encoding.record_id, required=True),
+        subjects,
+        pa.array(cells.labels(encoding.label)),
+        pa.FixedSizeListArray.from_arrays(flat, encoding.width),
+    ]
+    return pa.record_batch(columns, ["record_id", "subject_id", "label", "features"])
+
+
+def ids_of(
+    table: pa.Table | pa.RecordBatch, name: str, problems: Problems, *, required: bool
+) -> pa.Array:
+    """Return the ids of a column as texts; see ``records_of``."""
+    return _Cells(table, problems).ids(name, required=required)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A table's columns; what is wrong goes to ``problems``."""
+
+    table: pa.Table | pa.RecordBatch
+    problems: Problems
+
+    def features(self, encoding: InputColumns) -> npt.NDArray[Any]:
+        features = np.zeros((self.table.num_rows, encoding.width), dtype=encoding.dtype)
+        start = 0
+        for rule in encoding.columns:
+            self._fill(rule, features[:, start : start + rule.width])
+            start += rule.width
+        return features
+
+    def labels(self, rule: LabelColumn) -> npt.NDArray[np.int64]:
+        texts = self._texts(rule.name, listed=map(str, rule.classes))
+        if texts is None:
+            return np.zeros(self.table.num_rows, dtype=np.int64)
+        labels, unknown = texts.mapped(_class_of(rule.classes))
+        self._fault(texts.missing, rule.name, "is missing")
+        reason = f"{self._kind(rule.name)} that is not the name of a class"
+        self._fault(unknown, rule.name, reason)
+        return labels
+
+    def numbers(self, name: str, *, least: float, most: float) -> npt.NDArray[np.float64]:
+        column = self._column(name, lambda kind: has_numbers(kind) or kind == pa.bool_(), _NUMBER)
+        if column is None:
+            return np.zeros(self.table.num_rows)
+        found = numbers_of(column.cast(pa.int8()) if column.type == pa.bool_() else column)
+        self._fault(found.faulty, name, f"text, where {_NUMBER} expected")
+        self._fault(found.missing, name, "is missing")
+        present = ~found.missing & ~found.faulty
+        self._fault(present & np.isinf(found.values), name, "an infinite number")
+        outside = present & ((found.values < least) | (found.values > most))
+        self._fault(outside, name, f"must lie between {least:g} and {most:g}")
+        return found.values
+
+    def ids(self, name: str, *, required: bool) -> pa.Array:
+        if self.table.schema.names.count(name) == 1:
+            column = plain(self.table.column(name))
+            if _are_ids(column, required=required):
+                return column.cast(pa.string())
+        column = self._column(name, has_ids, "text or a whole number is")
+        if column is None:
+            return pa.nulls(self.table.num_rows, pa.string())
+        texts = texts_of(column)
+        if required:
+            self._fault(texts.missing, name, "is missing")
+        if not is_text(column.type) and has_numbers(column.type):
+            reason = f"{kind_in_words(column.type)} that is not whole, or too large to be exact"
+            self._fault(inexact_ids(column), name, reason)
+        faults = [id_fault(text) for text in texts.distinct]
+        for reason in dict.fromkeys(fault for fault in faults if fault is not None):
+            faulty = np.array([fault == reason for fault in faults] + [False])
+            self._fault(faulty[texts.codes], name, reason)
+        spelt = np.array([*texts.distinct, None], dtype=object)[texts.codes]
+        return pa.array(spelt, pa.string())
+
+    def _fill(self, rule: Column, features: npt.NDArray[Any]) -> None:
+        match rule:
+            case NumberColumn():
+                self._fill_numbers(rule, features)
+            case CategoryColumn():
+                self._fill_categories(rule, features)
+            case ArrayColumn():
+                self._fill_arrays(rule, features)
+            case TextColumn():
+                self._fill_tokens(rule, features)
+            case ImageColumn():
+                self._fill_pixels(rule, features)
+
+    def _fill_numbers(self, rule: NumberColumn, features: npt.NDArray[Any]) -> None:
+        column = self._column(rule.name, has_numbers, _NUMBER)
+        if column is None:
+            return
+        found = numbers_of(column)
+        self._fault(found.faulty, rule.name, f"text, where {_NUMBER} expected")
+        values = found.values
+        if rule.missing is None:
+            self._fault(found.missing, rule.name, "is missing, and the schema has no rule for it")
+        else:
+            values = np.where(found.missing, rule.missing, values)
+        self._fault(np.isinf(values), rule.name, "an infinite number")
+        if rule.low is not None and rule.high is not None:
+            values = (np.clip(values, rule.low, rule.high) - rule.low) / (rule.high - rule.low)
+        large = np.abs(values) > np.finfo(np.float32).max
+        self._fault(large & np.isfinite(values), rule.name, "a number too large for float32")
+        features[:, 0] = np.where(large, 0, values)
+        if rule.flag_missing:
+            features[:, 1] = found.missing
+
+    def _fill_categories(self, rule: CategoryColumn, features: npt.NDArray[Any]) -> None:
+        texts = self._texts(rule.name, listed=rule.values)
+        if texts is None:
+            return
+        places = {value: place for place, value in enumerate(rule.values)}
+        found, unknown = texts.mapped(places.get)
+        missing = texts.missing
+        if rule.other:
+            found[unknown] = len(rule.values)
+        else:
+            reason = f"{self._kind(rule.name)} that is not one of the column's listed values"
+            self._fault(unknown, rule.name, reason)
+        if rule.missing is not None:
+            found[missing] = places[rule.missing]
+        elif rule.other:
+            found[missing] = len(rule.values)
+        else:
+            self._fault(missing, rule.name, "is missing, and the schema has no rule for it")
+        features[np.arange(len(found)), found] = 1
+
+    def _fill_arrays(self, rule: ArrayColumn, features: npt.NDArray[Any]) -> None:
+        column = column_named(self.table, rule.name, self.problems)
+        if column is None:
+            return
+        fault = array_fault(column.type)
+        if fault is not None:
+            self.problems.add(None, rule.name, f"{kind_in_words(column.type)}: {fault}")
+            return
+        values = array_values(
+            column,
+            name=rule.name,
+            size=rule.width,
+            dtype=rule.dtype,
+            vocabulary=rule.vocabulary,
+            problems=self.problems,
+        )
+        if values is not None:
+            features[:] = values
+
+    def _fill_tokens(self, rule: TextColumn, features: npt.NDArray[Any]) -> None:
+        column = self._column(rule.name, is_text, "text is")
+        if column is None:
+            return
+        self._fault(as_array(column.is_null()), rule.name, "is missing")
+        features[:] = tokens_of(pc.fill_null(column, ""), rule)
+
+    def _fill_pixels(self, rule: ImageColumn, features: npt.NDArray[Any]) -> None:
+        column = self._column(rule.name, _is_file, "the bytes of an image are")
+        if column is None:
+            return
+        missing = as_array(column.is_null())
+        self._fault(missing, rule.name, "is missing")
+        features[:], faulty = pixels_of(pc.fill_null(column, b""), rule)
+        self._fault(faulty & ~missing, rule.name, "is no JPEG or PNG image, or has too many pixels")
+
+    def _texts(self, name: str, *, listed: Any) -> Texts | None:  # noqa: ANN401 - an iterable
+        """Return a column's texts; words for a missing value are missing unless listed."""
+        column = self._column(name, has_texts, "text or a whole number is")
+        return (
+            None if column is None else texts_of(column).without(MISSING_WORDS.difference(listed))
+        )
+
+    def _column(
+        self, name: str, fits: Callable[[pa.DataType], bool], expected: str
+    ) -> pa.Array | None:
+        """Return a column of valid cells, of a type that fits; None, and a problem, otherwise."""
+        column = column_named(self.table, name, self.problems)
+        if column is None:
+            return None
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            self.problems.add(None, name, invalid_in_words(column.type))
+            return None
+        if fits(column.type):
+            return column
+        kind = kind_in_words(column.type)
+        self.problems.add(None, name, f"{kind}, where {expected} expected")
+        return None
+
+    def _kind(self, name: str) -> str:
+        return kind_in_words(plain(self.table.column(name)).type)
+
+    def _fault(self, faulty: npt.NDArray[np.bool_], column: str, reason: str) -> None:
+        self.problems.add_where(faulty, column, reason)
+
+
+@contextmanager
+def _all_cells(table: pa.Table | pa.RecordBatch) -> Iterator[_Cells]:
+    problems = Problems()
+    yield _Cells(table, problems)
+    problems.raise_any()
+
+
+def _is_file(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _are_ids(column: pa.Array, *, required: bool) -> bool:
+    """Return whether a column has ids as they are kept: nothing to trim, to spell, to refuse."""
+    if not is_text(column.type) or (required and column.null_count):
+        return False
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    lengths = pc.binary_length(column)
+    fit = (
+        pc.ascii_is_printable(column),  # so it is NFC, and only spaces may be trimmed
+        pc.equal(column, pc.ascii_trim_whitespace(column)),
+        pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, MAX_ID_LENGTH)),
+        pc.invert(pc.match_substring_regex(column, OTHER_SPELLINGS)),
+    )
+    return all(pc.all(each, min_count=0).as_py() for each in fit)
+
+
+def _class_of(classes: tuple[ClassName, ...]) -> Callable[[str], int | None]:
+    """Return the function from a cell's text to its class."""
+    if isinstance(classes[0], bool):
+        words = {str(name).lower(): place for place, name in enumerate(classes)}
+        return lambda text: words.get(text.lower())
+    places = {str(name): place for place, name in enumerate(classes)}
+    return places.get

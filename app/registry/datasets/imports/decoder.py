@@ -1,0 +1,167 @@
+"""The sandboxed process that decodes imported files: little memory, no secrets, no open files.
+
+It asks for what it needs of a file: every answer of its begins with a byte that says what it is.
+``R`` asks for a range, which comes as the next frame of the input; ``P`` is a part as an Arrow
+record batch; ``V`` ends an order, with JSON: an error, or the file's number of rows.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from itertools import accumulate
+from threading import Lock
+from typing import IO, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
+from app.registry.datasets.reader import confine, rules_of, verdict_of
+from app.registry.datasets.uploads import ReadingPlan, opened, read_parts, reading_plan
+from app.runtime.processes.frames import receive, send
+
+OUT_OF_MEMORY: Final = 3
+"""How it exits when a file takes more memory than it may have."""
+
+MOST_PART_BYTES: Final = 256 << 20
+MOST_RANGE_BYTES: Final = 32 << 20
+MOST_BUFFERED_BYTES: Final = 64 << 20
+"""The largest row group that is fetched as a whole; of others, columns are read in pieces."""
+_PIECE_BYTES: Final = 4 << 20
+_MOST_ORDER_BYTES: Final = 64 << 20
+
+
+class _Remote(io.RawIOBase):
+    """A file that the process at the other end reads."""
+
+    def __init__(self, size: int, orders: IO[bytes], answers: IO[bytes], lock: Lock) -> None:
+        self._size = size
+        self._at = 0
+        self._orders = orders
+        self._answers = answers
+        self._lock = lock
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        left = max(0, self._size - self._at)
+        wanted = left if size < 0 else min(size, left)
+        found = bytearray()
+        while len(found) < wanted:
+            found += self._range(min(wanted - len(found), MOST_RANGE_BYTES))
+        return bytes(found)
+
+    def _range(self, size: int) -> bytearray:
+        with self._lock:
+            send(self._answers, b"R" + json.dumps([self._at, size]).encode())
+            content = receive(self._orders, most=size)
+        if len(content) != size:
+            raise EOFError
+        self._at += size
+        return content
+
+
+def _checked_plan(file: pq.ParquetFile, order: dict[str, Any]) -> ReadingPlan:
+    """Return how a file is read; raise what its columns are refused for, without a row."""
+    plan = reading_plan(file, *rules_of(order))
+    if plan.row_bytes > MOST_PART_BYTES:
+        raise PayloadTooLargeError(f"it announces rows of {plan.row_bytes} bytes")
+    plan.check(_no_rows(file.schema_arrow))
+    plan.problems.raise_any()
+    return plan
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_empty(each.type) for each in schema], schema=schema)
+
+
+def _empty(kind: pa.DataType) -> pa.Array:
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, pa.nulls(0, kind.storage_type))
+    return pa.nulls(0, kind)
+
+
+def _parts(
+    file: pq.ParquetFile, remote: _Remote, plan: ReadingPlan, start: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield checked parts from a row on; ``InvalidRecordsError`` of the first with a fault."""
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    for group, end in enumerate(accumulate(sizes)):
+        if end <= start:
+            continue
+        row = end - sizes[group]
+        for part in read_parts(_prepared(file, remote, group), plan, [group]):
+            left = part.slice(max(0, start - row))
+            if left.num_rows:
+                plan.problems.first = row + part.num_rows - left.num_rows
+                checked = plan.check(left)
+                plan.problems.raise_any()
+                if checked.nbytes > MOST_PART_BYTES:
+                    raise PayloadTooLargeError("its rows are too large when they are unpacked")
+                yield checked
+            row += part.num_rows
+        if row != end:
+            reason = f"row group {group} has other rows than it announces"
+            raise InvalidRecordsError([RowProblem(None, plan.id_column, reason)], 1)
+
+
+def _prepared(file: pq.ParquetFile, remote: _Remote, group: int) -> pq.ParquetFile:
+    """Return the file, opened to fetch a row group at once if it is small, else in pieces."""
+    metadata = file.metadata.row_group(group)
+    chunks = (metadata.column(number) for number in range(metadata.num_columns))
+    small = sum(chunk.total_compressed_size for chunk in chunks) <= MOST_BUFFERED_BYTES
+    return pq.ParquetFile(
+        pa.PythonFile(remote, mode="r"),
+        metadata=file.metadata,
+        pre_buffer=small,
+        buffer_size=0 if small else _PIECE_BYTES,
+    )
+
+
+def _carry_out(order: dict[str, Any], orders: IO[bytes], answers: IO[bytes]) -> None:
+    lock = Lock()
+    verdict: dict[str, Any]
+    try:
+        remote = _Remote(order["size"], orders, answers, lock)
+        file = opened(pa.PythonFile(remote, mode="r"))
+        plan = _checked_plan(file, order)
+        verdict = {"rows": file.metadata.num_rows}
+        if order["start"] is not None:
+            for part in _parts(file, remote, plan, order["start"]):
+                content = part.serialize()
+                with lock:
+                    send(answers, b"P" + content.to_pybytes())
+    except (InvalidRecordsError, PayloadTooLargeError) as error:
+        verdict = verdict_of(error)
+    send(answers, b"V" + json.dumps(verdict).encode())
+
+
+def main() -> None:
+    """Process orders until the input ends, or ``OUT_OF_MEMORY``."""
+    orders, answers = sys.stdin.buffer, sys.stdout.buffer
+    confine(int(sys.argv[1]))
+    try:
+        while True:
+            _carry_out(json.loads(receive(orders, most=_MOST_ORDER_BYTES)), orders, answers)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        main()

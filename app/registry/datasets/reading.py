@@ -1,0 +1,117 @@
+"""Decodes uploaded files in a separate process with limited memory.
+
+A small file can unpack to any size, and decoders have had vulnerabilities. So all uploads are
+decoded by ``app.registry.datasets.reader``, which inherits no secret and no open file. Its output
+is validated again for what Arrow relies on. A process is not reused after a large file or a
+failure.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from app.domain.encoding import TableEncoding
+from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
+from app.domain.table_schema import RecordSchema
+from app.registry.datasets.reader import as_order, refuse
+from app.registry.datasets.uploads import Upload, joined, part_schema
+from app.runtime.processes.frames import LONGEST_S, FrameProcess, receive, send
+
+READERS: Final = 2
+"""How many files are read at once; further ones wait."""
+
+WORKING_BYTES: Final = 512 << 20
+"""The memory for reading a file in addition to the file itself."""
+
+_FEW_BYTES: Final = 16 << 20
+_PART_OVERHEAD_BYTES: Final = 64 << 20
+
+
+class Readers:
+    """The processes that read files of ``max_bytes`` or fewer, packed and unpacked."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._turns = threading.BoundedSemaphore(READERS)
+        self._idle: list[_Reader] = []
+
+    def read(
+        self,
+        content: bytes,
+        schema: RecordSchema,
+        encoding: TableEncoding | None = None,
+    ) -> Upload:
+        """Read and check a Parquet file, whose columns may be those that ``encoding`` encodes."""
+        with self._turns:
+            reader = self._taken()
+            does_well = False
+            try:
+                order = {**as_order(schema, encoding), "max_bytes": self._max_bytes}
+                upload = joined(reader.parts(content, order, part_schema(schema)), schema)
+                does_well = len(content) + upload.content.nbytes < _FEW_BYTES
+            except InvalidRecordsError:
+                does_well = len(content) < _FEW_BYTES
+                raise
+            finally:
+                if does_well and reader.is_done and not self._idle:
+                    self._idle.append(reader)
+                else:
+                    reader.end()
+            return upload
+
+    def _taken(self) -> "_Reader":
+        with suppress(IndexError):  # another thread may take the last one
+            reader = self._idle.pop()
+            if reader.is_alive:
+                return reader
+            reader.end()
+        return _Reader(self._max_bytes)
+
+
+@cache
+def readers_of(max_bytes: int) -> Readers:
+    """Return this process's readers for files of this size."""
+    return Readers(max_bytes)
+
+
+class _Reader(FrameProcess):
+    """One reader process; ``is_done`` says whether its output is complete."""
+
+    def __init__(self, max_bytes: int) -> None:
+        limits = (max_bytes + WORKING_BYTES, max_bytes + _PART_OVERHEAD_BYTES)
+        super().__init__("app.registry.datasets.reader", *limits)
+        self.is_done = True
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is running."""
+        return self._process.poll() is None
+
+    def parts(
+        self, content: bytes, order: dict[str, Any], columns: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the parts of a file, which have these columns."""
+        self.is_done = False
+        most = order["max_bytes"] + _PART_OVERHEAD_BYTES
+        try:
+            with self.timed():
+                send(self.orders, json.dumps(order).encode())
+                send(self.orders, content)
+                while frame := receive(self.answers, most=most):
+                    if frame[:1] == b"{":
+                        self.is_done = True
+                        refuse(json.loads(frame))
+                    part = pa.ipc.read_record_batch(pa.py_buffer(frame), columns)
+                    part.validate(full=True)
+                    yield part
+            self.is_done = True
+        except (EOFError, BrokenPipeError) as error:
+            raise PayloadTooLargeError(
+                f"reading the file of {len(content)} bytes took more than {WORKING_BYTES} bytes of "
+                f"additional memory or {LONGEST_S:.0f} s; send it in parts"
+            ) from error

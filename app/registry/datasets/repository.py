@@ -1,0 +1,376 @@
+"""All SQL about datasets, shards and records."""
+
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Select,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.registry.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
+from app.runtime.database.direct import binary_rows, copy_parts
+from app.runtime.database.queries import is_one_of, known
+from app.storage.tables import BlobRow
+
+_PARAMETERS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 1000
+_KEY_BYTES = 32
+# In one text: a row for each would take longer than drawing them.
+_DRAWN = text(
+    "SELECT string_agg(seq::text, ',') FROM (SELECT nextval(CAST(:sequence AS regclass)) AS seq"
+    " FROM generate_series(1, CAST(:count AS integer))) AS drawn"
+)
+T = TypeVar("T")
+
+
+class Stock(NamedTuple):
+    """What a dataset's shards are, without reading one: how many rows, and the largest of them."""
+
+    rows: int
+    most_rows: int
+    most_bytes: int
+
+
+def stock_of(session: Session, dataset_id: str) -> Stock:
+    """Return the sizes of a dataset's shards; their bytes are as they are stored."""
+    query = (
+        select(func.sum(ShardRow.rows), func.max(ShardRow.rows), func.max(BlobRow.size_bytes))
+        .join(BlobRow, BlobRow.id == ShardRow.blob_id)
+        .where(ShardRow.dataset_id == dataset_id)
+    )
+    return Stock(*(int(found or 0) for found in session.execute(query).one()))
+
+
+def dataset_named(session: Session, name: str) -> DatasetRow:
+    """Return a dataset, or raise ``NotFoundError``."""
+    return known(find_dataset(session, name), "dataset", name)
+
+
+def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
+    """Lock a dataset until the transaction ends; return its current row.
+
+    Others may still insert rows that refer to it (``FOR NO KEY UPDATE``): a push does so while it
+    inserts its records, and takes the lock at its end.
+    """
+    return session.get_one(
+        DatasetRow, dataset_id, with_for_update={"key_share": True}, populate_existing=True
+    )
+
+
+def lock_dataset_named(session: Session, name: str) -> DatasetRow:
+    """Do as ``lock_dataset`` does, by name; or raise ``NotFoundError``."""
+    return lock_dataset_at(session, name)[0]
+
+
+def lock_dataset_at(session: Session, name: str) -> tuple[DatasetRow, datetime]:
+    """Do as ``lock_dataset_named`` does; return the time by the database's clock, too."""
+    query = _named(name).add_columns(func.clock_timestamp()).with_for_update(key_share=True)
+    found = session.execute(query, execution_options={"populate_existing": True}).one_or_none()
+    row, moment = known(found, "dataset", name)
+    return row, moment.astimezone(UTC)
+
+
+def find_dataset(session: Session, name: str) -> DatasetRow | None:
+    """Return a dataset or None."""
+    return session.scalar(_named(name))
+
+
+def datasets(
+    session: Session, *, after: str | None = None, limit: int | None = None
+) -> Sequence[DatasetRow]:
+    """Return the datasets by name, or a page of them, starting after the name ``after``."""
+    query = select(DatasetRow).where(DatasetRow.deleted_at.is_(None))
+    if after is not None:
+        query = query.where(DatasetRow.name > after)
+    return session.scalars(query.order_by(DatasetRow.name).limit(limit)).all()
+
+
+def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
+    """Return a dataset's shards in upload order."""
+    return session.scalars(
+        select(ShardRow)
+        .where(ShardRow.dataset_id == dataset_id)
+        .order_by(ShardRow.created_at, ShardRow.id)
+    ).all()
+
+
+def shards_of(session: Session, dataset_id: str, seqs: Collection[int]) -> set[str]:
+    """Return the ids of those of a dataset's shards that hold one of these records."""
+    columns = RecordRow.shard_id, RecordRow.dataset_id
+    return {
+        shard_id
+        for batch in batches(list(seqs))
+        for shard_id, owner in session.execute(
+            select(*columns).where(RecordRow.seq.in_(batch)).distinct()
+        )
+        if shard_id is not None and owner == dataset_id
+    }
+
+
+class HeldRecord(NamedTuple):
+    """A record's person and place; it has no shard once it is erased."""
+
+    seq: int
+    record_key: bytes
+    subject_key: bytes | None
+    shard_id: str | None
+    forgotten_epoch: int | None
+
+
+class KeyedRecord(NamedTuple):
+    """A record, whose it is, and when it was forgotten."""
+
+    seq: int
+    record_key: bytes
+    subject_key: bytes | None
+    forgotten_epoch: int | None
+    absences: list[int] | None
+    shard_id: str | None = None
+
+
+Facts = TypeVar("Facts", HeldRecord, KeyedRecord)
+
+
+def _read(facts: type[Facts], *wanted: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    return select(*(getattr(RecordRow, name) for name in facts._fields)).where(*wanted)
+
+
+def held_records(
+    session: Session, dataset_id: str, keys: Collection[bytes]
+) -> dict[bytes, HeldRecord]:
+    """Return, by their keys, those records that the dataset holds or has held."""
+    return {
+        record.record_key: record
+        for record in _with_keys(session, HeldRecord, dataset_id, RecordRow.record_key, keys)
+    }
+
+
+def keyed_records(
+    session: Session,
+    dataset_id: str,
+    *,
+    record_keys: Collection[bytes] = (),
+    subject_keys: Collection[bytes] = (),
+) -> list[KeyedRecord]:
+    """Return the records with one of the record keys, then those of one of the subjects."""
+    return [
+        *_with_keys(session, KeyedRecord, dataset_id, RecordRow.record_key, record_keys),
+        *_with_keys(session, KeyedRecord, dataset_id, RecordRow.subject_key, subject_keys),
+    ]
+
+
+def _with_keys(
+    session: Session,
+    facts: type[Facts],
+    dataset_id: str,
+    column: InstrumentedAttribute[Any],
+    keys: Collection[bytes],
+) -> Iterator[Facts]:
+    for batch in batches(list(keys)):
+        query = _read(facts, RecordRow.dataset_id == dataset_id, is_one_of(column, batch))
+        yield from map(facts._make, session.execute(query))
+
+
+def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
+    """Return sequence numbers for new records, rising and unique."""
+    sequence = session.scalar(select(func.pg_get_serial_sequence("records", "seq")))
+    drawn = session.scalar(_DRAWN, {"sequence": sequence, "count": count})
+    return np.sort(np.fromstring(drawn or "", dtype=np.int64, sep=","))
+
+
+def add_records(
+    session: Session,
+    *,
+    dataset_id: str,
+    shard_id: str,
+    seqs: npt.NDArray[np.int64],
+    record_keys: Sequence[bytes],
+    subject_keys: Sequence[bytes | None],
+) -> None:
+    """Insert records under the given sequence numbers.
+
+    They are inserted in key order, so that two transactions with the same keys cannot deadlock.
+
+    Raises:
+        IntegrityError: the dataset holds one of the keys, or has held it.
+    """
+    # Sort by the first bytes, which distinguish keyed hashes; NumPy releases the GIL meanwhile.
+    keys = np.frombuffer(b"".join(record_keys), np.uint8).reshape(len(record_keys), _KEY_BYTES)
+    order = np.argsort(np.ascontiguousarray(keys[:, :8]).view(">u8")[:, 0], kind="stable")
+    absent = np.array([key is None for key in subject_keys])
+    subjects = np.frombuffer(
+        b"".join(key or bytes(_KEY_BYTES) for key in subject_keys), np.uint8
+    ).reshape(keys.shape)
+    copy_parts(
+        session,
+        "COPY records (seq, dataset_id, shard_id, record_key, subject_key)"
+        " FROM STDIN (FORMAT binary)",
+        binary_rows(
+            [
+                seqs[order].astype(">i8").view(np.uint8).reshape(-1, 8),
+                np.frombuffer(dataset_id.encode(), np.uint8),
+                np.frombuffer(shard_id.encode(), np.uint8),
+                keys[order],
+                subjects[order],
+            ],
+            last_absent=absent[order],
+        ),
+    )
+
+
+def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:
+    """Lock the records with these sequence numbers, in order, and return their current rows."""
+    rows: list[RecordRow] = []
+    for batch in batches(sorted(seqs)):
+        query = select(RecordRow).where(RecordRow.seq.in_(batch)).order_by(RecordRow.seq)
+        # Allow references: a request may name a record that is being erased.
+        fresh = query.with_for_update(key_share=True).execution_options(populate_existing=True)
+        rows.extend(session.scalars(fresh))
+    return rows
+
+
+def highest_seq(session: Session, dataset_id: str) -> int:
+    """Return the newest record's sequence number, 0 without records."""
+    query = select(func.max(RecordRow.seq)).where(RecordRow.dataset_id == dataset_id)
+    return session.scalar(query) or 0
+
+
+def read_through(session: Session, dataset_id: str, read: Collection[str]) -> int:
+    """Return the sequence number up to which the shards ``read`` hold every record.
+
+    A shard may have been added since they were read, by a push that took its numbers earlier or
+    later than theirs.
+    """
+    unread = [
+        shard.id for shard in shards(session, dataset_id) if shard.rows and shard.id not in read
+    ]
+    first = session.scalar(select(func.min(RecordRow.seq)).where(RecordRow.shard_id.in_(unread)))
+    return highest_seq(session, dataset_id) if first is None else first - 1
+
+
+def records_through(session: Session, dataset_id: str, seq: int) -> list[KeyedRecord]:
+    """Return every record up to one, forgotten and erased ones included."""
+    query = _read(KeyedRecord, RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
+    return [KeyedRecord._make(row) for row in session.execute(query)]
+
+
+def records_numbered(session: Session, seqs: Collection[int]) -> list[KeyedRecord]:
+    """Return the records with these few sequence numbers, in order."""
+    query = _read(KeyedRecord, is_one_of(RecordRow.seq, seqs)).order_by(RecordRow.seq)
+    return [KeyedRecord._make(row) for row in session.execute(query)]
+
+
+def changed_since(session: Session, dataset_id: str, epoch: int) -> list[KeyedRecord]:
+    """Return every record that was forgotten or restored after an epoch."""
+    query = _read(
+        KeyedRecord,
+        RecordRow.dataset_id == dataset_id,
+        or_(RecordRow.forgotten_epoch.is_not(None), RecordRow.absences.is_not(None)),
+        epoch < CHANGED_EPOCH,
+    )
+    return [KeyedRecord._make(row) for row in session.execute(query)]
+
+
+def remembered_through(
+    session: Session, dataset_id: str, seq: int
+) -> Generator[KeyedRecord, None, None]:
+    """Yield, in no order, every record up to one that is not forgotten now."""
+    query = _read(
+        KeyedRecord,
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.seq <= seq,
+        RecordRow.forgotten_epoch.is_(None),
+    )
+    with session.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows:
+        yield from map(KeyedRecord._make, rows)
+
+
+def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:
+    """Return how many records are active, forgotten but still stored, and erased."""
+    query = select(
+        func.count().filter(RecordRow.forgotten_epoch.is_(None)),
+        func.count().filter(RecordRow.forgotten_epoch.is_not(None), RecordRow.erased_at.is_(None)),
+        func.count().filter(RecordRow.erased_at.is_not(None)),
+    ).where(RecordRow.dataset_id == dataset_id)
+    remembered_count, pending, erased = session.execute(query).one()
+    return remembered_count, pending, erased
+
+
+def count_later(session: Session, dataset_id: str, seq: int) -> int:
+    """Return how many records that are not forgotten came after the one with this number."""
+    query = select(func.count()).where(
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.seq > seq,
+        RecordRow.forgotten_epoch.is_(None),
+    )
+    return session.scalar(query) or 0
+
+
+def erase_all(session: Session, dataset_id: str, *, epoch: int) -> tuple[int, list[int]]:
+    """Mark all records of a dataset as erased, and as forgotten at ``epoch`` unless they were.
+
+    Returns:
+        How many were not erased before, and the numbers of those that were not forgotten.
+    """
+    left = (RecordRow.dataset_id == dataset_id, RecordRow.erased_at.is_(None))
+    # In the order in which erasing locks them.
+    session.execute(select(RecordRow.seq).where(*left).order_by(RecordRow.seq).with_for_update())
+    statement = (
+        update(RecordRow)
+        .where(*left)
+        .values(
+            forgotten_epoch=func.coalesce(RecordRow.forgotten_epoch, epoch),
+            shard_id=None,
+            erased_at=func.now(),
+        )
+        .returning(RecordRow.seq, RecordRow.forgotten_epoch)
+        .execution_options(synchronize_session=False)
+    )
+    erased = session.execute(statement).all()
+    return len(erased), [seq for seq, forgotten in erased if forgotten == epoch]
+
+
+def mark_forgotten(session: Session, epochs: Mapping[int, int]) -> None:
+    """Mark records, by their numbers, as forgotten at these epochs, unless they are."""
+    columns = (literal(list(each), ARRAY(BigInteger)) for each in (epochs, epochs.values()))
+    marks = func.unnest(*columns).table_valued("seq", "epoch", name="marks").render_derived()
+    session.execute(
+        update(RecordRow)
+        .where(RecordRow.seq == marks.c.seq, RecordRow.forgotten_epoch.is_(None))
+        .values(forgotten_epoch=marks.c.epoch)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def mark_erased(session: Session, seqs: Collection[int]) -> None:
+    """Mark records as erased from the stored shards."""
+    for batch in batches(list(seqs)):
+        session.execute(
+            update(RecordRow)
+            .where(RecordRow.seq.in_(batch))
+            .values(shard_id=None, erased_at=func.now())
+            .execution_options(synchronize_session="fetch")
+        )
+
+
+def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield ``values`` in chunks short enough for one statement."""
+    for start in range(0, len(values), _PARAMETERS_AT_ONCE):
+        yield values[start : start + _PARAMETERS_AT_ONCE]
+
+
+def _named(name: str) -> Select[DatasetRow]:
+    return select(DatasetRow).where(DatasetRow.name == name, DatasetRow.deleted_at.is_(None))

@@ -1,0 +1,331 @@
+"""Operations on datasets: define, push, erase."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.access.pseudonyms import Pseudonyms
+from app.domain.encoding import TableEncoding
+from app.domain.errors import ConflictError, GoneError, InvalidInputError
+from app.domain.ids import new_id
+from app.domain.schema import FeatureSchema
+from app.domain.table_schema import RecordSchema, TableSchema, record_schema
+from app.evidence import log
+from app.registry.datasets import digests, features, repository
+from app.registry.datasets.columns.cells import notations_of
+from app.registry.datasets.comparison import KeyedUpload, compare
+from app.registry.datasets.reading import Readers
+from app.registry.datasets.shards import pack, without_rows
+from app.registry.datasets.tables import DatasetRow, ShardRow
+from app.registry.datasets.uploads import Upload
+from app.runtime.database import Database
+from app.runtime.database.endings import require_live
+from app.runtime.failpoints import reach
+from app.storage.blobs import Blobs, adopt, doom
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What became of an upload's rows, which count from 0.
+
+    Attributes:
+        added: how many were new.
+        already_present: how many the dataset holds as they are.
+        changed_rows: those that it holds otherwise; it keeps what it has.
+        forgotten_rows: those that were forgotten; they do not come back.
+    """
+
+    added: int
+    already_present: int
+    changed_rows: Sequence[int] = ()
+    forgotten_rows: Sequence[int] = ()
+
+
+def schema_of(dataset: DatasetRow) -> RecordSchema:
+    """Return the schema that a dataset's row describes."""
+    return record_schema(dataset.schema)
+
+
+def feature_schema_of(dataset: DatasetRow) -> FeatureSchema:
+    """Return the schema of a dataset's features."""
+    schema = schema_of(dataset)
+    if isinstance(schema, TableSchema):
+        raise InvalidInputError(
+            f"dataset {dataset.name!r} consists of columns, and nothing says yet which of them are "
+            "features and which is the label: models and whitened backbones read a dataset that "
+            "is defined with features and classes, or with an encoding"
+        )
+    return schema
+
+
+def encoding_of(dataset: DatasetRow) -> TableEncoding | None:
+    """Return how the plain tables of a dataset are read, if it says so."""
+    return None if dataset.encoding is None else TableEncoding.from_json(dataset.encoding)
+
+
+def record_id_of(dataset: DatasetRow) -> str:
+    """Return the column of the records' ids in a dataset's tables."""
+    schema, encoding = schema_of(dataset), encoding_of(dataset)
+    if isinstance(schema, TableSchema):
+        return schema.record_id
+    return "record_id" if encoding is None else encoding.record_id
+
+
+def define_dataset(
+    session: Session,
+    *,
+    name: str,
+    schema: RecordSchema,
+    encoding: TableEncoding | None = None,
+    public: bool = False,
+) -> DatasetRow:
+    """Create an empty dataset; repeating the same definition returns the existing one.
+
+    ``encoding`` says how plain tables get the schema. A dataset never becomes public, and a public
+    one never ceases to be.
+    """
+    if encoding is not None:
+        _require_fit(encoding, schema)
+    if isinstance(schema, FeatureSchema) and schema.classes < 2:
+        raise InvalidInputError("classes must be at least 2: other targets are columns of a table")
+    existing = repository.find_dataset(session, name)
+    if existing is not None:
+        require_live("dataset", existing)
+        if (schema_of(existing), encoding_of(existing)) != (schema, encoding):
+            raise ConflictError(f"dataset {name!r} exists with another schema")
+        if existing.public != public:
+            kind = "public" if existing.public else "not public"
+            raise ConflictError(
+                f"dataset {name!r} exists and is {kind}; that never changes: define another"
+            )
+        return existing
+    row = DatasetRow(
+        id=new_id("ds"),
+        name=name,
+        schema=schema.to_json(),
+        encoding=None if encoding is None else encoding.to_json(),
+        public=public,
+    )
+    session.add(row)
+    session.flush()
+    log.append(session, "dataset.defined", dataset=row.id, definition=digests.of_dataset(row))
+    return row
+
+
+def give_up_records(session: Session, dataset: DatasetRow) -> None:
+    """Give up all records of a dataset, which is locked; no model may learn from them any more.
+
+    They count as forgotten and erased. The next sweep after the commit shreds what held them.
+    """
+    dataset.forget_epoch += 1
+    epoch = dataset.forget_epoch
+    session.flush()
+    erased, marked = repository.erase_all(session, dataset.id, epoch=epoch)
+    if marked:
+        log.append(
+            session,
+            "records.given_up",
+            dataset=dataset.id,
+            epoch=epoch,
+            mark=f"{dataset.id}:{epoch}",
+            **digests.marks(marked),
+        )
+    for shard in repository.shards(session, dataset.id):
+        session.refresh(shard, with_for_update=True)
+        features.give_up(session, shard_id=shard.id)
+        if shard.rows:
+            doom(session, shard.blob_id)
+        shard.rows = 0
+    log.append(session, "records.erased", dataset=dataset.id, records=erased)
+    session.flush()
+
+
+@dataclass
+class Records:
+    """Pushes and erases records; ``learned_through`` tells up to which one a model has read."""
+
+    database: Database
+    blobs: Blobs
+    pseudonyms: Pseudonyms
+    readers: Readers
+    learned_through: Callable[[Session, str], int]
+
+    def push(self, name: str, content: bytes) -> PushResult:
+        """Check a Parquet upload and add its new records as one shard, atomically."""
+        with self.database.transaction() as session:
+            dataset = repository.dataset_named(session, name)
+            dataset_id, schema, encoding = definition_of(dataset)
+        upload = self.readers.read(content, schema, encoding)
+        return self.store(dataset_id, self.keyed(dataset_id, upload))
+
+    def warnings(self, name: str) -> list[str]:
+        """Name the datasets whose subjects' ids may be the same people's, written otherwise."""
+        with self.database.transaction() as session:
+            mine = repository.dataset_named(session, name).subject_notations
+            return [
+                f"subjects' ids: {name!r} has {' and '.join(mine)}, {other.name!r} has "
+                f"{' and '.join(other.subject_notations)}: 007 and 7 are two people"
+                for other in repository.datasets(session)
+                if mine != other.subject_notations and mine and other.subject_notations
+            ]
+
+    def keyed(self, dataset_id: str, upload: Upload) -> KeyedUpload:
+        """Return an upload with the pseudonyms of its ids."""
+        return KeyedUpload(
+            upload,
+            record_keys=self.pseudonyms.records(dataset_id, upload.record_ids),
+            subject_keys=self.pseudonyms.subjects(dataset_id, upload.subject_ids),
+        )
+
+    def store(
+        self,
+        dataset_id: str,
+        pushed: KeyedUpload,
+        *,
+        part_of: str | None = None,
+        looks_new: bool = False,
+        also: Callable[[PushResult, Session], None] = lambda _result, _session: None,
+    ) -> PushResult:
+        """Add the new ones of these records as one shard, atomically.
+
+        Of rows with one id, the first counts as pushed before the others.
+
+        Args:
+            dataset_id: the dataset.
+            pushed: the records, not empty.
+            part_of: the import that they belong to.
+            looks_new: whether to try first whether all are new, which is faster if they are.
+            also: called in the transaction that adds them, or in another one if none is new. Its
+                exceptions undo all.
+        """
+        if looks_new:
+            result = PushResult(added=len(pushed.record_keys), already_present=0)
+            if self._add(dataset_id, pushed, part_of, partial(also, result)):
+                return result
+        for _ in range(_ATTEMPTS):
+            try:
+                with self.database.transaction() as session:
+                    found = compare(session, self.blobs, dataset_id, pushed)
+            except GoneError:
+                continue
+            result = PushResult(
+                added=len(found.new),
+                already_present=len(found.equal),
+                changed_rows=found.changed,
+                forgotten_rows=found.forgotten,
+            )
+            if not found.new:
+                with self.database.transaction() as session:
+                    also(result, session)
+                return result
+            new = pushed.rows(found.new)
+            if self._add(dataset_id, new, part_of, partial(also, result)):
+                return result
+        raise ConflictError("concurrent pushes and trainings kept interfering: push again")
+
+    def _add(
+        self,
+        dataset_id: str,
+        records: KeyedUpload,
+        part_of: str | None,
+        also: Callable[[Session], None],
+    ) -> bool:
+        """Add records in one transaction that locks the dataset at its very end.
+
+        They become visible with the commit. Returns False if it must be retried: another push has
+        added one of the records, or took later numbers that a training has already read, so that
+        these records would count as read, too.
+        """
+        origin = {} if part_of is None else {"import": part_of}
+        try:
+            with self.database.transaction() as session:
+                first = self._write(session, dataset_id, records)
+                dataset = repository.lock_dataset(session, dataset_id)
+                require_live("dataset", dataset)
+                notations = notations_of(pa.array(records.upload.subject_ids, pa.string()))
+                dataset.subject_notations = sorted({*dataset.subject_notations, *notations})
+                self._require_ahead(session, dataset_id, first)
+                also(session)
+                count = len(records.record_keys)
+                log.append(session, "records.pushed", dataset=dataset_id, records=count, **origin)
+                reach("before_records_commit")
+        except (_OvertakenError, IntegrityError):
+            return False
+        return True
+
+    def _require_ahead(self, session: Session, dataset_id: str, first: int) -> None:
+        """Check that no model counts the records from this number on as read."""
+        if self.learned_through(session, dataset_id) >= first:
+            raise _OvertakenError
+
+    def _write(self, session: Session, dataset_id: str, records: KeyedUpload) -> int:
+        """Write the shard and its records; return the first one's sequence number."""
+        count = len(records.record_keys)
+        blob = self.blobs.reserve(session, "shard", dataset_id=dataset_id)
+        shard = ShardRow(id=new_id("shard"), dataset_id=dataset_id, blob_id=blob, rows=count)
+        session.add(shard)
+        session.flush()
+        seqs = repository.new_seqs(session, count)
+        with self.blobs.filling(session, blob, lambda: pack(seqs, records.upload.content)):
+            repository.add_records(
+                session,
+                dataset_id=dataset_id,
+                shard_id=shard.id,
+                seqs=seqs,
+                record_keys=records.record_keys,
+                subject_keys=records.subject_keys,
+            )
+        adopt(session, blob)
+        return int(seqs[0])
+
+    def erase(self, session: Session, seqs: Sequence[int]) -> int:
+        """Rewrite shards without the given records; return how many were erased.
+
+        Frozen backbones' features are rewritten, too. The next sweep after the caller's commit
+        shreds the old blobs.
+        """
+        by_shard: dict[str, list[int]] = {}
+        for record in repository.lock_records(session, seqs):
+            if record.shard_id is not None:
+                by_shard.setdefault(record.shard_id, []).append(record.seq)
+        for shard_id, erased in by_shard.items():
+            shard = session.get_one(ShardRow, shard_id, with_for_update=True)
+            left = without_rows(self.blobs.read(shard.blob_id), erased)
+            rewritten = self.blobs.put(session, "shard", left, dataset_id=shard.dataset_id)
+            doom(session, shard.blob_id)
+            adopt(session, rewritten.id)
+            shard.blob_id = rewritten.id
+            shard.rows -= len(erased)
+            features.erase(session, self.blobs, shard, erased)
+            repository.mark_erased(session, erased)
+        return sum(len(erased) for erased in by_shard.values())
+
+
+class _OvertakenError(Exception):
+    """A training has read later numbers than this push's own."""
+
+
+def definition_of(
+    dataset: DatasetRow,
+) -> tuple[str, RecordSchema, TableEncoding | None]:
+    """Return a dataset's id, and how files are read into it; ``GoneError`` if it was archived."""
+    require_live("dataset", dataset)
+    return dataset.id, schema_of(dataset), encoding_of(dataset)
+
+
+def _require_fit(encoding: TableEncoding, schema: RecordSchema) -> None:
+    if isinstance(schema, TableSchema):
+        raise InvalidInputError("encoding: it makes features, and the dataset keeps columns")
+    given = (encoding.shape, encoding.dtype, encoding.vocabulary, len(encoding.label.classes))
+    if given != (schema.shape, schema.dtype, schema.vocabulary, schema.classes):
+        raise InvalidInputError(
+            f"encoding: it gives features of shape {list(encoding.shape)} and type "
+            f"{encoding.dtype}, and {len(encoding.label.classes)} classes, unlike features and "
+            "classes"
+        )

@@ -1,0 +1,146 @@
+"""Datasets, their records and the shards that hold them.
+
+Owners' ids are never stored: ``record_key`` and ``subject_key`` are keyed hashes (pseudonyms.py).
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    String,
+    UniqueConstraint,
+    false,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.runtime.database import Base
+from app.runtime.database.endings import Ending, unique_name
+
+
+class DatasetRow(Ending, Base):
+    """A named set of records with one schema."""
+
+    __tablename__ = "datasets"
+    __table_args__ = (
+        CheckConstraint("CAST(schema ->> 'classes' AS integer) >= 2", name="classes"),
+        CheckConstraint("(schema ? 'columns') <> (schema ? 'classes')", name="schema"),
+        CheckConstraint("encoding IS NULL OR schema ? 'classes'", name="encoding"),
+        CheckConstraint("forget_epoch >= 0", name="forget_epoch"),
+        unique_name("datasets"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    schema: Mapped[dict[str, Any]]
+    """What records consist of, as a ``RecordSchema`` writes it."""
+    encoding: Mapped[dict[str, Any] | None]
+    """How plain tables are read (``TableEncoding``); None if records come encoded only."""
+    public: Mapped[bool] = mapped_column(server_default=false())
+    """Whether its owner asserts that nobody can ask for its records to be forgotten."""
+    forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    """Counts accepted forget requests and restorations; each takes the next number."""
+    subject_notations: Mapped[list[str]] = mapped_column(ARRAY(String), server_default="{}")
+    """How whole numbers among its subjects' ids are written (``Notation``)."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ShardRow(Base):
+    """A stored table of records: ``seq`` and what is kept of them, without owners' ids."""
+
+    __tablename__ = "shards"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
+    rows: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class FeatureShardRow(Base):
+    """A frozen backbone's view of a shard: ``seq``, its features, and the targets of a task.
+
+    It always holds the same records as its shard: an erasure rewrites both in one transaction.
+    """
+
+    __tablename__ = "feature_shards"
+    __table_args__ = (
+        UniqueConstraint(
+            "shard_id",
+            "backbone_id",
+            "weights_sha256",
+            "reading_sha256",
+            name="uq_feature_shards_source",
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    shard_id: Mapped[str] = mapped_column(ForeignKey("shards.id"))
+    backbone_id: Mapped[str] = mapped_column(ForeignKey("backbones.id"), index=True)
+    weights_sha256: Mapped[str]
+    """Of the weights that made them: others may take the place of weights that were lost."""
+    reading_sha256: Mapped[str]
+    """Of how the task reads records."""
+    blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
+
+
+class RecordRow(Base):
+    """One training example. The row outlives erasure, as evidence and to reject the id's return."""
+
+    __tablename__ = "records"
+    __table_args__ = (
+        # Keys of two datasets differ, so the dataset need not be in their indexes.
+        Index("uq_records_record_key", "record_key", unique=True),
+        Index(
+            "ix_records_subject_key",
+            "subject_key",
+            postgresql_where="subject_key IS NOT NULL",
+        ),
+        # The rows of a push lie together: all of a dataset or a shard are in few blocks.
+        Index(
+            "ix_records_dataset_id_shard_id",
+            "dataset_id",
+            "shard_id",
+            postgresql_using="brin",
+            postgresql_ops={"dataset_id": "text_bloom_ops", "shard_id": "text_bloom_ops"},
+            postgresql_with={"pages_per_range": 32, "autosummarize": "on"},
+        ),
+        Index(
+            "ix_records_changed",
+            "dataset_id",
+            text("GREATEST(forgotten_epoch, absences[cardinality(absences)])"),
+            postgresql_where="forgotten_epoch IS NOT NULL OR absences IS NOT NULL",
+        ),
+        CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
+        CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
+        CheckConstraint(
+            "cardinality(absences) >= 2 AND cardinality(absences) % 2 = 0", name="absences"
+        ),
+    )
+
+    seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    dataset_id: Mapped[str]
+    """The shard's dataset; it stays after erasure. No foreign key: for each record of a push, it
+    would check the dataset's row, past every row version that concurrent requests left behind.
+    Likewise the shard's, whose row comes in the same transaction and is never deleted: checking it
+    for each of millions of records takes Postgres half as much time again."""
+    record_key: Mapped[bytes]
+    subject_key: Mapped[bytes | None]
+    shard_id: Mapped[str | None]
+    forgotten_epoch: Mapped[int | None] = mapped_column(BigInteger)
+    """The epoch since when the record has been forgotten; None while it is not."""
+    absences: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
+    """Earlier periods in which it was forgotten, oldest first (see ``lives.py``)."""
+    erased_at: Mapped[datetime | None]
+
+
+CHANGED_EPOCH = func.greatest(
+    RecordRow.forgotten_epoch, RecordRow.absences[func.cardinality(RecordRow.absences)]
+)
+"""When a record was forgotten or restored last; None while it never was."""

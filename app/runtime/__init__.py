@@ -1,0 +1,1 @@
+"""What the rest stands on: settings, logs, database, processes, embedded servers."""

@@ -1,0 +1,106 @@
+"""Finds the servers' programs in their wheels and runs them as the servers' account."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from app.domain.errors import ConfigurationError
+from app.runtime.embedded import enter
+from app.runtime.embedded.account import ensure_account
+from app.runtime.embedded.home import Home
+
+# The caller's environment may hold keys, and a server's environment can be read through SQL.
+ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
+_FULL_BYTES = 16 * 2**20
+"""What PostgreSQL must have to begin a file of its write-ahead log."""
+
+
+def wheel_folder(package: str) -> Path:
+    """Return a package's folder without importing it; ``ConfigurationError`` if it is missing."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigurationError(
+            f"the Python package {package} is missing; install it, or set EXPUNGE_DATABASE_URL and "
+            "EXPUNGE_REDIS_URL to servers of your own"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def run_program(
+    command: Sequence[str],
+    *,
+    home: Home,
+    folders: Sequence[Path],
+    cwd: Path,
+    log: Path,
+    timeout_s: float,
+) -> None:
+    """Run a program to its end. It may leave daemons behind.
+
+    Args:
+        command: the program and its arguments.
+        home: determines the servers' account to run as.
+        folders: the folders of the program, of what it loads, reads and writes. As a separate
+            account, it sees nothing else in directories that this account may not traverse.
+        cwd: its working directory.
+        log: the file to mention if it fails.
+        timeout_s: after this time it is killed.
+    """
+    account = ensure_account()
+    name = Path(command[0]).name
+    logged = _size(log)
+    if account.is_separate:
+        wish = {
+            "command": [str(Path(command[0]).resolve()), *command[1:]],
+            "folders": [str(folder.resolve()) for folder in folders],
+            "uid": account.uid,
+            "gid": account.gid,
+            "data_dir": str(home.data_dir),
+            "cwd": str(cwd),
+        }
+        command = [sys.executable, "-I", str(Path(enter.__file__).resolve()), json.dumps(wish)]
+    # A file, not a pipe: a daemon would keep the pipe open and block us.
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=cwd,
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+                umask=0o077,
+                start_new_session=True,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ConfigurationError(f"cannot run {command[0]}: {error}; see {log}") from error
+        if done.returncode != 0:
+            if shutil.disk_usage(home.data_dir).free < _FULL_BYTES:
+                raise ConfigurationError(
+                    f"{name} failed: the disk of {home.data_dir} is full; make room, and it starts"
+                )
+            output.seek(0)
+            printed = " ".join(output.read().decode(errors="replace").split())[-500:]
+            reason = _fatal(log, logged) or printed or done.returncode
+            raise ConfigurationError(f"{name} failed: {reason}; see {log}")
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _fatal(log: Path, start: int) -> str:
+    """Return why PostgreSQL ended, as its log says from a place on."""
+    if _size(log) <= start:
+        return ""
+    added = log.read_bytes()[start:].decode(errors="replace")
+    return next(iter(re.findall(r" FATAL:  (.*)", added)), "")

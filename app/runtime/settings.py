@@ -1,0 +1,389 @@
+"""Configuration, read once from the environment (``EXPUNGE_…``) or from files of secrets."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    ByteSize,
+    Field,
+    HttpUrl,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
+
+from app.domain.architectures.architecture import IMPORT_PATH
+from app.domain.errors import ConfigurationError
+from app.domain.parallelism import MOST_DEVICES
+from app.domain.places import prefix_of
+from app.domain.policy import TEN_YEARS_S
+from app.domain.scopes import Scope
+from app.domain.urls import is_safe_url
+from app.runtime.environment import (
+    PREFIX,
+    SECRETS_DIR_VARIABLE,
+    decoded,
+    nameless_files,
+    unknown_names,
+    variable_of,
+)
+from app.runtime.publisher_settings import Publisher, TargetName
+
+SECRETS_DIR = "/run/secrets"
+
+
+def _safe_url(url: str) -> str:
+    if not is_safe_url(url):
+        raise ValueError("must be an https:// URL, or http:// on this very machine")
+    return url
+
+
+def _factories(path: str) -> str:
+    example = f"{path[:-1]}any" if path.endswith(":*") else path
+    if not IMPORT_PATH.fullmatch(example):
+        raise ValueError("must be MODULE:FUNCTION, or MODULE:* for all of a module")
+    return path
+
+
+def _url_of(*schemes: str) -> AfterValidator:
+    """Check that a server's URL can be read, and begins with one of these; never quote it."""
+
+    def check(url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError as error:
+            raise ValueError("has a host or port that cannot be read") from error
+        if parts.scheme not in schemes or "://" not in url:
+            raise ValueError(f"must begin with {' or '.join(f'{each}://' for each in schemes)}")
+        if "@" in parts.netloc.rpartition("@")[0]:
+            raise ValueError("has an @ in its password: write it as %40")
+        return url
+
+    return AfterValidator(check)
+
+
+class Settings(BaseSettings):
+    """Everything that an operator may set. Secrets have no default.
+
+    Any setting may also be the content of a file of the variable's name, in either case, in the
+    directory ``EXPUNGE_SECRETS_DIR`` (``/run/secrets``, where containers get theirs). A variable
+    wins over a file. A list is written with commas or as JSON. Names that are no setting's are
+    refused, so that a misspelt one is not ignored.
+
+    Attributes:
+        data_dir: keys, stored objects and the embedded servers' files.
+        database_url: a PostgreSQL of your own; the embedded one when unset.
+        redis_url: a Redis of your own; the embedded one when unset.
+        migration_url: the database under the role that owns the tables, ``database_url`` when
+            unset. It is used by ``expunge init`` only, and lets the database prevent the service
+            from rewriting its log.
+        environment: ``production`` refuses every stand-in that is named insecure.
+        log_format: ``json`` writes one object a line, and a line for every request.
+        metrics_public: whether ``/metrics`` answers without an API key.
+        traces: whether traces of forget requests are sent, by OTLP over HTTP to where the
+            variables of OpenTelemetry say (``OTEL_EXPORTER_OTLP_ENDPOINT``). Needs the extra
+            ``otel``.
+        host: the address where the API listens.
+        port: the port where the API listens.
+        api_url: where the command line finds the API; the host and port above when unset.
+        api_key: the command line's API key; that of ``expunge init`` here when unset.
+        allowed_factories: import paths of model factories that workers may call.
+        max_upload_bytes: the largest file that is accepted, packed and unpacked.
+        head_timeout_s: how long the head of a request may take to arrive.
+        body_timeout_s: how long a request's body may take, and 1 s more for each 10 kB of it.
+        answer_timeout_s: how long a caller may read nothing of its answer.
+        max_connections: how many connections, and calls, there may be at once.
+        max_connections_per_address: how many of them one address may have; a trusted proxy's may
+            have all.
+        max_waits_per_caller: how many waits for changes and streams one caller may hold at once.
+        max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
+        max_json_bytes: the largest of all other JSON bodies.
+        max_parameters: how many weights a built-in architecture, or a head on a backbone, may have
+            for its dataset; not for factories.
+        plan_processes: how many plans and quotes each process of the API makes at once.
+        plan_timeout_s: how long it may take to make one of them.
+        cors_origins: web pages' origins from which browsers may call the API.
+        lease_s: how long a run stays with a worker that no longer responds.
+        max_attempts: how often a run is tried before it has failed for good.
+        worker_memory: how much memory a run may use for weights and records, in bytes or as
+            ``6GiB``; three quarters of what is free when a run begins when unset. What does not fit
+            is streamed or refused; the programs themselves need 500 MB on top. Of a run on several
+            devices, each process may use so much.
+        devices: how many devices a run uses, with a process for each: that many GPUs, or processes
+            on the CPU where there are none. Only training by a recipe, and the mechanisms that
+            forget any start, are divided; other runs use one.
+        poll_interval_s: how often the dispatcher looks for work.
+        checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
+            also signed with every certificate.
+        deadline_warning_s: how long before its deadline a request is warned of; at the earliest
+            when half of its time is over.
+        key_store_dir: keys of the stored objects, which belong apart from the data and its backups;
+            ``keys/blobs`` in the data directory when unset.
+        key_period_s: how long the key that wraps those keys lives.
+        kms_key: the key of AWS KMS that wraps the keys of periods: its id, ARN or alias.
+        kms_endpoint: the server, if it is not Amazon's.
+        kms_region: the key's region.
+        kms_access_key: when unset, found where Amazon's own tools look for it.
+        kms_secret_key: that key's secret; likewise.
+        vault_key: the key of a transit engine that wraps the keys of periods, instead of KMS.
+        vault_url: where that Vault is.
+        vault_mount: where the engine is mounted in it.
+        vault_namespace: the namespace of Vault Enterprise that it is in.
+        vault_token_file: a file with the token, which Vault's agent keeps valid.
+        vault_role_id: the AppRole to log in as, where no such file is given.
+        vault_secret_id: that role's secret.
+        vault_ca_file: certificates of the authorities to trust instead of the usual ones.
+        public_url: where callers find this service; ``http://host:port`` when unset.
+        callback_allow_http: whether callbacks may go to URLs without TLS.
+        callback_allow_private: whether callbacks may go to addresses that are not public.
+        callback_timeout_s: how long one attempt to deliver a callback may take.
+        callback_ca_file: certificates of authorities to trust in addition to the usual ones.
+        callback_retention_s: how long a delivered callback stays in the list of callbacks.
+        opendsr_domain: the signer of OpenDSR messages; the public URL's host when unset.
+        opendsr_key_file: the key of OpenDSR messages; made by ``expunge init`` when unset.
+        opendsr_certificate_file: that key's certificate; a self-signed one is made by ``expunge
+            init`` when unset.
+        opendsr_identity_types: types of OpenDSR's identities that hold our subjects' ids.
+        opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
+        session_s: how long a login to the operator's page lasts.
+        s3_bucket: where objects are stored instead of in the data directory.
+        s3_endpoint: the server, if it is not Amazon's.
+        s3_region: the bucket's region.
+        s3_prefix: what all names in the bucket begin with.
+        s3_access_key: when unset, found where Amazon's own tools look for it.
+        s3_secret_key: that key's secret; likewise.
+        import_prefixes: the places under which imports may read: ``s3://bucket/folder``,
+            ``gs://…``, ``file:///folder`` or ``https://host/folder``; empty: none.
+        import_s3_endpoint: the server of ``s3://`` imports, if it is not Amazon's.
+        import_s3_region: the region of their buckets.
+        import_s3_access_key: which may only read; when unset, found where Amazon's own tools look
+            for it. Google's is always found where Google's tools look.
+        import_s3_secret_key: that key's secret; likewise.
+        import_ca_file: certificates of authorities that ``https://`` imports trust in addition to
+            the usual ones.
+        publishers: the places where models may be published, by name, as a JSON object; best in a
+            file of secrets. Models name them, and reach no other place.
+        publish_check_s: how often it is checked that each place holds what it should.
+        requests_per_minute: how many calls one caller may make in a minute; 0 is without limit.
+        requests_burst: how many calls one caller may make in a second; 0 is without limit.
+        failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
+            without limit.
+        trusted_proxies: addresses or networks whose ``X-Forwarded-For`` is believed.
+        oidc_issuer: whose access tokens are accepted, besides API keys.
+        oidc_audience: what these tokens must be meant for.
+        oidc_scope_claim: the token's member that says what its bearer may do; dots go to nested
+            ones.
+        oidc_scopes: which scopes the issuer's own roles or groups have here.
+        witnesses: where witnesses of the log are, each with its verifier key, as ``URL=KEY``; at
+            most 8. The dispatcher asks them, and the API shows only their cosignatures.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        extra="forbid",
+        frozen=True,
+        enable_decoding=False,
+        hide_input_in_errors=True,
+    )
+
+    data_dir: Path = Path(".expunge")
+    database_url: Annotated[str, _url_of("postgresql+psycopg")] | None = None
+    migration_url: Annotated[str, _url_of("postgresql+psycopg")] | None = None
+    redis_url: Annotated[str, _url_of("redis", "rediss", "unix")] | None = None
+    environment: Literal["production", "development", "test"] = "production"
+    log_format: Literal["text", "json"] = "text"
+    metrics_public: bool = False
+    traces: bool = False
+    host: str = "127.0.0.1"
+    port: int = Field(default=8100, ge=0, le=65535)
+    api_url: str | None = None
+    api_key: SecretStr | None = None
+    allowed_factories: tuple[Annotated[str, AfterValidator(_factories)], ...] = ()
+    max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
+    head_timeout_s: float = Field(default=10.0, gt=0)
+    body_timeout_s: float = Field(default=30.0, gt=0)
+    answer_timeout_s: float = Field(default=30.0, gt=0)
+    max_connections: int = Field(default=4096, ge=1)
+    max_connections_per_address: int = Field(default=512, ge=1)
+    max_waits_per_caller: int = Field(default=256, ge=1)
+    max_ids_bytes: int = Field(default=16 * 1024**2, ge=1)
+    max_json_bytes: int = Field(default=64 * 1024, ge=1)
+    max_parameters: int = Field(default=100_000_000, ge=1)
+    plan_processes: int = Field(default=2, ge=1)
+    plan_timeout_s: float = Field(default=30.0, gt=0)
+    cors_origins: tuple[str, ...] = ()
+    lease_s: float = Field(default=30.0, gt=0)
+    max_attempts: int = Field(default=3, ge=1)
+    worker_memory: ByteSize | None = Field(default=None, ge=1)
+    devices: int = Field(default=1, ge=1, le=MOST_DEVICES)
+    poll_interval_s: float = Field(default=0.25, gt=0)
+    checkpoint_interval_s: float = Field(default=60.0, ge=0)
+    deadline_warning_s: float = Field(default=7 * 86400.0, ge=0)
+    key_store_dir: Path | None = None
+    key_period_s: float = Field(default=86400.0, gt=0)
+    kms_key: str | None = Field(default=None, min_length=1)
+    kms_endpoint: str | None = None
+    kms_region: str | None = None
+    kms_access_key: SecretStr | None = None
+    kms_secret_key: SecretStr | None = None
+    vault_key: str | None = Field(default=None, min_length=1)
+    vault_url: Annotated[str, AfterValidator(_safe_url)] | None = None
+    vault_mount: str = Field(default="transit", min_length=1)
+    vault_namespace: str | None = None
+    vault_token_file: Path | None = None
+    vault_role_id: str | None = None
+    vault_secret_id: SecretStr | None = None
+    vault_ca_file: Path | None = None
+    public_url: HttpUrl | None = None
+    callback_allow_http: bool = False
+    callback_allow_private: bool = False
+    callback_timeout_s: float = Field(default=15.0, gt=0, le=60)
+    callback_ca_file: Path | None = None
+    callback_retention_s: float = Field(default=30 * 86400.0, ge=0)
+    opendsr_domain: str | None = None
+    opendsr_key_file: Path | None = None
+    opendsr_certificate_file: Path | None = None
+    opendsr_identity_types: tuple[str, ...] = ("controller_customer_id",)
+    opendsr_datasets: tuple[str, ...] = ()
+    session_s: float = Field(default=8 * 3600.0, ge=1)
+    s3_bucket: str | None = None
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_prefix: str = ""
+    s3_access_key: SecretStr | None = None
+    s3_secret_key: SecretStr | None = None
+    import_prefixes: tuple[Annotated[str, AfterValidator(lambda url: prefix_of(url).url)], ...] = ()
+    import_s3_endpoint: str | None = None
+    import_s3_region: str | None = None
+    import_s3_access_key: SecretStr | None = None
+    import_s3_secret_key: SecretStr | None = None
+    import_ca_file: Path | None = None
+    publishers: dict[TargetName, Publisher] = {}
+    publish_check_s: float = Field(default=3600.0, gt=0)
+    requests_per_minute: int = Field(default=0, ge=0)
+    requests_burst: int = Field(default=0, ge=0)
+    failed_attempts_per_minute: int = Field(default=20, ge=0)
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    oidc_issuer: Annotated[str, AfterValidator(_safe_url)] | None = None
+    oidc_audience: str | None = Field(default=None, min_length=1)
+    oidc_scope_claim: str = Field(default="scope", min_length=1)
+    oidc_scopes: dict[str, tuple[Scope, ...]] = {}
+    witnesses: Annotated[dict[HttpUrl, str], Field(max_length=8)] = {}
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - whatever the fields hold
+        """Read the settings; ``values`` win over variables and files.
+
+        Raises:
+            ConfigurationError: some are wrong; its message has a line for each, with its name.
+        """
+        files = [path.name for path in _secret_files()]
+        fields = type(self).model_fields
+        problems = [*unknown_names([*os.environ, *files], fields), *nameless_files(files, fields)]
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems += dict.fromkeys(_told(error))
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+
+    @property
+    def trusted_keys_file(self) -> Path:
+        """Where ``expunge init`` writes what verifiers should trust."""
+        return self.data_dir / "keys" / "trusted-keys.json"
+
+    @property
+    def admin_key_file(self) -> Path:
+        """The file of the first API key, written by ``expunge init``."""
+        return self.data_dir / "keys" / "admin-api-key"
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _decoded(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str) or info.field_name is None:
+            return value
+        return decoded(value, cls.model_fields[info.field_name].annotation)
+
+    @field_validator("*")
+    @classmethod
+    def _within_ten_years(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse seconds that no date can be so far away."""
+        is_seconds = str(info.field_name).endswith("_s")
+        if is_seconds and isinstance(value, float) and not value <= TEN_YEARS_S:
+            raise ValueError(f"must be at most {TEN_YEARS_S} (ten years)")
+        return value
+
+    @model_validator(mode="after")
+    def _whole_oidc(self) -> Self:
+        if (self.oidc_issuer is None) != (self.oidc_audience is None):
+            raise ValueError(
+                "EXPUNGE_OIDC_ISSUER: belongs together with EXPUNGE_OIDC_AUDIENCE: "
+                "set both or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_vault(self) -> Self:
+        if self.vault_key is None:
+            return self
+        if self.kms_key is not None:
+            raise ValueError("EXPUNGE_VAULT_KEY: EXPUNGE_KMS_KEY is set too: choose one")
+        if self.vault_url is None:
+            raise ValueError("EXPUNGE_VAULT_KEY: needs EXPUNGE_VAULT_URL")
+        by_role = self.vault_role_id is not None and self.vault_secret_id is not None
+        if by_role == (self.vault_token_file is not None):
+            raise ValueError(
+                "EXPUNGE_VAULT_KEY: needs EXPUNGE_VAULT_TOKEN_FILE, or EXPUNGE_VAULT_ROLE_ID and "
+                "EXPUNGE_VAULT_SECRET_ID"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is given
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read secrets from the directory that the environment names now."""
+        directory = _secrets_dir()
+        if directory is None:
+            return init_settings, env_settings
+        return init_settings, env_settings, SecretsSettingsSource(settings_cls, directory)
+
+
+def _secrets_dir() -> Path | None:
+    named = os.environ.get(SECRETS_DIR_VARIABLE)
+    directory = Path(named or SECRETS_DIR)
+    if directory.is_dir():
+        return directory
+    if named:
+        raise ConfigurationError(f"{SECRETS_DIR_VARIABLE}: no directory {named} exists")
+    return None
+
+
+def _secret_files() -> list[Path]:
+    directory = _secrets_dir()
+    return [] if directory is None else sorted(directory.iterdir())
+
+
+def _told(error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_input=False, include_url=False):
+        told = fault["msg"].removeprefix("Value error, ")
+        # A rule for several names its variable itself.
+        yield f"{variable_of(str(fault['loc'][0]))}: {told}" if fault["loc"] else told

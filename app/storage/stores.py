@@ -1,0 +1,91 @@
+"""Opens the stores of objects and of their keys, as the settings say."""
+
+from typing import Literal
+
+from app.domain.errors import ConfigurationError
+from app.runtime.locations import key_store_dir, object_dir
+from app.runtime.publisher_settings import revealed
+from app.runtime.settings import Settings
+from app.storage.aws import Access
+from app.storage.file_keys import FileKeyStore
+from app.storage.kms import KmsKey
+from app.storage.objects import LocalObjectStore, ObjectStore
+from app.storage.s3 import S3ObjectStore
+from app.storage.vault import Login, VaultKey
+from app.storage.wrapping import InDirectory, InService, Succession, Wrapping
+
+
+def key_store(
+    settings: Settings, *, create: bool = False, before: Wrapping | None = None
+) -> FileKeyStore:
+    """Open the store of those keys; with ``create``, make it if it is missing.
+
+    What ``before`` wrapped is still unwrapped.
+
+    Raises:
+        ConfigurationError: it is missing, or accessible to others.
+    """
+    wrapping = key_wrapping(settings)
+    if before is not None:
+        wrapping = Succession(wrapping, before)
+    return FileKeyStore(key_store_dir(settings), wrapping=wrapping, create=create)
+
+
+def key_wrapping(settings: Settings) -> Wrapping:
+    """Return what wraps its periods' keys: a key of KMS or of Vault, or nothing."""
+    if settings.kms_key is not None:
+        return InService(KmsKey(settings.kms_key, **_access(settings, "kms")))
+    if settings.vault_key is None or settings.vault_url is None:
+        return InDirectory()
+    login = Login(
+        token_file=settings.vault_token_file,
+        role_id=settings.vault_role_id,
+        secret_id=revealed(settings.vault_secret_id),
+    )
+    return InService(
+        VaultKey(
+            settings.vault_url,
+            settings.vault_key,
+            login,
+            mount=settings.vault_mount,
+            namespace=settings.vault_namespace,
+            ca_file=settings.vault_ca_file,
+        )
+    )
+
+
+def earlier_wrapping(settings: Settings, where: str) -> Wrapping:
+    """Return what wrapped the periods' keys before: ``directory``, ``kms:KEY`` or ``vault:KEY``.
+
+    The service is where the settings say, and is entered as they say.
+
+    Raises:
+        ConfigurationError: it is none of these, or the settings do not say where it is.
+    """
+    service, _, key = where.partition(":")
+    if where == "directory":
+        return InDirectory()
+    if service == "kms" and key:
+        return key_wrapping(settings.model_copy(update={"kms_key": key}))
+    if service == "vault" and key and settings.vault_url is not None:
+        return key_wrapping(settings.model_copy(update={"kms_key": None, "vault_key": key}))
+    raise ConfigurationError(
+        f"{where} is not directory, kms:KEY or vault:KEY; for a Vault, set EXPUNGE_VAULT_URL too"
+    )
+
+
+def object_store(settings: Settings) -> ObjectStore:
+    """Return the configured bucket, or the data directory's own store."""
+    if settings.s3_bucket is None:
+        return LocalObjectStore(object_dir(settings))
+    return S3ObjectStore(settings.s3_bucket, prefix=settings.s3_prefix, **_access(settings, "s3"))
+
+
+def _access(settings: Settings, service: Literal["kms", "s3"]) -> Access:
+    """Return how a service of Amazon's is reached: the settings whose names begin with its own."""
+    return Access(
+        endpoint=getattr(settings, f"{service}_endpoint"),
+        region=getattr(settings, f"{service}_region"),
+        access_key=revealed(getattr(settings, f"{service}_access_key")),
+        secret_key=revealed(getattr(settings, f"{service}_secret_key")),
+    )

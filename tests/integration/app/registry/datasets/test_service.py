@@ -1,0 +1,234 @@
+"""Pushing records in, and erasing them."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import func, select
+
+from app.domain.encoding import TableEncoding
+from app.domain.errors import ConflictError, InvalidRecordsError
+from app.domain.schema import FeatureSchema
+from app.registry.datasets import repository
+from app.registry.datasets.columns.encoding import ENCODED_BY, records_of
+from app.registry.datasets.columns.problems import Problems
+from app.registry.datasets.files import to_parquet
+from app.registry.datasets.service import define_dataset, encoding_of
+from app.registry.datasets.shards import decode_shard
+from app.registry.datasets.tables import RecordRow
+from app.storage.tables import BlobRow
+from tests.support.workshop import DATASET, RECORDS, Workshop, records_parquet
+
+
+def _stored(workshop: Workshop) -> tuple[np.ndarray, np.ndarray]:
+    """Return all stored sequence numbers and first features."""
+    with workshop.transaction() as session:
+        dataset = repository.dataset_named(session, DATASET)
+        blobs = [shard.blob_id for shard in repository.shards(session, dataset.id)]
+    parts = [decode_shard(workshop.services.blobs.read(blob)) for blob in blobs]
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[2][:, 0] for p in parts])
+
+
+def _blobs(workshop: Workshop) -> dict[str, int]:
+    with workshop.transaction() as session:
+        query = select(BlobRow.state, func.count()).group_by(BlobRow.state)
+        return dict(session.execute(query).all())
+
+
+def test_pushed_records_are_stored_in_order(workshop: Workshop) -> None:
+    seqs, first = _stored(workshop)
+
+    assert seqs.tolist() == sorted(workshop.seqs(*(f"record-{i}" for i in range(RECORDS))))
+    assert first.tolist() == list(range(RECORDS))
+
+
+def test_the_same_upload_again_adds_nothing(workshop: Workshop) -> None:
+    result = workshop.services.records.push(DATASET, records_parquet())
+
+    assert (result.added, result.already_present) == (0, RECORDS)
+    assert _blobs(workshop) == {"live": 1}
+
+
+def test_a_faulty_upload_stores_nothing(workshop: Workshop) -> None:
+    with pytest.raises(InvalidRecordsError):
+        workshop.services.records.push(DATASET, b"nonsense")
+
+    assert _blobs(workshop) == {"live": 1}
+    with workshop.transaction() as session:
+        assert session.scalar(select(func.count()).select_from(RecordRow)) == RECORDS
+
+
+def _table(first: int, count: int, **columns: list) -> bytes:
+    """Return records as the workshop writes them, but for these columns."""
+    table = pq.read_table(pa.BufferReader(records_parquet(count, first=first)))
+    for name, values in columns.items():
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pa.array(values))
+    return to_parquet(table)
+
+
+def test_a_longer_export_adds_what_is_new_and_names_what_changed(workshop: Workshop) -> None:
+    workshop.push(6, first=100)
+    workshop.forget("record-38")
+    before = _stored(workshop)
+    other = [[float(i), float(-i)] for i in range(36, 44)]
+    other[0][1] = 0.5
+    export = _table(
+        36,
+        8,
+        features=other,
+        label=[0, 0, *(i % 2 for i in range(38, 44))],
+        subject_id=[f"subject-{i // 4}" for i in range(36, 39)]
+        + ["subject-1"]
+        + ["subject-10"] * 4,
+    )
+
+    result = workshop.services.records.push(DATASET, export)
+
+    assert (result.added, result.already_present) == (4, 0)
+    assert result.changed_rows == [0, 1, 3]  # features, label, subject
+    assert result.forgotten_rows == [2]
+    seqs, first = _stored(workshop)
+    assert first.tolist() == [*before[1].tolist(), 40, 41, 42, 43]
+    assert set(seqs[-4:].tolist()) == workshop.seqs(*(f"record-{i}" for i in range(40, 44)))
+
+    again = workshop.services.records.push(DATASET, export)
+    assert (again.added, again.already_present, again.changed_rows) == (0, 4, [0, 1, 3])
+
+
+@pytest.mark.parametrize("completed", [False, True], ids=["pending", "erased"])
+def test_a_forgotten_record_cannot_come_back(workshop: Workshop, completed: bool) -> None:
+    workshop.forget("record-3")
+    if completed:
+        workshop.services.clean_up()
+
+    # Not even by repeating the upload that brought it.
+    result = workshop.services.records.push(DATASET, records_parquet())
+
+    assert (result.added, result.already_present) == (0, RECORDS - 1)
+    assert result.forgotten_rows == [3]
+    assert (3 in _stored(workshop)[1]) is not completed
+    assert len(_stored(workshop)[1]) == RECORDS - completed
+
+
+def test_ids_are_compared_after_unicode_normalisation(workshop: Workshop) -> None:
+    composed, decomposed = "Zo\u00e9", "Zoe\u0301"
+    push = workshop.services.records.push
+    push(DATASET, _table(100, 1, record_id=[composed], subject_id=[decomposed]))
+
+    assert push(DATASET, _table(100, 1, record_id=[decomposed], subject_id=[composed])).added == 0
+    with pytest.raises(InvalidRecordsError, match="the same as in row 0"):
+        push(DATASET, _table(101, 2, record_id=[composed, decomposed]))
+    request = workshop.forget(decomposed)
+    assert workshop.forget(subjects=[composed]) != request
+    assert push(DATASET, _table(100, 1, record_id=[composed])).forgotten_rows == [0]
+
+
+def test_an_id_is_found_by_the_spelling_that_brought_it_whatever_its_script(
+    workshop: Workshop,
+) -> None:
+    """Two libraries may know different versions of Unicode; ids have only one normaliser."""
+    new = "\U0001136a\U000113ce"  # U+113CE came with Unicode 16
+    workshop.services.records.push(DATASET, _table(100, 1, record_id=[new], subject_id=[new]))
+    assert workshop.request(workshop.forget(new)).record_count == 1
+    assert workshop.request(workshop.forget(subjects=[new])).record_count == 1
+
+
+PLAIN = TableEncoding.from_json(
+    {
+        "columns": [
+            {"name": "age", "kind": "number", "low": 0, "high": 100, "missing": 50},
+            {"name": "plan", "kind": "category", "values": ["basic", "plus"], "other": True},
+        ],
+        "label": {"name": "churned", "classes": ["no", "yes"]},
+        "record_id": "customer",
+        "subject_id": "customer",
+    }
+)
+
+
+def _plain(**columns: list) -> bytes:
+    table = {
+        "customer": ["a", "b", "c"],
+        "age": [20, None, 250],
+        "plan": ["plus", "basic", "gold"],
+        "churned": ["yes", "no", "no"],
+        "not read": [[1], [2], [3]],
+    }
+    return to_parquet(pa.table({**table, **columns}))
+
+
+def test_a_plain_table_is_encoded_as_the_dataset_says(workshop: Workshop) -> None:
+    schema = FeatureSchema(shape=(4,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    with workshop.transaction() as session:
+        define_dataset(session, name="churn", schema=schema, encoding=PLAIN)
+    push = workshop.services.records.push
+
+    assert push("churn", _plain()).added == 3
+
+    with workshop.transaction() as session:
+        dataset = repository.dataset_named(session, "churn")
+        (shard,) = repository.shards(session, dataset.id)
+        assert encoding_of(dataset) == PLAIN
+        with pytest.raises(ConflictError):
+            define_dataset(session, name="churn", schema=schema)
+    _, labels, features = decode_shard(workshop.services.blobs.read(shard.blob_id))
+    assert labels.tolist() == [1, 0, 0]
+    expected = [[0.2, 0, 1, 0], [0.5, 1, 0, 0], [1, 0, 0, 1]]
+    assert features.tolist() == np.float32(expected).tolist()
+
+    # What the command line encoded counts as the same, unless another rule encoded it.
+    encoded = records_of(pa.table(pq.read_table(pa.BufferReader(_plain()))), PLAIN, Problems())
+    for digest, outcome in ((PLAIN.digest, None), ("0" * 64, "another encoding")):
+        marked = to_parquet(
+            pa.Table.from_batches([encoded]).replace_schema_metadata({ENCODED_BY: digest})
+        )
+        if outcome is None:
+            assert push("churn", marked).already_present == 3
+        else:
+            with pytest.raises(InvalidRecordsError, match=outcome):
+                push("churn", marked)
+
+    with pytest.raises(InvalidRecordsError) as caught:
+        push("churn", _plain(customer=["d", "d", "e"], churned=["yes", "maybe", "perhaps"]))
+    told = [(p.row, p.column, p.rows) for p in caught.value.problems]
+    assert sorted(told) == [(1, "churned", 2), (1, "customer", 1)]
+    assert "maybe" not in str(caught.value.problems)
+
+
+def test_erasing_rewrites_the_shards_and_shreds_the_old_bytes(workshop: Workshop) -> None:
+    workshop.push(10, first=100)
+    with workshop.transaction() as session:
+        dataset = repository.dataset_named(session, DATASET)
+        before = [shard.blob_id for shard in repository.shards(session, dataset.id)]
+    workshop.forget("record-3", "record-105", subjects=["subject-5"])
+
+    workshop.services.clean_up()
+
+    seqs, first = _stored(workshop)
+    assert set(first.tolist()) == {*range(40), *range(100, 110)} - {3, 105, 20, 21, 22, 23}
+    assert not set(seqs.tolist()) & workshop.seqs("record-3", "record-105", "record-20")
+    for blob in before:
+        with pytest.raises(Exception, match="shredded"):
+            workshop.services.blobs.read(blob)
+    assert _blobs(workshop) == {"live": 2, "shredded": 2}
+
+
+def test_a_shard_may_become_empty(workshop: Workshop) -> None:
+    workshop.push(2, first=100)
+    workshop.forget("record-100", "record-101")
+    workshop.services.clean_up()
+
+    with workshop.transaction() as session:
+        dataset = repository.dataset_named(session, DATASET)
+        assert [s.rows for s in repository.shards(session, dataset.id)] == [RECORDS, 0]
+
+
+def test_a_name_keeps_its_schema(workshop: Workshop) -> None:
+    same = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    other = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=2.0, classes=2)
+    with workshop.transaction() as session:
+        first = repository.dataset_named(session, DATASET)
+        assert define_dataset(session, name=DATASET, schema=same).id == first.id
+        with pytest.raises(ConflictError):
+            define_dataset(session, name=DATASET, schema=other)

@@ -1,0 +1,82 @@
+"""Certificates of exact heads: the file is the head and nothing else; its arithmetic is named."""
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pytest
+
+from app.domain.errors import VerificationError
+from app.evidence.certificates.plain_words import guarantee_in_words
+from app.evidence.certificates.verification import check_statement
+from tests.support import statements
+from tests.support.parameters import SOLVED, TRAINED_EXACTLY
+from tests.support.statements import exact_case, synthetic
+
+HEADS = ("exact_training", "sufficient_statistics")
+
+
+def check(case, statement=None):
+    content = json.dumps(case.statement if statement is None else statement).encode()
+    return check_statement(content, weights=case.weights)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_an_exact_head_is_certified_with_the_kernels_that_computed_it(name):
+    case = synthetic()[name]
+    check(case)
+    statement = deepcopy(case.statement)
+    del statement["predicate"]["software"]["arithmetic"]
+    with pytest.raises(VerificationError, match="arithmetic"):
+        check(case, statement)
+
+
+def test_no_other_certificate_names_them():
+    case = synthetic()["retraining"]
+    statement = deepcopy(case.statement)
+    statement["predicate"]["software"]["arithmetic"] = statements.ARITHMETIC
+    with pytest.raises(VerificationError, match="arithmetic"):
+        check(case, statement)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "parameters", "shapes", "reason"),
+    [
+        ("sufficient_statistics", SOLVED, {"weight": (3, 4)}, "not a ridge head"),
+        ("sufficient_statistics", SOLVED, {"bias": (2,), "weight": (3, 4)}, "not a ridge head"),
+        ("sufficient_statistics", SOLVED, {"bias": (3,), "weight": (3,)}, "not a ridge head"),
+        (
+            "sufficient_statistics",
+            SOLVED,
+            {"bias": (3,), "memory": (9,), "weight": (3, 4)},
+            "not a ridge head",
+        ),
+        ("exact_training", TRAINED_EXACTLY, {"bias": (3,), "weight": (3, 4)}, "not a linear head"),
+        ("exact_training", TRAINED_EXACTLY, {"weight": (2, 4)}, "has 1 rows"),
+    ],
+)
+def test_a_file_that_holds_anything_else_is_refused(mechanism, parameters, shapes, reason):
+    with pytest.raises(VerificationError, match=reason):
+        check(exact_case(mechanism, parameters, shapes))
+
+
+def test_a_head_in_float32_is_refused():
+    made = statements._unlearned(
+        "sufficient_statistics",
+        SOLVED,
+        statements.weights_of(statements.RIDGE_HEAD, np.float32),
+        epsilon=1.0,
+        backbone=None,
+    )
+    with pytest.raises(VerificationError, match="float64"):
+        check(made)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_words_say_what_adaptive_requests_are_promised(name):
+    predicate = synthetic()[name].statement["predicate"]
+    assert predicate["guarantee"]["adaptive"] is True
+    text = " ".join(guarantee_in_words(predicate))
+    assert "never saw the forgotten records" in text
+    assert "gives away, by whom else it names, is not covered" in text
+    assert "only ever given the retained records" in text

@@ -1,0 +1,120 @@
+"""Signed notes: a published example, and everything that is no note."""
+
+import base64
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.errors import NoteError
+from app.evidence.certificates.note import (
+    MAX_NOTE_BYTES,
+    MAX_SIGNATURES,
+    NoteKey,
+    open_note,
+    sign_note,
+)
+
+# The example of the format's first implementation, golang.org/x/mod/sumdb/note.
+PUBLISHED_KEY = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
+PUBLISHED_NOTE = (
+    "If you think cryptography is the answer to your problem,\n"
+    "then you don't know what your problem is.\n"
+    "\n"
+    "— PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZ"
+    "b6KE6RyyBwJnAM=\n"
+)
+PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+KEY = NoteKey("example.org/log", PRIVATE.public_key())
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
+TEXT = "example.org/log\nsomething\n"
+NOTE = sign_note(TEXT, key=KEY, sign=PRIVATE.sign)
+
+
+def test_a_published_note_opens() -> None:
+    name, _, encoded = PUBLISHED_KEY.split("+", 2)
+    raw = base64.b64decode(encoded)[1:]
+    key = NoteKey(name, Ed25519PublicKey.from_public_bytes(raw))
+    assert str(key) == PUBLISHED_KEY
+    assert open_note(PUBLISHED_NOTE.encode(), [key]) == PUBLISHED_NOTE.rpartition("\n\n")[0] + "\n"
+
+
+def test_what_was_signed_opens() -> None:
+    assert NOTE.startswith(TEXT + "\n— example.org/log ")
+    assert open_note(NOTE.encode(), [KEY]) == TEXT
+    paragraphs = "one\n\ntwo\n\n\nthree\n"
+    assert (
+        open_note(sign_note(paragraphs, key=KEY, sign=PRIVATE.sign).encode(), [KEY]) == paragraphs
+    )
+
+
+def test_signatures_by_unknown_keys_do_not_count() -> None:
+    cosigner = NoteKey("witness", OTHER.public_key())
+    cosigned = NOTE + sign_note(TEXT, key=cosigner, sign=OTHER.sign).rpartition("\n\n")[2]
+    assert open_note(cosigned.encode(), [KEY]) == TEXT
+    assert open_note(cosigned.encode(), [cosigner]) == TEXT
+    with pytest.raises(NoteError, match="not signed by a trusted key"):
+        open_note(NOTE.encode(), [cosigner])
+    with pytest.raises(NoteError, match="not signed by a trusted key"):
+        open_note(NOTE.encode(), [NoteKey("another.name", KEY.public_key)])
+
+
+def test_a_wrong_signature_in_a_known_name_spoils_the_note() -> None:
+    forged = sign_note(TEXT, key=KEY, sign=OTHER.sign)
+    with pytest.raises(NoteError, match="signature is wrong"):
+        open_note(forged.encode(), [KEY])
+    with pytest.raises(NoteError, match="signature is wrong"):
+        open_note((NOTE + forged.rpartition("\n\n")[2]).encode(), [KEY])
+
+
+@given(st.integers(0, len(NOTE.encode()) - 1), st.integers(1, 255))
+def test_no_byte_of_a_note_can_be_changed(place: int, flipped: int) -> None:
+    content = bytearray(NOTE.encode())
+    content[place] ^= flipped
+    with pytest.raises(NoteError):
+        open_note(bytes(content), [KEY])
+
+
+@given(st.integers(0, len(NOTE.encode()) - 1))
+def test_no_note_can_be_cut_short(length: int) -> None:
+    with pytest.raises(NoteError):
+        open_note(NOTE.encode()[:length], [KEY])
+
+
+@given(st.binary(max_size=300) | st.text(max_size=100).map(lambda t: (t + "\n\n— a b\n").encode()))
+def test_what_is_no_note_is_refused(content: bytes) -> None:
+    with pytest.raises(NoteError):
+        open_note(content, [KEY])
+
+
+def test_sizes_are_limited() -> None:
+    line = NOTE.rpartition("\n\n")[2]
+    assert open_note((NOTE + line * (MAX_SIGNATURES - 1)).encode(), [KEY]) == TEXT
+    with pytest.raises(NoteError, match="more than"):
+        open_note((NOTE + line * MAX_SIGNATURES).encode(), [KEY])
+    large = sign_note("x" * MAX_NOTE_BYTES + "\n", key=KEY, sign=PRIVATE.sign)
+    with pytest.raises(NoteError, match="larger"):
+        open_note(large.encode(), [KEY])
+
+
+def test_base64_has_one_spelling() -> None:
+    spare = NOTE[:-2].rstrip("=")
+    last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".index(spare[-1])
+    twin = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[last ^ 1]
+    other = NOTE.replace(spare, spare[:-1] + twin)
+    assert other != NOTE
+    with pytest.raises(NoteError):
+        open_note(other.encode(), [KEY])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a+b", "a\u2003b", "a\nb", "\u00a0"])
+def test_names_that_would_not_survive_are_refused(name: str) -> None:
+    with pytest.raises(NoteError):
+        NoteKey(name, KEY.public_key)
+
+
+@pytest.mark.parametrize("text", ["", "no newline", "tab\there\n", "\r\n"])
+def test_texts_that_would_not_survive_are_refused(text: str) -> None:
+    with pytest.raises(NoteError):
+        sign_note(text, key=KEY, sign=PRIVATE.sign)

@@ -1,0 +1,466 @@
+"""What an offline verifier accepts, and where it stops at everything else."""
+
+import base64
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.accounting import gradient_clipping
+from app.domain.errors import TargetNotMetError, VerificationError
+from app.domain.schedules import MAX_SCHEDULE_STEPS
+from app.domain.states import Basis
+from app.evidence.certificates.bundle import MAX_BYTES
+from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.statement import Subject, unlearning_statement
+from app.evidence.certificates.verification import VerifiedStep, check_statement, verify
+from tests.support import parameters, statements
+from tests.support.bundles import signed_payload
+from tests.support.statements import synthetic
+from tests.support.trust import trust
+
+CASE = synthetic()[gradient_clipping.NAME]
+WEIGHTS = CASE.weights
+SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
+STRANGER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"s" * 32))
+KEY = trust(SIGNER)
+
+
+def _statement() -> dict[str, Any]:
+    return deepcopy(CASE.statement)
+
+
+def _bundle(statement: dict[str, Any], signer: StatementSigner = SIGNER) -> dict[str, Any]:
+    payload = base64.b64decode(json.loads(signer.sign(statement).envelope)["payload"])
+    return signed_payload(payload, signer)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
+    path.write_bytes(WEIGHTS)
+    return path
+
+
+def _verify(bundle: object, weights: Path, key: bytes = KEY) -> dict[str, Any]:
+    content = bundle if isinstance(bundle, bytes) else json.dumps(bundle).encode()
+    return verify(bundle=content, weights=weights, trusted=key)
+
+
+def _step(bundle: object, weights: Path, key: bytes = KEY) -> str:
+    """Return the step at which verification fails."""
+    with pytest.raises(VerificationError) as caught:
+        _verify(bundle, weights, key)
+    assert str(caught.value).startswith(f"{caught.value.step}: ")
+    return caught.value.step
+
+
+def test_an_honest_certificate_passes_every_step(weights: Path) -> None:
+    steps: list[VerifiedStep] = []
+    predicate = verify(
+        bundle=json.dumps(_bundle(_statement())).encode(),
+        weights=weights,
+        trusted=KEY,
+        report=steps.append,
+    )
+    names = [step.name for step in steps]
+    assert names == ["bundle", "signature", "statement", "digest", "weights", "guarantee", "log"]
+    assert predicate == CASE.statement["predicate"]
+
+
+@pytest.mark.parametrize("name", sorted(synthetic()))
+def test_weights_may_be_on_disk_or_in_memory(name: str, tmp_path: Path) -> None:
+    case = synthetic()[name]
+    file = tmp_path / "weights"
+    file.write_bytes(case.weights)
+    bundle = json.dumps(_bundle(case.statement)).encode()
+
+    assert verify(bundle=bundle, weights=file, trusted=KEY) == verify(
+        bundle=bundle, weights=case.weights, trusted=KEY
+    )
+
+
+def test_a_statement_is_checked_before_it_is_signed() -> None:
+    statement, stated = check_statement(CASE.payload, weights=WEIGHTS)
+    assert statement.predicate.model.version == stated["model"]["version"] == 2
+    with pytest.raises(VerificationError, match="digest"):
+        check_statement(CASE.payload, weights=WEIGHTS + b"x")
+
+
+@pytest.mark.parametrize("at", range(0, len(WEIGHTS), 7))
+def test_one_changed_byte_of_the_weights(tmp_path: Path, at: int) -> None:
+    other = tmp_path / "weights"
+    other.write_bytes(WEIGHTS[:at] + bytes([WEIGHTS[at] ^ 1]) + WEIGHTS[at + 1 :])
+
+    assert _step(_bundle(_statement()), other) == "digest"
+
+
+def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
+    assert _step(_bundle(_statement()), tmp_path) == "digest"
+    assert _step(_bundle(_statement()), tmp_path / "nothing") == "digest"
+
+
+def _leaves(node: Any, path: tuple = ()) -> list[tuple]:
+    if isinstance(node, dict) and node:
+        return [leaf for key, child in node.items() for leaf in _leaves(child, (*path, key))]
+    if isinstance(node, list) and node:
+        return [leaf for key, child in enumerate(node) for leaf in _leaves(child, (*path, key))]
+    return [path]
+
+
+def _changed(statement: dict[str, Any], path: tuple) -> dict[str, Any]:
+    changed = deepcopy(statement)
+    node = changed
+    for key in path[:-1]:
+        node = node[key]
+    before = node[path[-1]]
+    node[path[-1]] = before + "x" if isinstance(before, str) else "changed"
+    if isinstance(before, bool):
+        node[path[-1]] = not before
+    elif isinstance(before, int | float):
+        node[path[-1]] = before * 2 + 1
+    return changed
+
+
+@pytest.mark.parametrize("path", _leaves(_statement()), ids=lambda path: ".".join(map(str, path)))
+def test_any_changed_field_of_the_statement_breaks_the_signature(
+    path: tuple, weights: Path
+) -> None:
+    bundle = _bundle(_statement())
+    payload = json.dumps(_changed(_statement(), path)).encode()
+    bundle["envelope"]["payload"] = base64.b64encode(payload).decode()
+
+    assert _step(bundle, weights) == "signature"
+
+
+def test_every_changed_character_of_the_signature_is_noticed(weights: Path) -> None:
+    honest = _bundle(_statement())
+    signature = honest["envelope"]["signatures"][0]["sig"]
+    for at, character in enumerate(signature):
+        for other in {"A", "B", "=", "!", chr(ord(character) ^ 1)} - {character}:
+            bundle = deepcopy(honest)
+            bundle["envelope"]["signatures"][0]["sig"] = (
+                signature[:at] + other + signature[at + 1 :]
+            )
+            assert _step(bundle, weights) in ("bundle", "signature")
+
+
+def test_the_signature_of_another_key(weights: Path) -> None:
+    assert _step(_bundle(_statement(), STRANGER), weights) == "signature"
+
+
+def test_another_payload_type(weights: Path) -> None:
+    bundle = _bundle(_statement())
+    bundle["envelope"]["payloadType"] = "text/plain"
+    assert _step(bundle, weights) == "signature"
+
+
+@pytest.mark.parametrize("signatures", [0, 9])
+def test_the_number_of_signatures_is_bounded(weights: Path, signatures: int) -> None:
+    bundle = _bundle(_statement())
+    (signature,) = bundle["envelope"]["signatures"]
+    bundle["envelope"]["signatures"] = [
+        signature | {"keyid": str(number)} for number in range(signatures)
+    ]
+    assert _step(bundle, weights) == "bundle"
+
+
+def _key(private: Any) -> bytes:
+    return private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"junk",
+        KEY[:-30],
+        _key(ec.generate_private_key(ec.SECP256R1())),
+        # A key of a kind that nobody knows: its object identifier is 1.2.3.4.
+        b"-----BEGIN PUBLIC KEY-----\n"
+        + base64.b64encode(bytes.fromhex("300c300506032a03040303000401"))
+        + b"\n-----END PUBLIC KEY-----\n",
+    ],
+)
+def test_a_key_that_is_none(weights: Path, key: bytes) -> None:
+    assert _step(_bundle(_statement()), weights, key) == "keys"
+
+
+def _scheduled_statement(**changes: object) -> dict[str, Any]:
+    """Return an honest statement about schedules, with some of its parameters changed."""
+    statement = _statement()
+    statement["predicate"]["mechanism"]["parameters"] |= changes
+    return statement
+
+
+def test_a_certificate_with_schedules_is_recomputed(weights: Path) -> None:
+    predicate = _verify(_bundle(_scheduled_statement()), weights)
+
+    assert predicate["mechanism"]["parameters"]["learning_rate"] == [0.2, 0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gradient_clip": [0.3, 0.2, 0.1001]},
+        {"gradient_clip": [0.3, 0.2001, 0.1]},
+        {"gradient_clip": [0.1, 0.2, 0.3]},
+        {"learning_rate": [0.2, 0.1]},
+        {"learning_rate": [0.2, 0.1, 0.05, 0.05]},
+        {"learning_rate": [0.2, 0.1, "0.05"]},
+        {"learning_rate": [0.2, 0.1, True]},
+        {"learning_rate": [0.2, 0.1, None]},
+        {"learning_rate": [0.2, 0.1, 10**400]},
+        {"learning_rate": [[0.2], [0.1], [0.05]]},
+        {"learning_rate": []},
+        {"learning_rate": {}},
+        {"learning_rate": None},
+        {"learning_rate": "abc"},
+        {"initial_clip": [1.0, 1.0, 1.0]},
+        {"steps": [3]},
+        {"steps": 2},
+    ],
+    ids=str,
+)
+def test_an_altered_schedule_is_refused(changes: dict, weights: Path) -> None:
+    step = _step(_bundle(_scheduled_statement(**changes)), weights)
+    assert step in ("statement", "guarantee")
+
+
+def test_a_list_of_another_mechanism_is_refused(weights: Path) -> None:
+    statement = deepcopy(synthetic()["output_perturbation"].statement)
+    statement["predicate"]["mechanism"]["parameters"]["noise_std"] = [100.0] * 3
+
+    assert _step(_bundle(statement), weights) == "statement"
+
+
+def _long_statement(steps: int) -> dict[str, Any]:
+    """Return a statement about four schedules whose numbers take all the room there is."""
+    longest = {
+        "initial_clip": 1.0,
+        "gradient_clip": [1.2345678901234567e-100] * steps,
+        "learning_rate": [1.2345678901234567e-100] * steps,
+        "weight_decay": [1.2345678901234567e-100] * steps,
+        "noise_std": [1.2345678901234567e100] * steps,
+        "steps": steps,
+        "dimension": parameters.DIMENSION,
+    }
+    return statements.restating_claims(
+        CASE.statement, mechanism=gradient_clipping.NAME, parameters=longest
+    )
+
+
+def test_the_longest_schedules_fit_into_a_bundle_and_longer_ones_are_refused(
+    weights: Path,
+) -> None:
+    longest = _long_statement(MAX_SCHEDULE_STEPS)
+    assert _verify(_bundle(longest), weights)
+
+    for name in ("gradient_clip", "learning_rate", "weight_decay", "noise_std"):
+        longest["predicate"]["mechanism"]["parameters"][name].append(1.0)
+    with pytest.raises(VerificationError, match="gradient_clip"):
+        _verify(_bundle(longest), weights)
+
+
+def _less_noise(predicate: dict[str, Any]) -> None:
+    predicate["mechanism"]["parameters"]["noise_std"] *= 0.999
+
+
+def _fewer_steps(predicate: dict[str, Any]) -> None:
+    predicate["mechanism"]["parameters"]["steps"] -= 1
+
+
+def _smaller(field: str) -> Callable[[dict[str, Any]], None]:
+    def change(predicate: dict[str, Any]) -> None:
+        predicate["guarantee"][field] *= 0.999
+
+    change.__name__ = f"smaller_{field}"
+    return change
+
+
+def _set(where: str, field: str, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(predicate: dict[str, Any]) -> None:
+        predicate[where][field] = value
+
+    change.__name__ = f"{where}_{field}_{value}"
+    return change
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _less_noise,
+        _fewer_steps,
+        _smaller("epsilon"),
+        _smaller("delta"),
+        _smaller("mu"),
+        _smaller("attacker_advantage"),
+        _smaller("surviving_information_bits"),
+        _set("guarantee", "epsilon", -1.0),
+        _set("guarantee", "epsilon", 0.1),
+        _set("guarantee", "epsilon", None),
+        _set("guarantee", "mu", "small"),
+        _set("guarantee", "adaptive", True),
+        _set("guarantee", "neighbouring_relation", "replacement"),
+        _set("target", "epsilon", 0.5),
+        _set("target", "delta", 1e-9),
+        _set("target", "delta", 2.0),
+        _set("mechanism", "name", "magic"),
+        _set("mechanism", "name", ["gradient_clipping"]),
+        _set("mechanism", "parameters", {}),
+        _set("mechanism", "parameters", [1, 2]),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "sigma": 1.0}),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "steps": True}),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "noise_std": "1.0"}),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "noise_std": 10**400}),
+    ],
+    ids=lambda lie: lie.__name__,
+)
+def test_a_signed_lie_about_the_guarantee(lie: Callable, weights: Path) -> None:
+    statement = _statement()
+    lie(statement["predicate"])
+
+    assert _step(_bundle(statement), weights) in ("statement", "guarantee")
+
+
+def test_numbers_that_are_no_numbers_do_not_pass(weights: Path) -> None:
+    for field in ("epsilon", "mu", "attacker_advantage"):
+        statement = _statement()
+        statement["predicate"]["guarantee"][field] = 424242.0
+        payload = json.dumps(statement).replace("424242.0", "NaN").encode()
+        assert _step(_signed(payload), weights) == "statement"
+
+
+def test_a_model_released_as_trained_may_claim_nothing(weights: Path) -> None:
+    statement = deepcopy(synthetic()["as_trained"].statement)
+    assert _verify(_bundle(statement), weights)["guarantee"]["kind"] == "none"
+
+    statement["predicate"]["guarantee"] = _statement()["predicate"]["guarantee"]
+    assert _step(_bundle(statement), weights) == "guarantee"
+
+
+def test_an_exclusion_is_exact_or_nothing(weights: Path) -> None:
+    statement = deepcopy(synthetic()["exclusion"].statement)
+    assert _verify(_bundle(statement), weights)["guarantee"]["epsilon"] == 0.0
+
+    statement["predicate"]["guarantee"]["kind"] = "gaussian"
+    assert _step(_bundle(statement), weights) == "guarantee"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"_type": "https://in-toto.io/Statement/v0.1"},
+        {"predicateType": "urn:expunge:certificate:v2"},
+        {"predicate": None},
+        {"predicate": {"basis": "hope"}},
+        {"predicate": {"basis": ["unlearned"]}},
+    ],
+)
+def test_a_statement_of_another_kind(change: dict, weights: Path) -> None:
+    assert _step(_bundle(_statement() | change), weights) == "statement"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [[], {}, None, "x", [{}], [{"digest": {}}], [{"digest": {"sha256": 5}}], [{"digest": "x"}] * 2],
+)
+def test_a_statement_about_something_else(subject: object, weights: Path) -> None:
+    assert _step(_bundle(_statement() | {"subject": subject}), weights) == "statement"
+
+
+def _signed(payload: bytes) -> dict[str, Any]:
+    return signed_payload(payload, SIGNER)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xff", b"null", b"[]", b"5", b'"x"', b"[" * 100_000, b'{"a":' * 100_000]
+)
+def test_a_signed_payload_that_is_no_statement(payload: bytes, weights: Path) -> None:
+    assert _step(_signed(payload), weights) == "statement"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 200_000,
+        b'{"envelope":' * 100_000,
+        b" " * (MAX_BYTES + 1),
+        b'{"envelope": {"payload": "", "payloadType": "x", '
+        b'"signatures": [{"keyid": [], "sig": ""}]}}',
+        b'{"envelope": {"payload": 5, "payloadType": "x", "signatures": []}}',
+        b'{"envelope": {"payload": "", "payloadType": [], "signatures": 5}}',
+        b"9" * 10_000,
+    ],
+)
+def test_bytes_that_are_no_bundle(content: bytes, weights: Path) -> None:
+    assert _step(content, weights) == "bundle"
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["envelope", "payload", "payloadType", "signatures", "keyid", "sig"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=200) | _JSON.map(lambda tree: json.dumps(tree).encode()))
+@settings(max_examples=150, deadline=None)
+def test_nothing_but_a_verification_error_comes_of_garbage(content: bytes) -> None:
+    with pytest.raises(VerificationError):
+        verify(bundle=content, weights=Path("/nowhere"), trusted=KEY)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(list(CASE.statement["predicate"])), _JSON, min_size=1, max_size=5
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_nothing_but_a_verification_error_comes_of_signed_garbage(weights, changes: dict) -> None:
+    statement = _statement()
+    statement["predicate"] |= changes
+    payload = json.dumps(statement).encode()
+    stopped_at = "guarantee"
+    try:
+        _verify(_signed(payload), weights)
+    except VerificationError as error:
+        stopped_at = error.step
+    assert stopped_at in ("statement", "weights", "guarantee")
+
+
+def test_a_statement_is_not_made_unless_the_target_is_met() -> None:
+    quiet = parameters.CLIPPED | {"noise_std": parameters.CLIPPED["noise_std"] * 0.9}
+    phase = statements.phase_of(gradient_clipping.NAME, parameters.CLIPPED)
+    with pytest.raises(TargetNotMetError):
+        unlearning_statement(
+            basis=Basis.UNLEARNED,
+            subject=Subject(
+                model="m",
+                version=2,
+                weights_sha256="00" * 32,
+                times=statements.TIMES,
+                previous_certificate="00" * 32,
+            ),
+            coverage=statements.coverage(),
+            phase=replace(phase, parameters=quiet),
+            evaluation={},
+        )

@@ -1,0 +1,128 @@
+"""Limits of what is read, and what stays as it is."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.domain.errors import TableError
+from app.registry.datasets.columns.choices import Choices
+from app.registry.datasets.columns.parts import encoded_parts, is_upload_form
+from app.registry.datasets.columns.proposal import proposed
+from app.registry.datasets.columns.reading import read_source
+from tests.support.layouts import TEXTS
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_images_in_the_form_of_an_upload_need_no_encoding(tmp_path: Path, order: str) -> None:
+    images = np.asarray(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), order=order)
+    file = tmp_path / "images.npz"
+    np.savez(file, record_id=[10, 11], label=[1, 0], features=images, subject_id=["x", "y"])
+
+    source = read_source(file)
+    encoding = proposed(source, Choices()).encoding
+    (part,) = encoded_parts(source, encoding)
+
+    assert is_upload_form(encoding)
+    assert (encoding.shape, encoding.dtype) == ((3, 4), "uint8")
+    assert part.records["record_id"].to_pylist() == ["10", "11"]
+    assert part.records["features"].to_pylist() == images.reshape(2, 12).tolist()
+
+
+def test_rows_of_later_parts_have_their_numbers_in_the_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("app.registry.datasets.columns.parts._PART_ROWS", 2)
+    (tmp_path / "a.csv").write_text("record_id,label,x\n1,0,1\n2,1,2\n3,0,3\n2,1,4\n5,0,word\n")
+    choices = Choices(class_count=2, bounds={"x": (0.0, 9.0)})
+    source = read_source(tmp_path / "a.csv")
+
+    with pytest.raises(TableError) as caught:
+        encoded_parts(source, proposed(source, choices).encoding)
+
+    assert [line.partition(", column")[0] for line in caught.value.lines] == [
+        "a.csv: row 5",
+        "a.csv: row 4",
+    ]
+
+
+def test_named_classes_need_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", record_id=[1, 2], label=["a", "b"], features=np.zeros((2, 3)))
+
+    encoding = proposed(read_source(tmp_path / "a.npz"), Choices(classes=("a", "b"))).encoding
+
+    assert not is_upload_form(encoding)
+
+
+def test_an_array_is_a_column_or_refused_by_name(tmp_path: Path) -> None:
+    def saved(**arrays: object) -> Path:
+        np.savez(tmp_path / "a.npz", **arrays)
+        return tmp_path / "a.npz"
+
+    names = read_source(saved(name=np.array([b"ab", b"c"]))).table["name"]
+    assert names.to_pylist() == ["ab", "c"]  # text of one byte a letter, as older tools save it
+    with pytest.raises(TableError, match="'whole': a single value in place of one for each row"):
+        read_source(saved(whole=np.array(5)))
+    with pytest.raises(TableError, match="'kept': Python objects"):
+        read_source(saved(kept=np.array([{}], dtype=object)))
+    with pytest.raises(TableError, match="'short': 1 rows"):
+        read_source(saved(long=np.zeros(2), short=np.zeros(1)))
+
+
+def test_what_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.registry.datasets.columns.reading.MAX_UNPACKED_BYTES", 100_000)
+    columns = {"record_id": ["a"], "label": [1], "features": np.zeros((1, 100_000))}
+    np.savez_compressed(tmp_path / "data.npz", **columns)
+    columns["features"] = pa.array([np.arange(100_000)])
+    pq.write_table(pa.table(columns), tmp_path / "data.parquet")
+    (tmp_path / "data.csv.gz").write_bytes(gzip.compress(bytes(1_000_000)))
+
+    for file in tmp_path.iterdir():
+        with pytest.raises(TableError, match=r"unpacks to \d+ bytes or more; the limit is 100000"):
+            read_source(file)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{",
+        "[1]",
+        "5",
+        b"\xff\xfe",
+        "[" * 100_000,
+        '{"index_columns": 5}',
+        '{"index_columns": {"a": "x"}}',
+        '{"index_columns": ["gone", {"kind": "range"}, ["x"], "\\ud800"]}',
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_what_other_tools_say_of_a_file_is_no_index(
+    tmp_path: Path, said: str | bytes, suffix: str
+) -> None:
+    field = pa.field("x", pa.int64(), metadata={b"\xfe": b"\xff"})
+    table = pa.table({"x": [1]}, schema=pa.schema([field], {"pandas": said, b"\xff": b"\xff"}))
+    file = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, file)
+    else:
+        with pa.ipc.new_file(str(file), table.schema) as writer:
+            writer.write_table(table)
+    source = read_source(file)
+    assert (source.table["x"].to_pylist(), source.index) == ([1], None)
+
+
+def test_an_index_is_known_by_what_pandas_says_of_it(tmp_path: Path) -> None:
+    said = {"pandas": '{"index_columns": ["x"]}'}
+    pq.write_table(pa.table({"x": [1]}).replace_schema_metadata(said), tmp_path / "a.parquet")
+    assert read_source(tmp_path / "a.parquet").index == "x"
+
+
+def test_a_folder_may_hold_one_column_in_many_layouts(tmp_path: Path) -> None:
+    for number, layout in enumerate(TEXTS.values()):
+        table = pa.table({"x": layout(["a", None])})
+        with pa.ipc.new_file(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+    assert read_source(tmp_path).table["x"].to_pylist() == ["a", None] * len(TEXTS)

@@ -1,0 +1,60 @@
+"""A data directory has one holder, who loses it only by ending."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.runtime.embedded.claim import ClaimedError, claimed, require_unclaimed
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from app.runtime.embedded.claim import claimed
+with claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_holder_is_named_until_it_is_gone_even_if_it_was_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        try:
+            with pytest.raises(ClaimedError, match=rf"{tmp_path}.*process {holder.pid};"):
+                require_unclaimed(tmp_path)
+            with pytest.raises(ClaimedError, match=str(holder.pid)), claimed(tmp_path):
+                pass
+        finally:
+            holder.kill()
+    assert require_unclaimed(tmp_path)  # its children may still be stopping
+    with claimed(tmp_path), pytest.raises(ClaimedError, match=str(os.getpid())):
+        require_unclaimed(tmp_path)
+    assert not require_unclaimed(tmp_path)
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    assert not require_unclaimed(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_programs_that_a_holder_starts_do_not_hold_it(tmp_path: Path) -> None:
+    with claimed(tmp_path):
+        daemon = subprocess.Popen(["sleep", "600"], close_fds=False)
+    try:
+        assert not require_unclaimed(tmp_path)
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("keep")
+    (tmp_path / "service.lock").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError), claimed(tmp_path):  # noqa: PT011 - of whichever kind
+        pass
+    assert (tmp_path / "other").read_text() == "keep"

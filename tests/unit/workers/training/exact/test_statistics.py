@@ -1,0 +1,94 @@
+"""Sums over records: exact, so that nothing but the records matters."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from app.domain.errors import RunFailedError
+from app.domain.schema import FeatureSchema
+from workers.training.exact.statistics import LEVELS, Statistics, one_hot, quantised
+
+LARGEST = LEVELS - 1
+INTEGERS = arrays.arrays(
+    np.int16, st.tuples(st.integers(1, 40), st.just(5)), elements=st.integers(-LARGEST, LARGEST)
+)
+
+
+def labels_for(features):
+    return np.arange(len(features)) % 3
+
+
+def over(features, **more):
+    return Statistics.over(features, one_hot(labels_for(features), 3), **more)
+
+
+def equal(one, other):
+    return all(
+        np.array_equal(a, b)
+        for a, b in zip(one.named().values(), other.named().values(), strict=True)
+    )
+
+
+def schema(**changes):
+    plain = {"shape": (4,), "dtype": "float32", "offset": 0.0, "scale": 1.0, "classes": 3}
+    return FeatureSchema(**plain, **changes)
+
+
+@given(features=INTEGERS, chunk=st.integers(1, 50), seed=st.integers(0, 9))
+@settings(deadline=None)
+def test_neither_order_nor_chunks_matter(features, chunk, seed):
+    order = np.random.default_rng(seed).permutation(len(features))
+    targets = one_hot(labels_for(features), 3)
+    shuffled = Statistics.over(features[order], targets[order], chunk_rows=chunk)
+    assert equal(shuffled, over(features))
+
+
+@given(features=INTEGERS, split=st.integers(0, 40))
+@settings(deadline=None)
+def test_subtraction_undoes_addition(features, split):
+    targets = one_hot(labels_for(features), 3)
+    both = over(features)
+    gone = Statistics.over(features[:split], targets[:split])
+    both.subtract(gone)
+    assert equal(both, Statistics.over(features[split:], targets[split:]))
+    both.add(gone)
+    assert equal(both, over(features))
+
+
+def test_sums_are_those_of_whole_numbers_at_the_largest_features():
+    """Two chunks of the largest products: float32, or one float64 sum of many, would round."""
+    features = np.full((9000, 2), LARGEST, dtype=np.int16)
+    features[1::2] -= 1
+    exact = features.astype(object)
+    found = over(features)
+    assert found.products.tolist() == (exact.T @ exact).tolist()
+    assert found.features.tolist() == exact.sum(axis=0).tolist()
+    assert int(found.records) == 9000
+    assert found.crossed.sum(axis=1).tolist() == found.features.tolist()
+
+
+@pytest.mark.parametrize("chunk", [0, 2**23 + 1])
+def test_a_chunk_that_may_round_is_refused(chunk):
+    with pytest.raises(RunFailedError, match="exact in chunks"):
+        over(np.zeros((2, 5), dtype=np.int16), chunk_rows=chunk)
+
+
+def test_features_are_rounded_on_the_public_scale_and_clipped():
+    raw = np.array([[0.0, 1.0, -2.0, 1e30], [np.inf, -np.inf, np.nan, 2.0**-14]], np.float32)
+    found = quantised(raw, schema(), 2.0)
+    assert found.tolist() == [[0, 2**14, -LARGEST, LARGEST], [LARGEST, -LARGEST, 0, 1]]
+
+
+def test_a_record_is_rounded_alike_in_any_company():
+    raw = np.random.default_rng(1).normal(size=(700, 4)).astype(np.float32)
+    whole = quantised(raw, schema(), 3.0)
+    for row in (0, 255, 256, 699):
+        assert np.array_equal(quantised(raw[row : row + 1], schema(), 3.0)[0], whole[row])
+
+
+def test_offset_and_scale_are_those_that_a_network_sees():
+    raw = np.array([[0, 128, 255, 3]], np.uint8)
+    seen = FeatureSchema(shape=(4,), dtype="uint8", offset=128.0, scale=0.5, classes=2)
+    assert quantised(raw, seen, 2.0**15).tolist() == [[-64, 0, 64, -62]]

@@ -1,1 +1,0 @@
-"""What `expunge` commands start as processes of their own, because they need torch."""

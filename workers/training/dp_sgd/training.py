@@ -1,0 +1,144 @@
+"""DP-SGD: the update rule for ``app.accounting.dp_sgd``.
+
+Abadi et al. 2016, Algorithm 1, with Poisson samples. With sampling rate q, gradient clip C and the
+recipe's batch size B, each step samples every record with probability q and computes
+
+    g <- (sum over the sample of clip(record's gradient, C) + N(0, (noise_multiplier C)^2 I)) / B
+
+in float64 (``workers.training.dp_sgd``), the noise rounded to the public grid; only g is rounded to
+the weights' dtype. The optimiser, momentum, weight decay and schedule use only g, so they are
+post-processing. B is a public constant, not the size of the sample. A sample may be empty; its step
+is pure noise, and counts.
+
+Nothing depends on intermediate results: the number of steps is fixed, no loss is computed, and
+diverging weights are trained to the end, because stopping would reveal information.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from app.domain.checks import require_fraction, require_positive, require_steps
+from app.domain.recipes.recipe import TrainingRecipe
+from workers.noise.generators import NoiseSource
+from workers.training.dp_sgd.gradients import PerRecordGradients, per_record_gradients
+from workers.training.dp_sgd.poisson import poisson_sample
+from workers.training.examples import Examples
+from workers.training.networks.network import Network
+from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
+from workers.training.tasks.augmented import draw_afresh
+from workers.training.tasks.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class PrivateTraining:
+    """The parameters of one training, chosen without looking at records.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise on the sum, in units of the clip.
+        gradient_clip: C, bound on the norm of one record's gradient over all parameters.
+        sampling_rate: q, above 0 and at most 1; B / (number of records) for samples of B records on
+            average.
+        steps: number of steps.
+
+    Raises:
+        ParameterError: one of them is out of its range.
+    """
+
+    noise_multiplier: float
+    gradient_clip: float
+    sampling_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Reject impossible parameters."""
+        require_positive("noise_multiplier", self.noise_multiplier)
+        require_positive("gradient_clip", self.gradient_clip)
+        require_fraction("sampling_rate", self.sampling_rate)
+        require_steps("steps", self.steps)
+
+
+def train_privately(
+    network: Network,
+    examples: Examples,
+    recipe: TrainingRecipe,
+    training: PrivateTraining,
+    *,
+    noise: NoiseSource,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Train in place by DP-SGD.
+
+    Args:
+        network: its module is left in training mode, without hooks, with its parameters in
+            ``flat``.
+        examples: the records to protect, one row each.
+        recipe: optimiser, schedule and the batch size B; ``recipe.epochs`` is not used.
+        training: noise, clip, sampling rate and steps.
+        noise: a fresh source for this training.
+        on_progress: called after each step with the step (from 1) and the number of steps; its
+            exceptions end the training.
+
+    Raises:
+        PlanError: the architecture has no gradient per record; the message names the layer.
+        SealedStateError: the network moved its parameters out of the flat buffer.
+    """
+    noise_std = training.noise_multiplier * training.gradient_clip
+    steps = training.steps
+    module, flat = network.module, network.flat
+    module.train()
+    draw_afresh()
+    optimizer = optimizer_of(module, recipe)
+    schedule = Schedule(optimizer, recipe, steps)
+    clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)
+
+    def probes(count: int) -> Batch:
+        return examples.like(count).rows(0, count, device=flat.device)
+
+    flat.attach_gradients()
+    with (
+        overwritten_afterwards(optimizer, clipped_sum),
+        per_record_gradients(
+            module, network.task, flat, probes=probes, expected=recipe.batch_size
+        ) as gradients,
+    ):
+        filler = examples.like(gradients.rows)
+        for step in range(1, steps + 1):
+            clipped_sum.zero_()
+            _add_sample(
+                gradients,
+                network.task,
+                examples,
+                filler,
+                training.sampling_rate,
+                clip_norm=training.gradient_clip,
+                out=clipped_sum,
+            )
+            noise.add_(clipped_sum, noise_std)
+            flat.gradients.copy_(clipped_sum.div_(recipe.batch_size))
+            schedule.begin(step)
+            optimizer.step()
+            if on_progress is not None:
+                on_progress(step, steps)
+    flat.require_attached()
+    network.require_base()
+    flat.release_gradients()
+
+
+def _add_sample(
+    gradients: PerRecordGradients,
+    task: Task,
+    examples: Examples,
+    filler: Examples,
+    rate: float,
+    *,
+    clip_norm: float,
+    out: torch.Tensor,
+) -> None:
+    """Add the clipped gradients of one Poisson sample to ``out``, in passes of equal size."""
+    chosen = poisson_sample(len(examples), rate)
+    for first in range(0, len(chosen), gradients.rows):
+        some = chosen[first : first + gradients.rows]
+        batch = examples.filled(some, filler, device=out.device)
+        gradients.add_clipped(task.augment(batch), counted=len(some), clip_norm=clip_norm, out=out)

@@ -1,0 +1,163 @@
+"""The sums over exactly the retained records: from stored ones less what left, or from all.
+
+Reading a forgotten record once, to subtract what it added, leaves the sums of a service that never
+saw it. That is checked, not trusted: a record is subtracted only if it still has the digest that it
+was added with. A backbone's features may have been computed again on another machine since, and
+differ in the last bit. Then, and wherever something is missing, the sums are made anew.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.domain.errors import RunFailedError
+from app.domain.schema import FeatureSchema
+from app.registry.statistics_file import StatisticsFile
+from workers.training.exact.statistics import CHUNK_ROWS, Statistics, quantised
+from workers.training.exact.targets import Targets
+from workers.training.part import Part, ascending
+from workers.training.tasks.task import INPUTS, TARGET
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """From features and targets to whole numbers.
+
+    Attributes:
+        schema: of the features.
+        feature_range: of the head.
+        targets: of the task.
+    """
+
+    schema: FeatureSchema
+    feature_range: float
+    targets: Targets
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """Sums, and which records are in them.
+
+    Attributes:
+        statistics: the sums.
+        seqs: int64 [n], ascending.
+        digests: uint64 [n].
+    """
+
+    statistics: Statistics
+    seqs: NDArray[np.int64]
+    digests: NDArray[np.uint64]
+
+    def to_file(self) -> StatisticsFile:
+        """Return what is stored."""
+        return StatisticsFile(self.seqs, self.digests, self.statistics.named())
+
+
+def sums_over(parts: Iterable[Part], retained: frozenset[int], quantiser: Quantiser) -> Summed:
+    """Return the sums over the retained records, made anew.
+
+    Args:
+        parts: of the dataset, with all retained records.
+        retained: sequence numbers.
+        quantiser: of the head.
+
+    Raises:
+        RunFailedError: a retained record is in no part, or in two.
+    """
+    wanted = ascending(retained)
+    summed = _over(parts, wanted, quantiser)
+    if not np.array_equal(summed.seqs, wanted):
+        raise RunFailedError("a record of the model is in no shard")
+    return summed
+
+
+def sums_less(
+    parts: Sequence[Part],
+    retained: frozenset[int],
+    quantiser: Quantiser,
+    stored: StatisticsFile,
+) -> Summed | None:
+    """Return stored sums less the records that left; None where that cannot be done.
+
+    Args:
+        parts: with the records that left; what else they hold is passed over.
+        retained: sequence numbers.
+        quantiser: of the head.
+        stored: the sums of the version before.
+
+    Raises:
+        RunFailedError: a record that left is in two parts.
+    """
+    before = Statistics.from_named(stored.sums)
+    fits = before is not None and (before.size, before.outputs) == (
+        quantiser.schema.size,
+        quantiser.targets.task.outputs,
+    )
+    wanted = ascending(retained)
+    if before is None or not fits or not np.isin(wanted, stored.seqs).all():
+        return None
+    leaving = np.isin(stored.seqs, wanted, invert=True)
+    gone = _over(parts, stored.seqs[leaving], quantiser)
+    if not (
+        np.array_equal(gone.seqs, stored.seqs[leaving])
+        and np.array_equal(gone.digests, stored.digests[leaving])
+    ):
+        return None
+    before.subtract(gone.statistics)
+    return Summed(before, wanted, stored.digests[~leaving])
+
+
+def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser) -> Summed:
+    """Return the sums over those of the wanted records that the parts hold.
+
+    Raises:
+        RunFailedError: a record is in two places.
+    """
+    total = Statistics.none(quantiser.schema.size, quantiser.targets.task.outputs)
+    seqs, digests = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
+    for chunk in _chunks(parts, wanted, quantiser):
+        features, targets = chunk.tensors[INPUTS], quantiser.targets.numbers(chunk.tensors[TARGET])
+        total.add(Statistics.over(features, targets))
+        seqs.append(chunk.seqs)
+        digests.append(_digests(features, targets))
+    found, order = np.unique(np.concatenate(seqs), return_index=True)
+    if total.records != len(found):
+        raise RunFailedError("a record of the model is stored twice")
+    return Summed(total, found, np.concatenate(digests)[order])
+
+
+def _chunks(
+    parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser
+) -> Iterator[Part]:
+    """Yield the wanted records, as many as one matrix product takes, with whole numbers."""
+    waiting: list[Part] = []
+    for part in parts:
+        rows = np.flatnonzero(np.isin(part.seqs, wanted))
+        inputs, targets = part.tensors[INPUTS], part.tensors[TARGET]
+        for some in np.split(rows, range(CHUNK_ROWS, len(rows), CHUNK_ROWS)):
+            if sum(len(chunk.seqs) for chunk in waiting) + len(some) > CHUNK_ROWS:
+                yield _joined(waiting)
+                waiting = []
+            numbers = quantised(inputs[some], quantiser.schema, quantiser.feature_range)
+            waiting.append(Part(part.seqs[some], {INPUTS: numbers, TARGET: targets[some]}))
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    names = (INPUTS, TARGET)
+    tensors = {name: np.concatenate([each.tensors[name] for each in parts]) for name in names}
+    return Part(np.concatenate([each.seqs for each in parts]), tensors)
+
+
+def _digests(features: NDArray[np.int16], targets: NDArray[np.int16]) -> NDArray[np.uint64]:
+    """Return a digest of each record's whole numbers, which are all that is in the sums of it."""
+    digests = np.empty(len(features), dtype=np.uint64)
+    for row, numbers in enumerate(features):
+        digest = hashlib.blake2b(numbers, digest_size=8)
+        digest.update(targets[row])
+        digests[row] = int.from_bytes(digest.digest())
+    return digests

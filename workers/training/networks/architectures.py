@@ -1,0 +1,284 @@
+"""Builds a freshly initialised network from an ``ArchitectureSpec``."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
+from app.domain.errors import RunFailedError
+from app.domain.heads import linear_head, ridge_head
+from app.domain.tasks.classification import ClassificationSpec, rows_of
+from app.domain.tasks.spec import TaskSpec
+from workers.training.networks.ensemble import Ensemble
+from workers.training.networks.held import copied
+from workers.training.networks.layers import Layered
+from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.operator_code import called, imported
+from workers.training.networks.ridge_head import RidgeHead
+from workers.training.networks.supported import require_supported
+
+
+def build(
+    architecture: ArchitectureSpec,
+    *,
+    input_shape: tuple[int, ...],
+    classes: int,
+    allowed_factories: Sequence[str],
+    tokens: bool = False,
+    task: TaskSpec | None = None,
+    in_full: bool = False,
+) -> nn.Module:
+    """Return a new network on the CPU that maps [n, *input_shape] to [n, classes].
+
+    Linear and ridge heads are float64, every other network float32. Either takes float32 features;
+    a factory's may take tokens, which are int64. The initialisation draws from torch's global
+    generator.
+
+    Args:
+        architecture: what to build.
+        input_shape: shape of one record's features.
+        classes: number of classes, or of other outputs.
+        allowed_factories: import paths that ``custom`` may name: ``package.module:factory`` or
+            ``package.module:*``.
+        tokens: whether the features are tokens.
+        task: what the network is to learn; None for classification.
+        in_full: whether an exception of the operator's code is shown completely; only before a
+            record is read.
+
+    Raises:
+        RunFailedError: the factory is not allowed or cannot be imported, or the network does not
+            fit the dataset. The message says what to change.
+    """
+    if architecture.of is not None:
+        member = partial(
+            build,
+            architecture.member,
+            input_shape=input_shape,
+            classes=classes,
+            allowed_factories=allowed_factories,
+            tokens=tokens,
+            task=task,
+            in_full=in_full,
+        )
+        spec = ClassificationSpec(classes=classes) if task is None else task
+        return Ensemble((member() for _ in range(architecture.networks)), spec)
+    if architecture.name == "custom":
+        module = _build_custom(
+            architecture, input_shape, classes, allowed_factories, in_full=in_full
+        )
+    elif tokens:
+        raise RunFailedError(f"the architecture {architecture.name} does not read tokens")
+    elif architecture.name == linear_head.NAME:
+        module = LinearHead(
+            math.prod(input_shape),
+            classes,
+            rows=rows_of(classes) if task is None else task.rows,
+            feature_norm=architecture.options.get("feature_norm"),
+            bias=architecture.options.get("bias", linear_head.DEFAULT_BIAS),
+        )
+    else:
+        module = _ZOO[architecture.name](architecture.options, input_shape, classes)
+    shape = (classes,) if task is None else task.output_shape(input_shape)
+    _require_fit(module, zeros(input_shape, tokens=tokens), shape, in_full=in_full)
+    if architecture.name == "custom":
+        require_supported(module, trains=True)
+    return module
+
+
+def zeros(input_shape: tuple[int, ...], *, tokens: bool) -> torch.Tensor:
+    """Return two records of zeros, as a network reads them."""
+    return torch.zeros((2, *input_shape), dtype=torch.int64 if tokens else torch.float32)
+
+
+def build_features(
+    architecture: ArchitectureSpec,
+    *,
+    input_shape: tuple[int, ...],
+    classes: int,
+    allowed_factories: Sequence[str],
+    layers: Sequence[FeatureLayer] = (),
+    in_full: bool = False,
+) -> tuple[nn.Module, nn.Module]:
+    """Return a network and what computes features with it: [n, *input_shape] to [n, d].
+
+    Without layers, a zoo network ends in a linear layer, which is left out, and a factory's network
+    is used as a whole, whatever its output's shape.
+
+    Args:
+        architecture: what to build.
+        input_shape: shape of one record's features.
+        classes: number of classes of the task that the network was trained for.
+        allowed_factories: as for ``build``.
+        layers: whose outputs are the features.
+        in_full: as for ``build``.
+
+    Raises:
+        RunFailedError: as for ``build``, or the network lacks that layer, or the zoo network does
+            not end in a linear layer.
+    """
+    if architecture.name == "custom":
+        network = _build_custom(
+            architecture, input_shape, classes, allowed_factories, in_full=in_full
+        )
+        return network, _layered(network, layers) or nn.Sequential(network, nn.Flatten())
+    network = build(
+        architecture,
+        input_shape=input_shape,
+        classes=classes,
+        allowed_factories=allowed_factories,
+    )
+    if layered := _layered(network, layers):
+        return network, layered
+    if not isinstance(network, nn.Sequential) or not isinstance(network[-1], nn.Linear):
+        raise RunFailedError(f"the architecture {architecture.name!r} cannot be a frozen backbone")
+    return network, nn.Sequential(*list(network)[:-1], nn.Flatten())
+
+
+def _layered(network: nn.Module, layers: Sequence[FeatureLayer]) -> nn.Module | None:
+    return Layered(network, layers) if layers else None
+
+
+def _build_mlp(options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(input_shape)
+    for hidden in options["hidden"]:
+        layers += [_initialised(nn.Linear(width, hidden)), nn.ReLU()]
+        width = hidden
+    return nn.Sequential(*layers, _initialised(nn.Linear(width, classes)))
+
+
+def _build_cnn(options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Koloskova et al. 2025, appendix B: convolutions, average pools, a global mean, a dense head.
+
+    Two-dimensional features are one channel.
+    """
+    if len(input_shape) not in (2, 3):
+        raise RunFailedError(
+            f"the architecture cnn needs features of shape [channels, height, width] or "
+            f"[height, width], not {list(input_shape)}: use mlp, or reshape the features"
+        )
+    stages = len(options["channels"])
+    if min(input_shape[-2:]) < 2**stages:
+        raise RunFailedError(
+            f"the architecture cnn halves the image {stages} times, which {list(input_shape)} "
+            "does not allow: give fewer channels"
+        )
+    layers: list[nn.Module] = [_AddChannel()] if len(input_shape) == 2 else []
+    width = input_shape[0] if len(input_shape) == 3 else 1
+    for channels in options["channels"]:
+        layers += [
+            _initialised(nn.Conv2d(width, channels, 3, padding="same")),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+        ]
+        width = channels
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), _initialised(nn.Linear(width, classes))]
+    return nn.Sequential(*layers, *head)
+
+
+class _AddChannel(nn.Module):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features.unsqueeze(1)
+
+
+def _initialised(layer: nn.Linear | nn.Conv2d) -> nn.Module:
+    """He's normal initialisation, biases 0."""
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+_ZOO: Mapping[str, Callable[[Mapping[str, Any], tuple[int, ...], int], nn.Module]] = {
+    "logistic": lambda _, shape, classes: _build_mlp({"hidden": []}, shape, classes),
+    "mlp": _build_mlp,
+    "cnn": _build_cnn,
+    "ridge_head": lambda options, shape, classes: RidgeHead(
+        math.prod(shape),
+        classes,
+        feature_range=options.get("feature_range", ridge_head.DEFAULT_RANGE),
+    ),
+}
+
+
+def _build_custom(
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    classes: int,
+    allowed_factories: Sequence[str],
+    *,
+    in_full: bool,
+) -> nn.Module:
+    path = cast("str", architecture.factory)
+    factory = imported(path, allowed=allowed_factories, what="factory", in_full=in_full)
+    module = called(
+        f"the factory {path!r}",
+        lambda: factory(input_shape=input_shape, classes=classes, **architecture.options),
+        in_full=in_full,
+        advice="it gets input_shape, classes and the architecture's options, all by name",
+        on=TypeError,
+    )
+    if not isinstance(module, nn.Module):
+        raise RunFailedError(
+            f"the factory {path!r} must return a torch.nn.Module, not {type(module).__name__}"
+        )
+    module = _uncompiled(module)
+    require_supported(module)
+    module = copied(module)
+    return called(
+        f"the network of {path!r}, moved to the CPU in float32,",
+        lambda: module.cpu().float(),
+        in_full=in_full,
+    )
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """Return the network as it was before ``torch.compile``, which changes its tensors' names.
+
+    Compiled code is written to disk and run by other processes, which the sealed phase refuses.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return module
+    compiled = torch._dynamo.OptimizedModule  # noqa: SLF001 - it has no other name
+    while isinstance(module, compiled):
+        module = module._orig_mod  # noqa: SLF001
+    for layer in list(module.modules()):
+        layer._compiled_call_impl = None  # noqa: SLF001 - set by Module.compile
+        for name, child in layer.named_children():
+            if isinstance(child, compiled):
+                setattr(layer, name, _uncompiled(child))
+    return module
+
+
+def _require_fit(
+    module: nn.Module, inputs: torch.Tensor, wanted: tuple[int, ...], *, in_full: bool
+) -> None:
+    """Run two records through the network, which also materialises lazy layers."""
+    module.eval()
+    shape = list(inputs.shape[1:])
+    with torch.no_grad():
+        outputs = called(
+            f"the network, given {inputs.dtype} features of shape {shape},".replace("torch.", ""),
+            lambda: module(inputs),
+            in_full=in_full,
+        )
+    said = f"shape [n, {', '.join(map(str, wanted))}], as its task asks for"
+    if not isinstance(outputs, torch.Tensor):
+        raise RunFailedError(
+            f"the network must return a tensor of {said}, not {type(outputs).__name__}: return "
+            "it alone"
+        )
+    if outputs.shape != (2, *wanted):
+        raise RunFailedError(
+            f"the network must return a tensor of {said}, but for 2 records it returns "
+            f"{list(outputs.shape)}"
+        )
+    if not outputs.is_floating_point():
+        raise RunFailedError(f"the network must return floating-point numbers, not {outputs.dtype}")
+    module.train()

@@ -1,0 +1,176 @@
+"""A published model as a module of PyTorch: raw features in, outputs or predictions out."""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from app.domain.architectures.architecture import is_allowed
+from app.domain.columns import ClassName
+from app.domain.description import ModelDescription
+from app.domain.errors import InvalidInputError
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.regression import RegressionSpec
+from app.registry.datasets.columns.cells import column_named
+from app.registry.datasets.columns.outputs import inputs_of, predictions_of, table_of
+from app.registry.datasets.columns.problems import Problems
+from app.registry.datasets.columns.sources import as_table
+from workers.training.forms import FeatureForm
+from workers.training.networks.half import half
+from workers.training.networks.operator_code import called
+from workers.training.tasks.custom import CustomTask
+from workers.training.tasks.task import INPUTS, Batch
+
+_ROWS_AT_ONCE = 1024
+_OUTPUTS_AT_ONCE = 2**22
+Rows: TypeAlias = Any
+"""A table of pandas, polars or Arrow with the columns of a model's inputs, or raw features [n, …],
+which are a ``numpy.ndarray`` or a ``torch.Tensor``."""
+
+
+class PublishedModel(nn.Module):
+    """Maps raw features [n, *shape] to outputs [n, …]: logits, a ridge head's scores, or numbers.
+
+    Offset and scale are applied, and the frozen backbone, if there is one. Outputs are computed as
+    the service evaluates them: float64 for a head, otherwise what the file holds. Those of
+    regression are in the targets' units, float64.
+
+    Args:
+        description: what the file says of itself.
+        network: the trained network, with its weights.
+        features: a frozen backbone's network, with its weights.
+        factories: import paths that the operator's own task may have.
+
+    Attributes:
+        description: what the file says of itself.
+        output_names: of classes, labels or targets; their numbers if they have none.
+    """
+
+    def __init__(
+        self,
+        description: ModelDescription,
+        network: nn.Module,
+        features: nn.Module | None = None,
+        *,
+        factories: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.description = description
+        self._form = FeatureForm.of(description.schema)
+        self.output_names: tuple[ClassName, ...] = description.output_names
+        self._network = network
+        self._features = features
+        self._dtype = _dtype_of(network)
+        self._factories = tuple(factories)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return outputs [n, …]."""
+        seen = self._form.seen(INPUTS, features)
+        if self._features is not None:
+            seen = half(self._features(seen)).to(torch.float32)
+        outputs: torch.Tensor = self._network(
+            seen if seen.dtype == torch.int64 else seen.to(self._dtype)
+        )
+        task = self.description.task
+        if isinstance(task, RegressionSpec):
+            outputs = task.in_units(outputs.to(torch.float64))
+        return outputs
+
+    def outputs_of(self, rows: Rows) -> torch.Tensor:
+        """Return the outputs for a table's rows, or for raw features [n, …], on the CPU.
+
+        Raises:
+            InvalidRecordsError: with each fault's row and column.
+            InvalidInputError: the features have another shape.
+            RunFailedError: the operator's own task cannot encode the rows.
+        """
+        parts = self._parts(self._encoded(rows))
+        with torch.inference_mode():
+            return torch.cat([self._computed(part) for part in parts])
+
+    def predict(self, rows: Rows) -> pa.Table:
+        """Return what the task predicts of each row; docs/tasks.md has the columns.
+
+        Args:
+            rows: a table with the columns of the task's inputs, or raw features [n, …].
+
+        Raises:
+            InvalidRecordsError: with each fault's row and column.
+            InvalidInputError: the features have another shape, or the task is the operator's and
+                not among the allowed factories.
+            RunFailedError: the operator's own task fails.
+        """
+        task = self._own_task
+        predicted = self._predicted if task is None else partial(self._predicted_by, task)
+        with torch.inference_mode():
+            return pa.concat_tables(map(predicted, self._parts(self._encoded(rows))))
+
+    def _predicted(self, part: Batch) -> pa.Table:
+        outputs = self._computed(part).numpy()
+        return predictions_of(self.description, outputs, part[INPUTS].numpy())
+
+    def _computed(self, part: Batch) -> torch.Tensor:
+        outputs: torch.Tensor = self(part[INPUTS].to(self._device))
+        return outputs.cpu()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._network.parameters()).device
+
+    def _predicted_by(self, task: CustomTask, part: Batch) -> pa.Table:
+        batch = {name: values.to(self._device) for name, values in part.items()}
+        found = called("predict of the task", lambda: task.predict(self, batch))
+        tensors = {name: torch.as_tensor(values) for name, values in found.items()}
+        return table_of({name: values.cpu().numpy() for name, values in tensors.items()})
+
+    def _encoded(self, rows: Rows) -> Batch:
+        """Return the inputs of all rows, and what the operator's own task makes beside them."""
+        given = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
+        table = None if isinstance(given, np.ndarray) else as_table(given)
+        if table is not None and self._own_task is not None:
+            return _encoded_by(self._own_task, table)
+        inputs = inputs_of(given if table is None else table, self.description)
+        return {INPUTS: torch.from_numpy(np.array(inputs))}
+
+    @cached_property
+    def _own_task(self) -> CustomTask | None:
+        spec = self.description.task
+        if not isinstance(spec, CustomSpec):
+            return None
+        require_named(spec.path, self._factories, "predict with this task the class")
+        return CustomTask(spec, allowed=self._factories, in_full=True)
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """Yield records in parts whose outputs fit into memory."""
+        each = math.prod(self.description.task.output_shape(self.description.schema.shape))
+        size = max(1, min(_ROWS_AT_ONCE, _OUTPUTS_AT_ONCE // each))
+        for start in range(0, max(len(batch[INPUTS]), 1), size):
+            yield {name: values[start : start + size] for name, values in batch.items()}
+
+
+def _encoded_by(task: CustomTask, rows: pa.Table) -> Batch:
+    problems = Problems()
+    read = {name: column_named(rows, name, problems) for name in task.reads}
+    problems.raise_any()
+    encoded = task.encode_inputs(pa.table(read))
+    return {name: torch.from_numpy(np.array(values)) for name, values in encoded.items()}
+
+
+def require_named(path: str, factories: Sequence[str], purpose: str) -> None:
+    """Refuse to call what the user has not named: the file's author chose it."""
+    if not is_allowed(path, factories):
+        raise InvalidInputError(
+            f"to {purpose} {path!r} must be called: if you trust it, "
+            f"allow it with --factory {path}, or factories=[{path!r}] in Python"
+        )
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype:
+    """Return what the network computes in: the type of its parameters."""
+    dtypes = {tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()}
+    return torch.float64 if dtypes == {torch.float64} else torch.float32

@@ -1,0 +1,97 @@
+"""The task of every description, and what its records look like to a network."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from app.domain.errors import RunFailedError
+from app.domain.schema import FeatureSchema
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.language_model import LanguageModelSpec
+from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.spec import TaskSpec
+from workers.training.forms import FeatureForm
+from workers.training.tasks.classification import Classification
+from workers.training.tasks.custom import CustomTask
+from workers.training.tasks.encoding import Encoded, encode
+from workers.training.tasks.language_model import LanguageModel
+from workers.training.tasks.multi_label import MultiLabel
+from workers.training.tasks.regression import Regression
+from workers.training.tasks.task import INPUTS, TARGET, WEIGHT, Task
+
+Encoder = Callable[[pa.Table], Encoded]
+_BUILT_IN: Final[Mapping[type[TaskSpec], Callable[[Any, bool], Task]]] = {
+    ClassificationSpec: Classification,
+    MultiLabelSpec: MultiLabel,
+    RegressionSpec: Regression,
+    LanguageModelSpec: LanguageModel,
+}
+
+
+def task_of(
+    spec: TaskSpec,
+    *,
+    allowed: Sequence[str] = (),
+    in_full: bool = False,
+    calibrated: bool = True,
+) -> Task:
+    """Return the task that a description describes.
+
+    Args:
+        spec: the description.
+        allowed: import paths that ``custom`` may name.
+        in_full: whether an exception of the operator's code is shown completely; only before a
+            record is read.
+        calibrated: whether the network's outputs are logits where the task is to classify.
+
+    Raises:
+        RunFailedError: the operator's class is not allowed, or fails.
+    """
+    if isinstance(spec, CustomSpec):
+        return CustomTask(spec, allowed=allowed, in_full=in_full)
+    return _BUILT_IN[type(spec)](spec, calibrated)
+
+
+def encoder_of(spec: TaskSpec, task: Task) -> Encoder:
+    """Return what makes tensors of a dataset's rows."""
+    if isinstance(task, CustomTask):
+        return task.encode
+    return lambda rows: encode(rows, spec)
+
+
+def form_of(spec: TaskSpec, task: Task, schema: FeatureSchema) -> FeatureForm:
+    """Return what encoded records look like.
+
+    Args:
+        spec: the description.
+        task: its task.
+        schema: of what the network reads: the task's inputs, or a frozen backbone's features.
+
+    Raises:
+        RunFailedError: the operator's class makes no records of its own; what it raised is shown
+            completely, so no record may have been read.
+    """
+    if isinstance(task, CustomTask):
+        with task.in_full():
+            encoded = task.sample()
+        sample = {name: torch.from_numpy(np.array(values)) for name, values in encoded.items()}
+        on_features = schema != spec.schema()
+        if on_features and task.augments:
+            raise RunFailedError(
+                "a frozen backbone computes each record's features once: leave augment out of the "
+                "task"
+            )
+        kept = {name: each for name, each in sample.items() if name != INPUTS or not on_features}
+        return FeatureForm.of(schema, kept)
+    of_numbers = isinstance(spec, MultiLabelSpec | RegressionSpec)
+    samples = {
+        TARGET: torch.zeros(1, spec.outputs) if of_numbers else torch.zeros(1, dtype=torch.int64)
+    }
+    if spec.weight is not None:
+        samples[WEIGHT] = torch.ones(1)
+    return FeatureForm.of(schema, samples)
