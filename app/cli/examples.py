@@ -41,7 +41,6 @@ witness.example.org+f1bbdc7a+BDoUGmYkuApo4R1g6fS4sWXSCtJgCJ0zCE4AgR9QXcbs
 expunge predict release/digits-mlp-v2.safetensors --input digits.npz --out scores.parquet
 expunge predict model.safetensors --certificate proof.json --trusted trusted-keys.json --input \
 rows.csv --decimal , --out scores.parquet
-expunge witness --name witness.example.org --trusted trusted-keys.json --state seen.json
 expunge plan --epsilon 1 --delta 1e-5
 expunge plan --epsilon 1 --delta 1e-5 --budget-epochs 5 --records 50000
 expunge plan --model digits-mlp --json

@@ -23,7 +23,7 @@ from app.domain.errors import MissingExtraError
 from app.domain.extras import missing
 from app.runtime.processes.loading import uncollected
 
-WITHOUT_FACTS = {"up", "serve", "worker", "dispatcher", "demo", "witness", "api-key revoke"}
+WITHOUT_FACTS = {"up", "serve", "worker", "dispatcher", "demo", "api-key revoke"}
 """Commands that run until they are stopped, or do one thing in silence."""
 
 

@@ -32,8 +32,7 @@ with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
 _COMMANDS = {
     "Run the service": "service: init up serve worker dispatcher demo",
     "Forget": "forgetting: forget status requests retry cancel certificates; erasure: erase_check",
-    "Use and verify": "resources: download; verification: verify; prediction: predict; "
-    "witnessing: witness",
+    "Use and verify": "resources: download; verification: verify; prediction: predict",
     "Plan": "guarantees: plan account",
     "Administer": "audit: audit; restoring: reconcile; api_keys: api_key; callbacks: callback; "
     "signing_keys: signing_key; log: log; storage: storage",

@@ -7,15 +7,13 @@ through all checkpoints that it cosigned. The statement is another signature lin
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.domain.errors import ConfigurationError, NoteError, VerificationError
+from app.domain.errors import NoteError, VerificationError
 from app.evidence.certificates.note import NoteKey, open_note, signature_line, signatures_by
-from app.evidence.certificates.private_keys import load_private_key
 
 _TIME = struct.Struct(">Q")
 _MOST_SECONDS = 2**63 - 1
@@ -37,25 +35,11 @@ class WitnessKey(NoteKey):
         self.public_key.verify(signature[_TIME.size :], _message(text, time_s))
 
 
-class WitnessSigner:
-    """Holds a witness's private key."""
-
-    def __init__(self, private_key: Ed25519PrivateKey, *, name: str) -> None:
-        self._private_key = private_key
-        self.key = WitnessKey(name, private_key.public_key())
-
-    @classmethod
-    def from_file(cls, path: Path, *, name: str) -> "WitnessSigner":
-        """Read or make the key, an Ed25519 one, as ``load_private_key`` does."""
-        key = load_private_key(path, Ed25519PrivateKey.generate, create=True)
-        if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigurationError(f"{path} is not an Ed25519 key")
-        return cls(key, name=name)
-
-    def cosign(self, text: str, *, time_s: int) -> str:
-        """Return the signature line for a checkpoint's text at a time, in seconds since 1970."""
-        signature = self._private_key.sign(_message(text, time_s))
-        return signature_line(self.key, _TIME.pack(time_s) + signature)
+def cosignature_line(
+    private_key: Ed25519PrivateKey, key: WitnessKey, text: str, *, time_s: int
+) -> str:
+    """Return a witness's line for a checkpoint's text at a time, in seconds since 1970."""
+    return signature_line(key, _TIME.pack(time_s) + private_key.sign(_message(text, time_s)))
 
 
 def is_cosignature(line: str, note: str, witness: WitnessKey) -> bool:

@@ -1,1 +1,1 @@
-"""Witnesses of the log: requesting cosignatures, and a witness server (C2SP tlog-witness)."""
+"""Asks the log's witnesses for cosignatures (C2SP tlog-witness)."""

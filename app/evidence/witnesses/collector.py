@@ -4,20 +4,24 @@ Each witness has its own thread, so a slow one delays neither publication, which
 witnesses, nor the other witnesses. Several processes may ask at once; a cosignature is stored once.
 """
 
+import base64
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import httpx
 
 from app.evidence.certificates.cosignature import WitnessKey, is_cosignature
 from app.evidence.log import cosignatures, merkle
 from app.evidence.log.cosignatures import Uncosigned
-from app.evidence.witnesses.submission import PATH, SIZE_MEDIA_TYPE, Submission
 from app.runtime.database import Database
 from app.runtime.logs import describe
 from app.runtime.outgoing import client_options
 from app.runtime.processes.repeated import Repeated
 
+PATH: Final = "/add-checkpoint"
+SIZE_MEDIA_TYPE: Final = "text/x.tlog.size"
 _log = logging.getLogger("expunge.witnesses")
 _TIMEOUT_S = 10.0
 _MAX_ANSWER_BYTES = 16 * 1024
@@ -92,8 +96,8 @@ class CosignatureCollector:
     def _ask(self, wanted: Uncosigned, old_size: int) -> _Answer:
         with self._database.transaction() as session:
             proof = merkle.consistency_proof(session, old_size=old_size, new_size=wanted.size)
-        body = Submission(old_size, proof, wanted.note).to_bytes()
         content = b""
+        body = submission(old_size, proof, wanted.note)
         options = client_options(self._url) | {"timeout": self._timeout_s}
         with httpx.stream("POST", self._url, content=body, **options) as answer:
             for part in answer.iter_bytes():
@@ -108,6 +112,15 @@ class CosignatureCollector:
     def _tell(self, error: Exception) -> None:
         why = str(error) if isinstance(error, WitnessError) else describe(error)
         _log.warning("witness %s has not cosigned: %s", self._witness.name, why)
+
+
+def submission(old_size: int, proof: Sequence[bytes], note: str) -> bytes:
+    """Return the body that a log sends (https://c2sp.org/tlog-witness): sizes, proof, checkpoint.
+
+    ``proof`` has the hashes of an RFC 6962 consistency proof from ``old_size`` on.
+    """
+    lines = [f"old {old_size}", *(base64.b64encode(hashed).decode() for hashed in proof), ""]
+    return ("\n".join(lines) + "\n" + note).encode()
 
 
 def _size_in(text: str) -> int:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app as command_line
 from app.domain.errors import ConfigurationError
-from app.evidence.certificates.cosignature import WitnessSigner, check_witnesses
+from app.evidence.certificates.cosignature import check_witnesses
 from app.evidence.certificates.note import MAX_SIGNATURES
 from app.evidence.certificates.verification import verify
 from app.evidence.log import checkpoints, cosignatures
@@ -19,7 +19,7 @@ from app.services import Services, open_services
 from tests.support.logbook import faults, write
 from tests.support.trust import trust_in
 from tests.support.weights import WEIGHTS
-from tests.support.witnessing import witness_signer
+from tests.support.witnessing import WitnessSigner, witness_signer
 from tests.support.workshop import Workshop
 
 HONEST, OTHER, STRANGER = (witness_signer(name) for name in ("honest", "other", "stranger"))

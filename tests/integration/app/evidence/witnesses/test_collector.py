@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from app.domain.errors import VerificationError
 from app.evidence.certificates.checkpoint import size_of
-from app.evidence.certificates.cosignature import WitnessSigner, check_witnesses
+from app.evidence.certificates.cosignature import check_witnesses
 from app.evidence.certificates.verification import verify
 from app.evidence.log import checkpoints, cosignatures
 from app.evidence.witnesses.collector import CosignatureCollector, WitnessError
@@ -18,7 +18,7 @@ from app.services import Services, open_services
 from tests.support.logbook import altered, bodies, forging, rewrite, sign, write
 from tests.support.trust import trust_in
 from tests.support.weights import WEIGHTS
-from tests.support.witnessing import serving, witness_signer
+from tests.support.witnessing import WitnessSigner, serving, witness_signer
 from tests.support.workshop import Workshop
 
 
@@ -45,11 +45,9 @@ def _note(services: Services, signer: WitnessSigner) -> bytes:
         return cosignatures.note_of(session, newest, [signer.key]).encode()
 
 
-def test_each_newer_checkpoint_is_cosigned(
-    services: Services, trusted: Path, tmp_path: Path
-) -> None:
+def test_each_newer_checkpoint_is_cosigned(services: Services, trusted: Path) -> None:
     signer = witness_signer()
-    with serving(signer, tmp_path / "seen", trusted) as url:
+    with serving(signer, trusted) as url:
         collector = _collector(services, url, signer)
         for _ in range(3):
             write(services, 3, sign=True)
@@ -59,11 +57,11 @@ def test_each_newer_checkpoint_is_cosigned(
 
 
 def test_what_was_asked_elsewhere_is_taken_up(
-    services: Services, trusted: Path, tmp_path: Path, app_database: Engine
+    services: Services, trusted: Path, app_database: Engine
 ) -> None:
     """The ledger lost the cosignature, or another process asked: the witness names the size."""
     signer = witness_signer()
-    with serving(signer, tmp_path / "seen", trusted) as url:
+    with serving(signer, trusted) as url:
         _collector(services, url, signer).tick()
         with forging(app_database) as connection:
             connection.exec_driver_sql("DELETE FROM log_cosignatures")
@@ -73,11 +71,11 @@ def test_what_was_asked_elsewhere_is_taken_up(
 
 
 def test_a_rewritten_log_gets_no_cosignature(
-    services: Services, trusted: Path, tmp_path: Path, app_database: Engine
+    services: Services, trusted: Path, app_database: Engine
 ) -> None:
     """With the database and the key in use, anything can be signed, but not cosigned."""
     signer = witness_signer()
-    with serving(signer, tmp_path / "seen", trusted) as url:
+    with serving(signer, trusted) as url:
         write(services, 3, sign=True)
         _collector(services, url, signer).tick()
         first, second, *others = bodies(services)
@@ -149,8 +147,8 @@ def test_bundles_show_the_newest_checkpoint_that_most_witnesses_know(
     with pytest.raises(VerificationError, match="download it again later"):
         cosigned(bundle(), 1)
     with (
-        serving(first, tmp_path / "seen1", trusted) as url,
-        serving(second, tmp_path / "seen2", trusted) as other,
+        serving(first, trusted) as url,
+        serving(second, trusted) as other,
     ):
         _collector(services, url, first).tick()
         _collector(services, other, second).tick()
