@@ -12,7 +12,7 @@ from tests.support.service import running
 from tests.support.traces import Traces
 from tests.system.storm.callers import Book, caller
 from tests.system.storm.checks import Aftermath
-from tests.system.storm.scene import build
+from tests.system.storm.scene import build, exported
 from tests.system.storm.watcher import Watcher
 from tests.system.storm.weather import Weather
 
@@ -37,11 +37,12 @@ def storm(seed: int, *, seconds: float, directory: Path) -> None:
     """Have one storm and check what it leaves."""
     print(f"seed {seed}", flush=True)
     rng, book = Random(seed), Book()
-    with running(directory / "data") as service:
+    url = exported(directory / "export")
+    with running(directory / "data", EXPUNGE_IMPORT_PREFIXES=url) as service:
         with service.client() as client:
             crowds = build(client)
         traces = Traces(service, *(crowd.at_first for crowd in crowds))
-        weather = Weather(service, Random(rng.random()))
+        weather = Weather(service, Random(rng.random()), url)
         watcher = Watcher(service.client, book, traces, directory / "downloads")
         watcher.start()
         began = time.monotonic()

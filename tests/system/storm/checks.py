@@ -23,7 +23,7 @@ from tests.support.patience import until
 from tests.support.service import Service
 from tests.support.traces import Traces
 from tests.system.storm.callers import Asked, Book
-from tests.system.storm.scene import MODELS, Crowd, models_of
+from tests.system.storm.scene import IMPORTED, IMPORTED_ROWS, MODELS, Crowd, models_of
 
 SETTLED = ("completed", "cancelled")
 SETTLING_S = 420.0
@@ -46,7 +46,12 @@ class Aftermath:
             for request in requests:
                 if request["state"] == "failed":
                     self._client.retry(request["id"])
-            return all(request["state"] in SETTLED for request in requests)
+            imports = self._client.imports(IMPORTED)
+            for each in imports:
+                if each["state"] == "failed":
+                    self._client.retry_import(IMPORTED, each["id"])
+            settled = [each["state"] in SETTLED for each in (*requests, *imports)]
+            return all(settled)
 
         until(settled, SETTLING_S)
 
@@ -61,6 +66,7 @@ class Aftermath:
             "no caller met a problem": self._no_problems,
             "accepted = ended once": self._accepted_is_ended_once,
             "no stuck obligation": self._nothing_open,
+            "each row is imported once": self._imported_once,
             "certificates verify": self._certificates_verify,
             "coverage = union": self._coverage_is_union,
             "only heads are served": self._only_heads_are_served,
@@ -99,6 +105,14 @@ class Aftermath:
         assert set(obligations) <= {"certified", "cancelled"}, obligations
         assert set(runs) <= {"published", "failed"}, runs
         return f"{sum(obligations.values())} obligations, {sum(runs.values())} runs"
+
+    def _imported_once(self) -> str:
+        count, records = (
+            len(self._client.imports(IMPORTED)),
+            self._client.dataset(IMPORTED)["records"],
+        )
+        assert records == (IMPORTED_ROWS if count else 0)
+        return f"{count} imports"
 
     def _certificates_verify(self) -> str:
         """Verify every certificate of every request; weights that were replaced are gone."""

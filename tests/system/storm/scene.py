@@ -1,7 +1,11 @@
-"""Three datasets of made-up people, and six models of as many mechanisms."""
+"""Three datasets of made-up people, seven models of as many mechanisms, and rows to import."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from app.client import ExpungeClient
 from tests.support.digits import DATASET, RECIPE, RECORDS_PER_SUBJECT
@@ -48,7 +52,26 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "retrained": {"dataset": "gamma", **_NETWORK, "policy": {"mechanism": "retraining"}},
     "perturbed": {"dataset": "gamma", **_NETWORK, "policy": {"mechanism": "output_perturbation"}},
+    "private": {  # its budget is spent by the first people
+        "dataset": "alpha",
+        **_NETWORK,
+        "policy": {"mechanism": "dp_sgd", **_LOOSE, "parameters": {"capacity": 5}},
+    },
 }
+
+
+IMPORTED = "imported"
+IMPORTED_ROWS = 20_000
+
+
+def exported(folder: Path) -> str:
+    """Write the rows that are imported again and again; return their URL."""
+    folder.mkdir()
+    for number in range(4):
+        ids = range(number, IMPORTED_ROWS, 4)
+        table = pa.table({"member": [f"m-{i}" for i in ids], "age": list(ids)})
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=500)
+    return folder.as_uri()
 
 
 @dataclass
@@ -78,6 +101,7 @@ def build(client: ExpungeClient) -> list[Crowd]:
     for crowd in crowds:
         client.define_dataset(crowd.dataset, features=DATASET["features"], classes=10)
         client.push_records(crowd.dataset, crowd.at_first.parquet())
+    client.define_columns(IMPORTED, {"age": "int64"}, record_id="member")
     for name, definition in MODELS.items():
         client.define_model({"name": name, **definition})
     for name in MODELS:

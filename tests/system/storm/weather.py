@@ -1,5 +1,6 @@
 """What goes wrong while the callers call: one thing after the other, drawn from a seed."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -8,14 +9,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
+import httpx
 import psutil
 from redis import Redis, RedisError
 
+from app.client import ApiError
+from benchmarks.flood import flood
 from tests.support.command_lines import words_of
 from tests.support.service import PARTS, Service, kill
+from tests.system.storm.scene import IMPORTED
 
 SHORTEST_S, LONGEST_S = 0.5, 4.0
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.3, 5.0
+_FLOOD_PER_S, _FLOOD_S = 400, 2.0
+_CALL = b"GET /v1/models HTTP/1.1\r\nHost: storm\r\nConnection: close\r\n\r\n"
 
 
 class Weather:
@@ -24,10 +31,12 @@ class Weather:
     Args:
         service: started, and started again where a fault needs it.
         rng: decides what comes next.
+        url: of rows that are imported.
     """
 
-    def __init__(self, service: Service, rng: Random) -> None:
+    def __init__(self, service: Service, rng: Random, url: str) -> None:
         self._service = service
+        self._url = url
         self._rng = rng
         self._second: subprocess.Popen[bytes] | None = None
         self.counts: Counter[str] = Counter()
@@ -41,6 +50,8 @@ class Weather:
             self._kill_redis: 1,
             self._kill_postgres: 2,
             self._kill_supervisor: 1,
+            self._import: 4,
+            self._flood: 3,
         }
 
     def blow(self, seconds: float) -> None:
@@ -127,6 +138,15 @@ class Weather:
         self._service.process.kill()
         self._service.process.wait()
         self._service.start()
+
+    def _import(self) -> None:
+        with suppress(ApiError, httpx.TransportError), self._service.client() as client:
+            client.import_records(IMPORTED, self._url)
+
+    def _flood(self) -> None:
+        """Have an address without a key call as often as it can, for two seconds."""
+        port = int(self._service.url.rpartition(":")[2])
+        asyncio.run(flood(port, [_CALL], _FLOOD_PER_S, _FLOOD_S))
 
     def _rotate(self) -> None:
         """Change the signing key, as the guide says: with the service stopped."""
