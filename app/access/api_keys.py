@@ -75,14 +75,7 @@ def create_key(
     session.add(row)
     stored(session, row)
     until = {} if expires_at is None else {"expires_at": expires_at.astimezone(UTC).isoformat()}
-    log.append(
-        session,
-        "key.created",
-        key=row.id,
-        scopes=row.scopes,
-        fingerprint=fingerprint(row.key_hash),
-        **until,
-    )
+    log.append(session, "key.created", key=row.id, scopes=row.scopes, **until)
     return row, secret
 
 
@@ -173,11 +166,6 @@ def digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def fingerprint(key_hash: bytes) -> str:
-    """Return what the log says of a caller's hash: enough to recognise it, too little to call."""
-    return hashlib.sha256(key_hash).hexdigest()
-
-
 @dataclass(frozen=True)
 class _Found:
     row: ApiKeyRow
@@ -203,7 +191,8 @@ def _add(session: Session, identity: bytes) -> _Found:
     statement = insert(ApiKeyRow).values(key_hash=identity, **values).on_conflict_do_nothing()
     added = session.scalar(statement.returning(ApiKeyRow.id))
     if added is not None:
-        log.append(session, "caller.added", key=added, fingerprint=fingerprint(identity))
+        log.changed(session, ApiKeyRow, [added])
+        log.append(session, "caller.added", key=added)
     found = _seek(session, CallerKind.OIDC, identity)
     if found is None:
         raise errors.InvalidCredentialsError("this caller cannot be distinguished from another one")

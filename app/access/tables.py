@@ -6,9 +6,10 @@ from sqlalchemy import CheckConstraint, Index, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
+from app.runtime.database.logged import Logged
 
 
-class ApiKeyRow(Base):
+class ApiKeyRow(Logged, Base):
     """A caller: one with a key, or one whose tokens an issuer signs.
 
     Only a hash of the key is stored, or a keyed hash of the token's issuer and subject. What a
@@ -16,6 +17,7 @@ class ApiKeyRow(Base):
     """
 
     __tablename__ = "api_keys"
+    __left_out__ = frozenset({"last_used_at"})
     __table_args__ = (CheckConstraint("kind IN ('key', 'oidc')", name="kind"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)

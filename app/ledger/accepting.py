@@ -311,19 +311,16 @@ def _as_forgotten(new: _New, epochs: Mapping[int, int]) -> Iterator[KeyedRecord]
 
 
 def _facts(new: _New, epochs: Mapping[int, int]) -> dict[str, Any]:
-    """Return what the log says about a new request: every value that its row must have."""
+    """Return what the log says about a new request."""
     row = new.row
     marked = [r.seq for r, _ in new.records if epochs.get(r.seq) == row.forget_epoch]
     part_of = row.subject_request_id
     return {
         "dataset": row.dataset_id,
         "key": row.api_key_id,
-        "epoch": row.forget_epoch,
         "records": row.record_count,
-        "pushes": row.push_count,
-        "names": digests.of_names(new.records),
-        **digests.marks(marked),
-        "received_at": row.received_at.astimezone(UTC).isoformat(),
         "due_at": row.due_at.astimezone(UTC).isoformat(),
         **({} if part_of is None else {"subject_request": part_of}),
+        "rows": digests.named(row.id, new.records)
+        | digests.marked(row.dataset_id, row.forget_epoch, marked),
     }

@@ -46,7 +46,7 @@ from app.ledger.training import begun_at_epoch, membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
 from app.planning.tracking import Tracking, history_of_run
 from app.registry import repository as registry
-from app.registry.membership import membership_facts, membership_of
+from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.failpoints import reach
 from app.storage.blobs import StoredBlob, adopt, doom
@@ -166,19 +166,11 @@ def publish(
         session,
         "version.published",
         version=version.id,
+        model=model.id,
         run=run.id,
         number=version.number,
-        state=version.state,
         certificate=certificate.id,
         sha256=version.sha256,
-        tensors_sha256=version.tensors_sha256,
-        blob=version.blob_id,
-        statistics=version.statistics_blob_id,
-        size_bytes=version.size_bytes,
-        covers_epoch=version.covers_epoch,
-        since_version=version.since_version,
-        tracking=log.digest_of(model.tracking),
-        **membership_facts(model),
     )
     if run.kind == RunKind.TRAIN:
         exclude_before(session, signer, run, model=model, head=version)

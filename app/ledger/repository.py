@@ -18,6 +18,7 @@ from app.domain.states import (
     RunKind,
     RunState,
 )
+from app.evidence import log
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow, RunRow
 from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.tables import ModelRow
@@ -153,6 +154,7 @@ def store_states(session: Session, requests: Collection[ForgetRequestRow]) -> No
         .values(state=new.c.state)
         .execution_options(synchronize_session=False, autoflush=False)
     )
+    log.changed(session, ForgetRequestRow, values[0])
     for row in requests:
         set_committed_value(row, "state", row.state)
 

@@ -66,8 +66,7 @@ class ForgetRequests:
         if is_being_written(session, request.dataset_id, since=since):
             return False
         request.completed_at = database_time(session)
-        completed_at = request.completed_at.isoformat()
-        enter(session, request, RequestState.COMPLETED, completed_at=completed_at)
+        enter(session, request, RequestState.COMPLETED)
         return True
 
     def cancel(self, session: Session, request_id: str, *, restore: bool) -> ForgetRequestRow:
@@ -91,11 +90,8 @@ class ForgetRequests:
         if restore:
             dataset.forget_epoch += 1
             restored = repository.restore_records(session, request, epoch=dataset.forget_epoch)
-            facts = {"restored": restored, "returned_at": dataset.forget_epoch}
-            facts |= {"dataset": dataset.id} | digests.marks_of(
-                session, dataset.id, request.forget_epoch
-            )
-            facts |= digests.returns_of(session, dataset.id, request.forget_epoch)
+            marked = digests.marked_now(session, dataset.id, request.forget_epoch)
+            facts = {"restored": restored, "dataset": dataset.id, "rows": marked}
         enter(session, request, RequestState.CANCELLED, **facts)
         return request
 

@@ -44,8 +44,7 @@ def create_run(session: Session, model: ModelRow, kind: RunKind, forecast: Forec
     session.add(row)
     session.flush()
     outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id)
-    digest = log.digest_of(row.plan)
-    log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind, plan=digest)
+    log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind)
     return row
 
 

@@ -89,7 +89,7 @@ def begin(
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()
-        log.append(session, "run.planned", run=run.id, plan=log.digest_of(run.plan))
+        log.append(session, "run.planned", run=run.id)
     return Selection(
         retain=retain,
         held_out=held_out,
@@ -116,13 +116,7 @@ def _fix(
         drop_attempt(session, model, "training began without these records")
     else:
         start_obligations(session, row)
-    log.append(
-        session,
-        "run.running",
-        run=row.id,
-        forget_epoch=row.forget_epoch,
-        trained_through=row.trained_through,
-    )
+    log.append(session, "run.running", run=row.id)
     return row, model
 
 

@@ -17,9 +17,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
 from app.runtime.database.leases import Leased
+from app.runtime.database.logged import Logged
 
 
-class SubjectRequestRow(Base):
+class SubjectRequestRow(Logged, Base):
     """A controller's request about one person, over all datasets; see OpenDSR 2.0."""
 
     __tablename__ = "subject_requests"
@@ -42,7 +43,7 @@ class SubjectRequestRow(Base):
     due_at: Mapped[datetime]
 
 
-class ForgetRequestRow(Base):
+class ForgetRequestRow(Logged, Base):
     """The request that some records or subjects be forgotten."""
 
     __tablename__ = "forget_requests"
@@ -134,10 +135,16 @@ class AccountedRequestRow(Base):
     """How many of ``records`` were forgotten at ``begun_at_epoch``."""
 
 
-class RunRow(Leased, Base):
+class RunRow(Logged, Leased, Base):
     """One piece of worker work on one model."""
 
     __tablename__ = "runs"
+    __left_out__ = frozenset(
+        {
+            *("fencing_token", "lease_expires_at", "enqueued_at", "phase", "step", "total_steps"),
+            *("epsilon", "loss", "phase_seconds", "reports"),
+        }
+    )
     __table_args__ = (
         CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name="kind"),
         CheckConstraint(
@@ -200,7 +207,7 @@ class MemberTrainingRow(Leased, Base):
     """What another worker hands over; it is the attempt's, and is shredded with its end."""
 
 
-class ObligationRow(Base):
+class ObligationRow(Logged, Base):
     """What one request is owed by one model."""
 
     __tablename__ = "obligations"

@@ -1,9 +1,9 @@
 """Checks the log for consistency, and the ledger against the log.
 
 The tree is rebuilt from the entries alone and compared with every stored node, checkpoint and
-certificate; then every row of the ledger is compared with its entries. Entries are streamed, so
-memory does not grow with the log. A log that was rewritten as a whole is consistent; only a
-checkpoint kept elsewhere reveals it.
+certificate; then every row of the ledger is compared with its newest digest in an entry. Entries
+are streamed, so memory does not grow with the log. A log that was rewritten as a whole is
+consistent; only a checkpoint kept elsewhere reveals it.
 """
 
 import heapq
@@ -28,8 +28,7 @@ from app.evidence.log.nodes import LOG
 from app.evidence.log.tables import LogCheckpointRow, LogCosignatureRow, LogEntryRow, TreeNodeRow
 from app.operations.fsck_certificates import KINDS, CertificateCheck
 from app.operations.fsck_lineages import check_lineages
-from app.operations.replay import Replay
-from app.operations.stories import STORIES
+from app.operations.fsck_rows import check_rows
 from app.runtime.database import Database
 
 _CHUNK = 8192
@@ -154,14 +153,13 @@ class _Check:
         for level, position in strays:
             self._fault(f"node {level}/{position}", "this subtree does not exist")
         check_cosignatures(self._connection, witnesses, fault=self._fault, remark=self._remark)
-        certificates = self._certificates.finish()
-        compared = Replay(self._connection, self._fault).run(STORIES)
+        compared = check_rows(self._connection, self._fault)
         check_lineages(self._connection, self._fault)
         return Summary(
             size=self._frontier.size,
             root=self._frontier.root(),
             checkpoints=self._checkpoints,
-            certificates=certificates,
+            certificates=self._certificates.count(),
             rows=compared,
             faults=self._faults,
         )

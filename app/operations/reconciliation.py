@@ -180,9 +180,8 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
             session,
             "records.lost",
             dataset=dataset_id,
-            epoch=epoch,
-            mark=f"{dataset_id}:{epoch}",
-            **digests.marks([r.seq for r in remembered]),
+            records=len(remembered),
+            rows=digests.marked(dataset_id, epoch, [r.seq for r in remembered]),
         )
     erased = sum(row.erased_at is None for row in rows)
     datasets.mark_erased(session, seqs)

@@ -155,12 +155,3 @@ def membership_at(model: ModelRow, *, through: int, after_epoch: int) -> Members
         stops_early=recipe.patience is not None,
         members=model.architecture.get("members"),
     )
-
-
-def membership_facts(model: ModelRow) -> dict[str, str | int | None]:
-    """Return what the log says about which records are part of a model."""
-    return {
-        "model": model.id,
-        "trained_through": model.trained_through,
-        "trained_after_epoch": model.trained_after_epoch,
-    }

@@ -1,13 +1,11 @@
 """All SQL about models and versions."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app.domain.states import BlobState, VersionState
-from app.evidence import log
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database.queries import known
@@ -167,9 +165,3 @@ def next_number(session: Session, model_id: str) -> int:
     """Return the number of a model's next version."""
     query = select(func.max(VersionRow.number)).where(VersionRow.model_id == model_id)
     return (session.scalar(query) or 0) + 1
-
-
-def digest_of(row: ModelRow | Row[Any]) -> str:
-    """Digest the part of a model that never changes; its salt prevents guessing it."""
-    what = [row.name, row.dataset_id, row.weights_source, row.split_salt.hex()]
-    return log.digest_of([what, row.architecture, row.task, row.recipe])

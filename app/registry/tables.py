@@ -8,9 +8,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
 from app.runtime.database.endings import Ending, unique_name
+from app.runtime.database.logged import Logged
 
 
-class ModelRow(Ending, Base):
+class ModelRow(Logged, Ending, Base):
     """A lineage of versions: a name, an architecture, a dataset, a task and a policy.
 
     A record of the dataset influenced the lineage's head, or its imported weights, if
@@ -48,7 +49,7 @@ class ModelRow(Ending, Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-class VersionRow(Base):
+class VersionRow(Logged, Base):
     """One checkpoint of a model."""
 
     __tablename__ = "versions"

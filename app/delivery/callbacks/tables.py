@@ -7,6 +7,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, fun
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
+from app.runtime.database.logged import Logged
 
 
 class CallbackEndpointRow(Base):
@@ -71,7 +72,7 @@ class CallbackEventRow(Base):
     """Why the last attempt failed; never where."""
 
 
-class CallbackSecretRow(Base):
+class CallbackSecretRow(Logged, Base):
     """How often a caller rotated its signing secret; no row if never."""
 
     __tablename__ = "callback_secrets"

@@ -6,15 +6,22 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueCon
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
+from app.runtime.database.logged import Logged
 
 
-class PlacementRow(Base):
+class PlacementRow(Logged, Base):
     """A model at one target: an outbox row that stays, with what is wanted and what was reached.
 
     ``generation`` counts the changes of what is wanted; who worked for an earlier one works again.
     """
 
     __tablename__ = "placements"
+    __left_out__ = frozenset(
+        {
+            *("generation", "version_id", "certificate_id", "attempts", "due_at"),
+            *("unsettled_since", "checked_at", "failure"),
+        }
+    )
     __table_args__ = (
         UniqueConstraint("model_id", "target"),
         CheckConstraint("attempts >= 0 AND generation >= 0", name="counts"),
@@ -41,7 +48,7 @@ class PlacementRow(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
-class CopyRow(Base):
+class CopyRow(Logged, Base):
     """A version at a target, from before its first byte is sent until it is surely gone."""
 
     __tablename__ = "copies"

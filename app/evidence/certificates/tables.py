@@ -4,9 +4,10 @@ from sqlalchemy import ForeignKey, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
+from app.runtime.database.logged import Logged
 
 
-class CertificateRow(Base):
+class CertificateRow(Logged, Base):
     """A signed statement about one version. ``envelope`` holds the exact JSON text.
 
     ``number`` counts a model's certificates from 1: each names the one before it by its digest.

@@ -4,24 +4,22 @@ Everything raises ``CorruptLogError`` where a node is missing, ``NotReadyError``
 nothing to show, and ``InvalidInputError`` for sizes and indices that the log does not have.
 """
 
+from app.evidence.log.rows import changed
 from app.evidence.log.writing import (
     append,
     canonical_json,
     checkpoint_at_commit,
-    digest_of,
     entries,
     entry,
     examine_at_commit,
-    plain,
 )
 
 __all__ = [
     "append",
     "canonical_json",
+    "changed",
     "checkpoint_at_commit",
-    "digest_of",
     "entries",
     "entry",
     "examine_at_commit",
-    "plain",
 ]

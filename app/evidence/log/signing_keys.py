@@ -172,6 +172,7 @@ def _add(session: Session, key: TrustedKey) -> None:
         .returning(SigningKeyRow.id)
     )
     if added is not None:
+        log.changed(session, SigningKeyRow, [added])
         log.append(
             session,
             "key.activated",

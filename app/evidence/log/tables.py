@@ -6,6 +6,7 @@ from sqlalchemy import BigInteger, CheckConstraint, Index, SmallInteger, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
+from app.runtime.database.logged import Logged
 
 
 class LogEntryRow(Base):
@@ -77,7 +78,7 @@ class LogCosignatureRow(Base):
     line: Mapped[str]
 
 
-class SigningKeyRow(Base):
+class SigningKeyRow(Logged, Base):
     """A public key that signs or has signed; ``valid_until`` is null for the key in use."""
 
     __tablename__ = "signing_keys"

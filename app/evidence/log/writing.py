@@ -1,12 +1,12 @@
 """The append-only log of every decision.
 
 Entries are canonical JSON, written in the transaction of the facts they record. ``append`` collects
-them. Just before the commit they are inserted, the tree is extended and, after
-``checkpoint_at_commit``, signed. A lock held until the commit serialises this, so indices have no
-gaps; it is taken last, which keeps it short and prevents deadlocks with all other locks.
+them. Just before the commit they get the digests of the rows that were changed (``rows.py``) and
+are inserted, the tree is extended and, after ``checkpoint_at_commit``, signed. A lock held until
+the commit serialises this, so indices have no gaps; it is taken last, which keeps it short and
+prevents deadlocks with all other locks.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
@@ -16,7 +16,7 @@ from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
 from app.evidence.certificates.signing import StatementSigner
-from app.evidence.log import actor, checkpoints, merkle
+from app.evidence.log import actor, checkpoints, merkle, rows
 from app.evidence.log.tables import LogEntryRow
 from app.runtime.database.queries import known
 
@@ -24,14 +24,20 @@ _MAX_INDEX = 2**63 - 1
 _PENDING = "expunge.log.pending"
 _SIGNER = "expunge.log.signer"
 _EXAMINERS = "expunge.log.examiners"
+_OTHERS = "rows.changed"
+"""The kind of an entry that holds the digests of rows that no other entry names."""
+_FACTS = 2
+"""Where an entry's facts begin: after its kind and its actor."""
 
 
 def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
     """Record one decision when the session's transaction commits.
 
-    ``facts`` contain the service's own ids, counts and digests, never an owner's id. The log adds
-    ``by``, the actor, and ``recorded_at``, the database's time in UTC. The last entry before a
-    checkpoint is marked as ``signed`` by it.
+    ``facts`` contain the service's own ids, counts and digests, never an owner's id; the first is
+    the id of what the entry is about. The log adds ``by``, the actor, ``recorded_at``, the
+    database's time in UTC, and ``rows``, the digests of rows, by name. The last entry before a
+    checkpoint is marked as ``signed`` by it. A caller may give ``rows``, too: digests of sets of
+    rows, for ``app/operations/fsck_rows.py``.
     """
     if facts.keys() & {"by", "recorded_at", "signed"}:
         raise TypeError("by, recorded_at and signed are set by the log")
@@ -71,27 +77,13 @@ def canonical_json(document: dict[str, Any]) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def digest_of(document: Any) -> str:  # noqa: ANN401 - any JSON
-    """Digest plain JSON values; numbers count by value, not by how PostgreSQL writes them."""
-    return hashlib.sha256(canonical_json({"of": plain(document)}).encode()).hexdigest()
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Return JSON values with every number a float: to JSONB, 1e22 and 10^22 are the same."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | float):
-        return float(value) + 0.0  # JSONB has no negative zero
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value
-
-
 @event.listens_for(Session, "before_commit")
 def _write_pending(session: Session) -> None:
+    session.flush()
+    changed = rows.digests(session)
     pending = session.info.pop(_PENDING, [])
+    if changed:
+        _tell(pending, changed)
     signer = session.info.pop(_SIGNER, None)
     examiners = session.info.pop(_EXAMINERS, [])
     if not pending and signer is None:
@@ -108,6 +100,22 @@ def _write_pending(session: Session) -> None:
         checkpoints.issue(session, signer, frontier)
     for examine in examiners:
         examine(session)
+
+
+def _tell(pending: list[dict[str, Any]], changed: Mapping[str, str | None]) -> None:
+    """Put the digest of each row into the first entry about it, or else that names it."""
+    about: dict[str, dict[str, Any]] = {}
+    for most in (1, None):
+        for entry in pending:
+            for fact in list(entry.values())[_FACTS:][:most]:
+                if isinstance(fact, str):
+                    about.setdefault(fact, entry)
+    for row, sha256 in changed.items():
+        entry = about.get(row.partition("/")[2]) or about.get(_OTHERS)
+        if entry is None:
+            entry = about[_OTHERS] = {"kind": _OTHERS, "by": actor.current()}
+            pending.append(entry)
+        entry["rows"] = {**entry.get("rows", {}), row: sha256}
 
 
 def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> None:

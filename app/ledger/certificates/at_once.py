@@ -90,7 +90,6 @@ class Covering:
                 model=model.id,
                 certificate=certificate.id,
                 covers_epoch=head.covers_epoch,
-                tracking=log.digest_of(model.tracking),
             )
         obligations.meet(session, self.unmet, certificate.id)
         reach("at_once")

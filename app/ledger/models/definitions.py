@@ -29,7 +29,6 @@ from app.registry.backbones.use import lock_backbone, parameters_of_model, requi
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow
 from app.registry.forecasts import Occasion, PlanMaker
-from app.registry.membership import membership_facts
 from app.registry.tables import ModelRow
 from app.registry.tasks import schema_for, task_for
 from app.runtime.database import Database
@@ -99,7 +98,6 @@ def define_model(
                 "model.defined",
                 model=model.id,
                 dataset=model.dataset_id,
-                definition=registry.digest_of(model),
                 policy=model.policy,
             )
             if trains:
@@ -245,7 +243,7 @@ def import_weights(
         adopt(session, blob.id)
         model.imported_blob_id = blob.id
         _count_all(session, model)
-        log.append(session, "weights.imported", blob=blob.id, **membership_facts(model))
+        log.append(session, "weights.imported", model=model.id, blob=blob.id)
         create_run(session, model, RunKind.CERTIFY, forecast)
     return model
 

@@ -135,9 +135,8 @@ def finish(
     if not _is_waiting(row):
         doom(session, blob.id)
         return
-    facts = asdict(used)
-    repository.give_weights(session, row, blob, event="backbone.whitened", whitening=facts)
-    row.whitening = facts  # not before the weights: it comes with them
+    repository.give_weights(session, row, blob, event="backbone.whitened")
+    row.whitening = asdict(used)  # not before the weights: it comes with them
 
 
 def _is_waiting(row: BackboneRow) -> bool:

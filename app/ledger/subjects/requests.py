@@ -98,13 +98,8 @@ class SubjectRequests:
             api_key_id=api_key_id,
             subject_request_id=row.id,
         )
-        log.append(
-            session,
-            "subject_request.received",
-            subject_request=row.id,
-            key=api_key_id,
-            received_at=now.isoformat(),
-        )
+        log.changed(session, SubjectRequestRow, [row.id])
+        log.append(session, "subject_request.received", subject_request=row.id, key=api_key_id)
         for dataset in self._datasets(session, asked):
             known = self._known(session, dataset, asked.subject_ids)
             if known:

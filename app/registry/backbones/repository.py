@@ -1,9 +1,8 @@
 """All SQL about backbones."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError
@@ -27,18 +26,15 @@ def add(session: Session, row: BackboneRow) -> BackboneRow:
         raise ConflictError(f"backbone {row.name!r} exists already")
     session.add(row)
     session.flush()
-    log.append(session, "backbone.defined", backbone=row.id, definition=digest_of(row))
+    log.append(session, "backbone.defined", backbone=row.id)
     return row
 
 
-def give_weights(
-    session: Session, row: BackboneRow, blob: StoredBlob, *, event: str, **facts: object
-) -> None:
+def give_weights(session: Session, row: BackboneRow, blob: StoredBlob, *, event: str) -> None:
     """Let a backbone have these weights; the log gets the event."""
     adopt(session, blob.id)
     row.blob_id, row.sha256, row.size_bytes = blob.id, blob.sha256, blob.size_bytes
-    stored = {"blob": blob.id, "sha256": blob.sha256, "size_bytes": blob.size_bytes}
-    log.append(session, event, backbone=row.id, **stored, **facts)
+    log.append(session, event, backbone=row.id, sha256=blob.sha256)
 
 
 def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:
@@ -47,13 +43,6 @@ def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequ
     if after is not None:
         query = query.where(BackboneRow.name > after)
     return session.scalars(query.order_by(BackboneRow.name).limit(limit)).all()
-
-
-def digest_of(row: BackboneRow | Row[Any]) -> str:
-    """Digest the part of a backbone that never changes."""
-    computed = [row.architecture, row.input_shape, row.classes, row.layers, row.features]
-    whitened = [row.base_id, row.public_dataset, row.exponent]
-    return log.digest_of([row.name, row.source, *computed, *whitened])
 
 
 def _named(name: str) -> Select[BackboneRow]:

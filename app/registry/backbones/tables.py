@@ -8,9 +8,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
 from app.runtime.database.endings import Ending, unique_name
+from app.runtime.database.logged import Logged
 
 
-class BackboneRow(Ending, Base):
+class BackboneRow(Logged, Ending, Base):
     """A network with public weights, which are uploaded once and never change.
 
     A whitened one is another with a linear map of its features, which a worker computes from a
@@ -18,6 +19,7 @@ class BackboneRow(Ending, Base):
     """
 
     __tablename__ = "backbones"
+    __left_out__ = frozenset({"attempts", "failure"})
     __table_args__ = (
         CheckConstraint("classes >= 2", name="classes"),
         CheckConstraint("features >= 1", name="features"),

@@ -1,65 +1,43 @@
-"""Digests that stand in the log for what it must not show: record numbers and dataset definitions.
+"""Digests of sets of records, which stand in the log for record numbers: it must not show those.
 
-``app/operations/fsck.py`` recomputes them from the rows, so each is computed from values that a
-row holds and that the database returns unchanged.
+Each is named as ``app/operations/fsck_rows.py`` names it, which has PostgreSQL compute it again.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.evidence import log
 from app.registry.datasets.repository import KeyedRecord
-from app.registry.datasets.tables import DatasetRow, RecordRow
+from app.registry.datasets.tables import RecordRow
 
-NO_SUBJECT = bytes(32)
+_NO_SUBJECT = bytes(32)
 """Replaces a missing subject's pseudonym, so that all records have the same length."""
 _SEQ_BYTES = 8
 
 
-def of_dataset(row: DatasetRow | Row[Any]) -> str:
-    """Digest the part of a dataset that never changes."""
-    return log.digest_of([row.name, row.schema, row.encoding, row.public])
-
-
-def of_names(named: Iterable[tuple[KeyedRecord, bytes]]) -> str:
+def named(request_id: str, records: Iterable[tuple[KeyedRecord, bytes]]) -> dict[str, str | None]:
     """Digest a request's records: numbers, pseudonyms and salted commitments, by number."""
     digest = hashlib.sha256()
-    for record, commitment in sorted(named, key=lambda pair: pair[0].seq):
+    for record, commitment in sorted(records, key=lambda pair: pair[0].seq):
         digest.update(_spelt(record.seq) + commitment + record.record_key)
-        digest.update(record.subject_key or NO_SUBJECT)
-    return digest.hexdigest()
+        digest.update(record.subject_key or _NO_SUBJECT)
+    return {f"forget_request_records/{request_id}": digest.hexdigest()}
 
 
-def of_marks(seqs: Iterable[int]) -> str:
-    """Digest the numbers of records."""
-    return hashlib.sha256(b"".join(map(_spelt, sorted(seqs)))).hexdigest()
+def marked(dataset_id: str, epoch: int, seqs: Iterable[int]) -> dict[str, str | None]:
+    """Digest the numbers of the records that are forgotten since an epoch; None without any."""
+    spelt = b"".join(map(_spelt, sorted(seqs)))
+    return {f"records/{dataset_id}/{epoch}": hashlib.sha256(spelt).hexdigest() if spelt else None}
 
 
-def marks(seqs: Sequence[int]) -> dict[str, Any]:
-    """Return an entry's facts about the records forgotten since an epoch."""
-    return {"marked": len(seqs), "marks": of_marks(seqs)}
-
-
-def marks_of(session: Session, dataset_id: str, epoch: int) -> dict[str, Any]:
+def marked_now(session: Session, dataset_id: str, epoch: int) -> dict[str, str | None]:
     """Return the digest of the records that an epoch marks now."""
     query = select(RecordRow.seq).where(
-        RecordRow.dataset_id == dataset_id,
-        RecordRow.forgotten_epoch == epoch,
+        RecordRow.dataset_id == dataset_id, RecordRow.forgotten_epoch == epoch
     )
-    return marks(session.scalars(query).all())
-
-
-def returns_of(session: Session, dataset_id: str, epoch: int) -> dict[str, Any]:
-    """Return an entry's facts about the records restored after this epoch."""
-    query = select(RecordRow.seq).where(
-        RecordRow.dataset_id == dataset_id,
-        RecordRow.absences[func.cardinality(RecordRow.absences) - 1] == epoch,
-    )
-    return {"returns": of_marks(session.scalars(query))}
+    return marked(dataset_id, epoch, session.scalars(query))
 
 
 def _spelt(seq: int) -> bytes:

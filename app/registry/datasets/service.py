@@ -114,7 +114,7 @@ def define_dataset(
     )
     session.add(row)
     session.flush()
-    log.append(session, "dataset.defined", dataset=row.id, definition=digests.of_dataset(row))
+    log.append(session, "dataset.defined", dataset=row.id)
     return row
 
 
@@ -132,9 +132,8 @@ def give_up_records(session: Session, dataset: DatasetRow) -> None:
             session,
             "records.given_up",
             dataset=dataset.id,
-            epoch=epoch,
-            mark=f"{dataset.id}:{epoch}",
-            **digests.marks(marked),
+            records=len(marked),
+            rows=digests.marked(dataset.id, epoch, marked),
         )
     for shard in repository.shards(session, dataset.id):
         session.refresh(shard, with_for_update=True)

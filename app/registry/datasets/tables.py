@@ -23,9 +23,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
 from app.runtime.database.endings import Ending, unique_name
+from app.runtime.database.logged import Logged
 
 
-class DatasetRow(Ending, Base):
+class DatasetRow(Logged, Ending, Base):
     """A named set of records with one schema."""
 
     __tablename__ = "datasets"

@@ -57,19 +57,8 @@ def request(session: Session, *, dataset: str, url: str, prefixes: Sequence[str]
     row = ImportRow(id=new_id("imp"), dataset_id=owner.id, url=place.url, state=ImportState.QUEUED)
     session.add(row)
     stored(session, row)
-    log.append(
-        session,
-        "import.queued",
-        dataset=owner.id,
-        source=source_digest(row.url),
-        **{"import": row.id},
-    )
+    log.append(session, "import.queued", **{"import": row.id}, dataset=owner.id)
     return row
-
-
-def source_digest(url: str) -> str:
-    """Return what the log tells of a URL, whose names may be anybody's."""
-    return log.digest_of([url])
 
 
 def lease(session: Session, import_id: str, *, lease_s: float) -> ImportRow | None:

@@ -8,9 +8,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
 from app.runtime.database.leases import Leased
+from app.runtime.database.logged import Logged
 
 
-class ImportRow(Leased, Base):
+class ImportRow(Logged, Leased, Base):
     """Files that are read into a dataset.
 
     A transaction that adds records moves the import on: ``files_done`` files and ``row_in_file``
@@ -19,6 +20,12 @@ class ImportRow(Leased, Base):
     """
 
     __tablename__ = "imports"
+    __left_out__ = frozenset(
+        {
+            *("fencing_token", "lease_expires_at", "attempt", "files", "files_done", "row_in_file"),
+            *("total_rows", "rows", "already_present", "changed", "forgotten"),
+        }
+    )
     __table_args__ = (
         CheckConstraint(
             "state IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="state"
