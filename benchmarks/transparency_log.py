@@ -27,14 +27,16 @@ from app.domain.schema import FeatureSchema
 from app.domain.trees.merkle import leaf_hash, verify_inclusion
 from app.evidence import log
 from app.evidence.certificates.signing import StatementSigner
-from app.evidence.log import merkle
+from app.evidence.log import merkle, rows
+from app.ledger.tables import ForgetRequestRow
 from app.operations import fsck, schema
-from app.registry.datasets import digests
 from app.registry.datasets.service import define_dataset
 from app.runtime.database import Database
 from app.runtime.embedded import EmbeddedServers
 
 ENTRIES = 1_000_000
+MOST = 1_300_000
+"""More than are ever written."""
 SMALL = 1_000
 BATCH = 1_000
 SINGLES = 500
@@ -44,25 +46,13 @@ LIMITS = {"append_ratio": 0.6, "proof_ms": 5.0, "proof_ratio": 3.0, "fsck_per_s"
 RESULTS = Path(__file__).parent / "results" / "transparency_log.json"
 
 _STATES = ("accepted", "unlearning", "certified", "completed")
-_AT = "2026-01-01T00:00:00+00:00"
-_NONE = digests.marks([])
-# The rows of the requests that the entries tell of.
 _REQUESTS = text(
     """
-    INSERT INTO forget_requests (id, dataset_id, api_key_id, request_digest, state, salt,
-        forget_epoch, record_count, received_at, due_at, completed_at)
-    SELECT told->>'request', told->>'dataset', told->>'key', '', state, '',
-        (told->>'epoch')::bigint, 0, (told->>'received_at')::timestamptz,
-        (told->>'due_at')::timestamptz,
-        CASE WHEN state = 'completed' THEN CAST(:at AS timestamptz) END
-    FROM (
-        SELECT body::jsonb AS told, (
-            SELECT substring(later.kind FROM 9) FROM log_entries AS later
-            WHERE later.index BETWEEN first.index AND first.index + 3
-            ORDER BY later.index DESC LIMIT 1
-        ) AS state
-        FROM log_entries AS first WHERE kind = 'request.accepted'
-    ) AS request
+    INSERT INTO forget_requests (id, dataset_id, api_key_id, request_digest, state,
+        forget_epoch, record_count, push_count, received_at, due_at)
+    SELECT 'fr_' || lpad(to_hex(number), 32, '0'), :dataset, :key, '', 'completed', number + 1,
+        0, 0, now(), now()
+    FROM generate_series(0, :count - 1) AS number
     """
 )
 _PLAIN = """
@@ -93,17 +83,18 @@ class Bench:
         with database.transaction() as session:
             self._dataset = define_dataset(session, name="people", schema=schema_).id
             self._key = api_keys.create_key(session, name="caller", scopes=[])[0].id
+            session.flush()
+            of = {"dataset": self._dataset, "key": self._key, "count": MOST // len(_STATES)}
+            session.execute(_REQUESTS, of)
+            query = text(rows.query(ForgetRequestRow) + " ORDER BY id")
+            self._digests = session.execute(query).all()
 
     def _next(self) -> tuple[str, dict[str, Any]]:
         """Return kind and facts of the next entry: four in a row tell of one request."""
         number, step = divmod(self._written, len(_STATES))
         self._written += 1
-        facts: dict[str, Any] = {"request": f"fr_{number:032x}"}
-        if step == 0:
-            of = {"dataset": self._dataset, "key": self._key, "epoch": number + 1, "records": 0}
-            facts |= {**of, **_NONE, "names": _NONE["marks"], "received_at": _AT, "due_at": _AT}
-        elif step == len(_STATES) - 1:
-            facts["completed_at"] = _AT
+        row, sha256 = self._digests[number]
+        facts = {"request": row.partition("/")[2], "rows": {row: sha256}}
         return f"request.{_STATES[step]}", facts
 
     def append(self, count: int) -> None:
@@ -123,7 +114,7 @@ class Bench:
             before = self._written
             told = [self._next() for _ in range(count)]
             self._written = before
-            rows = {
+            values = {
                 "first": 0 if last is None else last + 1,
                 "kinds": [kind for kind, _ in told],
                 "bodies": [
@@ -131,7 +122,7 @@ class Bench:
                     for kind, facts in told
                 ],
             }
-            session.execute(_INSERT_PLAIN, rows)
+            session.execute(_INSERT_PLAIN, values)
 
     def rates(self, *, batch: int, rounds: int, transactions: int) -> dict[str, float]:
         """Let both take turns; return entries a second and the median of the rounds' ratios."""
@@ -179,11 +170,9 @@ class Bench:
     def fsck(self, signer: StatementSigner) -> dict[str, float]:
         """Time a check of everything, and take the peak of Python's memory in another one."""
         with self._database.transaction() as session:
-            session.execute(_REQUESTS, {"at": _AT})
-            session.execute(
-                text("UPDATE datasets SET forget_epoch = (:written + 3) / 4"),
-                {"written": self._written},
-            )
+            last, _ = self._digests[-(-self._written // len(_STATES)) - 1]
+            untold = text("DELETE FROM forget_requests WHERE id > :last")
+            session.execute(untold, {"last": last.partition("/")[2]})
             log.checkpoint_at_commit(session, signer)
         _analyse(self._database)
         faults: list[fsck.Fault] = []

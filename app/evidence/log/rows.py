@@ -50,15 +50,17 @@ def changed(session: Session, table: type[Logged], ids: Iterable[str]) -> None:
     session.info.setdefault(_CHANGED, {}).setdefault(table, set()).update(ids)
 
 
-def digests(session: Session) -> dict[str, str | None]:
-    """Return the digests of the rows that the transaction has changed, by name; None if deleted."""
+def digests(session: Session) -> dict[str, str]:
+    """Return the digests of the rows that the transaction has changed, by name.
+
+    None was deleted: the service's role may not.
+    """
     of: dict[type[Logged], set[str]] = session.info.pop(_CHANGED, {})
     if not of:
         return {}
     ids = {_mapper(table).local_table.key: sorted(ids) for table, ids in of.items()}
-    gone: dict[str, str | None] = {f"{name}/{i}": None for name in ids for i in ids[name]}
     found = session.execute(_changed_ones(frozenset(of)), ids)
-    return gone | dict(found.all())
+    return {row: sha256 for row, sha256 in found.all()}  # noqa: C416 - each is a Row
 
 
 @cache
@@ -84,10 +86,10 @@ def _mapper(table: type[Logged]) -> Mapper[Any]:
     return mapper
 
 
-@event.listens_for(Session, "after_flush")
-def _note(session: Session, _context: object) -> None:
+@event.listens_for(Session, "before_flush")  # after it, what SQL computes is not known as changed
+def _note(session: Session, _context: object, _instances: object) -> None:
     updated = (row for row in session.dirty if isinstance(row, Logged) and _is_changed(row))
-    for row in (*session.new, *session.deleted, *updated):
+    for row in (*session.new, *updated):
         if isinstance(row, Logged):
             changed(session, type(row), _mapper(type(row)).primary_key_from_instance(row))
 

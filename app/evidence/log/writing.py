@@ -102,7 +102,7 @@ def _write_pending(session: Session) -> None:
         examine(session)
 
 
-def _tell(pending: list[dict[str, Any]], changed: Mapping[str, str | None]) -> None:
+def _tell(pending: list[dict[str, Any]], changed: Mapping[str, str]) -> None:
     """Put the digest of each row into the first entry about it, or else that names it."""
     about: dict[str, dict[str, Any]] = {}
     for most in (1, None):

@@ -488,6 +488,7 @@ def test_after_a_rotation_both_secrets_verify_for_a_while(
     for secret in (old, new):
         verify(receiver.received[0], secret)
 
+    workshop.forged = True
     with workshop.transaction() as session:
         session.execute(
             text("UPDATE callback_secrets SET rotated_at = rotated_at - interval '25 hours'")
