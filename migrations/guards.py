@@ -40,7 +40,6 @@ FIXED = {
     "api_keys": ("id", "key_hash", "scopes"),
     "backbones": (
         *("id", "name", "architecture", "input_shape", "classes", "layers", "features", "source"),
-        *("base_id", "public_dataset", "exponent"),
     ),
 }
 

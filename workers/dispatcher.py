@@ -15,7 +15,6 @@ from sqlalchemy import func
 
 from app.domain.ids import new_id
 from app.ledger import member_trainings, outbox, repository, runs, scheduling
-from app.ledger.models import whitening
 from app.ledger.models.retraining import AutomaticRetraining
 from app.ledger.tables import MemberTrainingRow, RunRow
 from app.operations.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
@@ -34,7 +33,6 @@ from workers.queue import (
     enqueue_import,
     enqueue_members,
     enqueue_run,
-    enqueue_whitening,
     open_queue,
     waiting_runs,
 )
@@ -66,7 +64,6 @@ class Dispatcher:
             self._schedule_models,
             self._enqueue_runs,
             self._enqueue_members,
-            self._whiten_backbones,
             self._enqueue_imports,
         )
         self.upkeep: tuple[Callable[[], None], ...] = (
@@ -144,13 +141,6 @@ class Dispatcher:
                 if row.id not in waiting:
                     enqueue_run(self._queue, row.id)
                 row.enqueued_at = func.clock_timestamp()
-
-    def _whiten_backbones(self) -> None:
-        """Enqueue every backbone whose whitening is due, or was lost with its worker."""
-        with self._services.database.transaction() as session:
-            waiting = whitening.waiting(session)
-        for backbone_id in waiting:
-            enqueue_whitening(self._queue, backbone_id)
 
     def _requeue_silent_imports(self) -> None:
         """Give up the attempts at imports whose workers are silent, each in its transaction."""

@@ -8,14 +8,12 @@ from sqlalchemy.orm import Session
 from app.domain.errors import RunInterruptedError, ScoreTooLowError
 from app.domain.plan import Plan
 from app.ledger import repository, runs
-from app.ledger.models import whitening
 from app.runtime import log_context
 from app.runtime.logs import describe
 from app.runtime.processes.stopping import StopSignal
 from app.runtime.settings import Settings
 from app.services import Services, open_services
 from workers.data.imports.importing import attempt
-from workers.data.whitening import whiten
 from workers.distributed.orders import is_divided
 from workers.leases.attempts import attempted, is_permanent
 from workers.leases.lease import Lease
@@ -39,11 +37,6 @@ def execute_run(run_id: str) -> None:
         _with_services(
             f"run {run_id}: could not be taken", lambda services: _take(services, run_id)
         )
-
-
-def whiten_backbone(backbone_id: str) -> None:
-    """Compute a whitened backbone, if it still waits for that. Raises nothing."""
-    _with_services(f"backbone {backbone_id}", lambda services: _whiten(services, backbone_id))
 
 
 def train_members(run_id: str) -> None:
@@ -72,34 +65,6 @@ def _with_services(failing: str, work: Callable[[Services], None]) -> None:
             services.database.dispose()
     except Exception as error:  # noqa: BLE001 - Redis would keep its message
         _log.error("%s: %s", failing, describe(error))
-
-
-def _whiten(services: Services, backbone_id: str) -> None:
-    most = services.settings.max_attempts
-    with services.database.transaction() as session:
-        if not whitening.begin(session, backbone_id, max_attempts=most):
-            return
-    try:
-        whiten(services, backbone_id, check=_check_stop)
-    except Exception as error:  # noqa: BLE001 - shown with the backbone, never in Redis
-        reason = describe(error)
-        _log.error("backbone %s: %s", backbone_id, reason)
-        with services.database.transaction() as session:
-            if isinstance(error, RunInterruptedError):
-                whitening.hand_back(session, backbone_id)
-                return
-            whitening.give_up(
-                session,
-                backbone_id,
-                reason=reason,
-                permanent=is_permanent(error),
-                max_attempts=most,
-            )
-
-
-def _check_stop() -> None:
-    if stop.is_set():
-        raise RunInterruptedError("the worker was asked to stop")
 
 
 def _take(services: Services, run_id: str) -> None:

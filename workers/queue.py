@@ -1,19 +1,16 @@
 """The queue between dispatcher and workers. It holds ids and may be wiped at any time."""
 
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis import Redis, RedisError
 from rq import Queue, get_current_job
-from rq.job import JobStatus
 from rq.serializers import JSONSerializer
 
 from app.operations.monitoring.queue_state import QUEUE
 
 NAME = QUEUE
 _FAILURE_TTL_S = 60
-_SILENT_AFTER = timedelta(seconds=60)
 
 
 def open_queue(connection: Redis) -> Queue:
@@ -28,18 +25,6 @@ def enqueue_run(queue: Queue, run_id: str) -> None:
     """
     more = {"description": "run", "meta": {"run": run_id}, "at_front": True}
     _enqueue(queue, "execute_run", run_id, **more)
-
-
-def enqueue_whitening(queue: Queue, backbone_id: str) -> None:
-    """Signal that a backbone is to be whitened, unless that is known and no worker has died."""
-    job_id = f"whiten-{backbone_id}"
-    job = queue.fetch_job(job_id)
-    if job is not None and job.get_status() in (JobStatus.QUEUED, JobStatus.STARTED):
-        seen = job.last_heartbeat or job.enqueued_at
-        waits = job.get_status() == JobStatus.QUEUED
-        if waits or (seen is not None and datetime.now(UTC) - _utc(seen) < _SILENT_AFTER):
-            return
-    _enqueue(queue, "whiten_backbone", backbone_id, description="whitening", job_id=job_id)
 
 
 def enqueue_members(queue: Queue, run_id: str) -> None:
@@ -65,10 +50,6 @@ def _enqueue(queue: Queue, job: str, subject_id: str, **more: Any) -> None:  # n
         failure_ttl=_FAILURE_TTL_S,
         **more,
     )
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def note_current(run_id: str) -> None:

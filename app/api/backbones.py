@@ -1,12 +1,10 @@
 """``/v1/backbones``: public weights that models may build on."""
 
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
-from sqlalchemy.orm import Session
 
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
@@ -15,7 +13,7 @@ from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import MOST_LAYERS, FeatureLayer
-from app.ledger.models import definitions, endings, whitening
+from app.ledger.models import definitions, endings
 from app.registry.backbones import repository, service
 from app.registry.backbones.tables import BackboneRow
 
@@ -75,44 +73,10 @@ class BackboneBody(Body):
     )
 
 
-class WhiteningBody(Body):
-    """A whitened backbone, which a worker computes from a public dataset."""
-
-    name: Name | None = Field(
-        default=None,
-        description="Of the new backbone; by default the base's with '-whitened'",
-        examples=["public-digits-whitened"],
-    )
-    dataset: Name = Field(
-        description="A dataset that was defined as public", examples=["open-digits"]
-    )
-    exponent: float = Field(
-        default=whitening.DEFAULT_EXPONENT,
-        ge=0,
-        le=1,
-        description="Of the covariance's eigenvalues: 0 only centres, 0.5 whitens fully",
-    )
-
-
-class WhiteningAnswer(Answer):
-    """By what a backbone's features are whitened.
-
-    ``base_sha256``, ``dataset_sha256`` and ``records`` are what was read; null until then.
-    """
-
-    base: str
-    base_sha256: str | None
-    dataset: str
-    dataset_sha256: str | None
-    records: int | None
-    exponent: float
-    failure: str | None = Field(description="Why there will be no weights")
-
-
 class BackboneAnswer(Answer):
     """A backbone.
 
-    ``sha256`` and ``size_bytes`` are null until its weights are uploaded or computed.
+    ``sha256`` and ``size_bytes`` are null until its weights are uploaded.
     """
 
     name: str
@@ -122,7 +86,6 @@ class BackboneAnswer(Answer):
     layers: list[LayerBody]
     features: int | None
     source: str
-    whitening: WhiteningAnswer | None
     sha256: str | None
     size_bytes: int | None
     created_at: datetime
@@ -148,25 +111,7 @@ def define_backbone(
         row = service.define_backbone(session, definition)
         session.refresh(row)
         response.headers["Location"] = f"/v1/backbones/{row.name}"
-        return _answer(session, row)
-
-
-@router.post("/{name}/whiten", **answers(404, 409, 410, status=201, headers=("Location",)))
-def whiten_backbone(
-    name: str, body: WhiteningBody, services: ServicesOf, _: ModelsWriter, response: Response
-) -> BackboneAnswer:
-    """Define a backbone with whitened features; a worker computes its weights."""
-    asked = whitening.WhiteningDefinition(
-        name=body.name or f"{name}-whitened",
-        base=name,
-        dataset=body.dataset,
-        exponent=body.exponent,
-    )
-    with services.database.transaction() as session:
-        row = whitening.define(session, asked)
-        session.refresh(row)
-        response.headers["Location"] = f"/v1/backbones/{row.name}"
-        return _answer(session, row)
+        return _answer(row)
 
 
 @router.get("", **answers())
@@ -174,21 +119,21 @@ def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> P
     """List backbones by name."""
     with services.database.transaction() as session:
         rows = repository.backbones(session, after=page.after, limit=page.limit + 1)
-        return page.answer(rows, lambda row: row.name, partial(_answer, session))
+        return page.answer(rows, lambda row: row.name, _answer)
 
 
 @router.get("/{name}", **answers(404))
 def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAnswer:
     """Show one backbone."""
     with services.database.transaction() as session:
-        return _answer(session, repository.backbone_named(session, name))
+        return _answer(repository.backbone_named(session, name))
 
 
 @router.post("/{name}/archive", **answers(404, 409, 410))
 def archive_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> BackboneAnswer:
     """Shred a backbone's weights for good; no model may stand on it any more."""
     with services.database.transaction() as session:
-        return _answer(session, endings.archive_backbone(session, name))
+        return _answer(endings.archive_backbone(session, name))
 
 
 @router.delete("/{name}", **answers(404, 409, status=204))
@@ -210,22 +155,8 @@ def upload_backbone_weights(
     definitions.check_weights(content)
     with services.database.transaction() as session:
         row = service.upload_weights(session, services.blobs, name, content)
-        return _answer(session, row)
+        return _answer(row)
 
 
-def _whitening(session: Session, row: BackboneRow) -> WhiteningAnswer | None:
-    if row.base_id is None:
-        return None
-    used = row.whitening or {}
-    return WhiteningAnswer.of(
-        row,
-        base=session.get_one(BackboneRow, row.base_id).name,
-        dataset=row.public_dataset,
-        **{name: used.get(name) for name in ("base_sha256", "dataset_sha256", "records")},
-    )
-
-
-def _answer(session: Session, row: BackboneRow) -> BackboneAnswer:
-    return BackboneAnswer.of(
-        row, input={"shape": row.input_shape}, whitening=_whitening(session, row)
-    )
+def _answer(row: BackboneRow) -> BackboneAnswer:
+    return BackboneAnswer.of(row, input={"shape": row.input_shape})

@@ -74,8 +74,6 @@ expunge backbone add pictures --factory expunge.backbones:efficientnet_lite0 --s
 --option size=128 --layer _blocks.10:2x2 --layer _avg_pooling
 expunge backbone add resnet --factory expunge.backbones:torchvision --option network=resnet18 \
 --shape 3,64,64 --weights resnet18.pth --source 'torchvision, ImageNet'
-expunge backbone whiten random-features --dataset open-digits --wait
-expunge backbone whiten random-features --dataset open-digits --exponent 0.5 --as white
 expunge backbone show pictures
 expunge backbone list
 expunge model check my_models:build --shape 8,8 --classes 10 --option width=48

@@ -66,17 +66,6 @@ def _ended(client: ExpungeClient, request: Json) -> Json:
         )
 
 
-def show_backbone(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
-    """Show a backbone, once its weights are computed if asked to wait."""
-    if wait:
-        with _interruptible(shown, f"expunge backbone show {shown['name']} --wait"):
-            shown = client.wait_for_backbone(shown["name"], timeout_s=_WAIT_S)
-    show(shown)
-    whitening = shown["whitening"]
-    if wait and whitening is not None and whitening["failure"]:
-        raise InvalidInputError(f"it was not whitened: {whitening['failure']}")
-
-
 def show_import(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     """Show an import, once it has ended if asked to wait."""
     if wait:

@@ -96,15 +96,6 @@ class Sources(Connection):
         """Give a backbone its weights, once."""
         return self._object("PUT", at("backbones", name, "weights"), content=safetensors)
 
-    def whiten_backbone(
-        self, base: str, *, dataset: str, exponent: float = 0.35, name: str | None = None
-    ) -> Json:
-        """Define a backbone whose features are whitened by a public dataset."""
-        body: Json = {"dataset": dataset, "exponent": exponent}
-        if name is not None:
-            body["name"] = name
-        return self._object("POST", at("backbones", base, "whiten"), json=body)
-
     def backbone(self, name: str) -> Json:
         """Return a backbone."""
         return self._object("GET", at("backbones", name))

@@ -75,18 +75,6 @@ class Waiting(Connection):
                     return model
         raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
 
-    def wait_for_backbone(self, name: str, *, timeout_s: float) -> Json:
-        """Poll a whitened backbone until its weights are there, or there will be none.
-
-        Raises:
-            TimeoutError: neither happened in time.
-        """
-        for backbone in _seen_until(timeout_s, lambda _: self._once(f"/v1/backbones/{name}")):
-            used = backbone["whitening"]
-            if used is None or used["failure"] or backbone["sha256"] or backbone["archived_at"]:
-                return backbone
-        raise TimeoutError(f"backbone {name} has no weights within {timeout_s:g} s")
-
     def wait_for_import(
         self,
         name: str,

@@ -31,7 +31,6 @@ class BackboneDescription:
         name, sha256, frozen: as named in certificates.
         architecture: its network; a frozen one's tensors are in the file, under ``backbone.``.
         classes: of the task that it was trained for.
-        whitened: whether its file has a mean and a transform of its features.
         layers: whose outputs are a frozen one's features; none: the network's own output is.
     """
 
@@ -41,7 +40,6 @@ class BackboneDescription:
     architecture: ArchitectureSpec
     classes: int
     layers: tuple[FeatureLayer, ...] = ()
-    whitened: bool = False
 
     def definition(self, *, input_shape: tuple[int, ...]) -> str:
         """Return the digest of the definition, as certificates state it."""
@@ -61,7 +59,6 @@ class BackboneDescription:
             "architecture": self.architecture.to_json(),
             "classes": self.classes,
             "layers": [layer.to_json() for layer in self.layers],
-            **({"whitened": True} if self.whitened else {}),
         }
 
     @classmethod

@@ -79,12 +79,12 @@ class ConflictError(ExpungeError):
 
 
 class PublicDatasetError(ConflictError):
-    """Records of a public dataset are not forgotten: features may be whitened by them."""
+    """Records of a public dataset are not forgotten: public weights may rest on them."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
             f"dataset {name!r} is public: its owner asserts that nobody can ask for its records to "
-            "be forgotten, and certificates may rest on that"
+            "be forgotten, and public weights may rest on them"
         )
 
 

@@ -232,12 +232,8 @@ def _drop_others(session: Session, lost: Collection[str], found: Findings) -> No
     for backbone in session.scalars(select(BackboneRow)).all():
         if backbone.blob_id in lost:
             backbone.blob_id = backbone.sha256 = backbone.size_bytes = None
-            backbone.whitening = None
             # Other weights may take their place: features of both must not meet in one model.
             features.give_up(session, backbone_id=backbone.id)
             log.append(session, "backbone.lost", backbone=backbone.id)
             found.other_objects += 1
-            if backbone.base_id is None:
-                found.attention.append(f"backbone {backbone.name!r}: upload its weights again")
-            else:  # a worker does it
-                backbone.attempts = 0
+            found.attention.append(f"backbone {backbone.name!r}: upload its weights again")

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from app.domain.architectures.architecture import CLASSIFIERS
 from app.domain.checks import require_count, require_positive, require_steps
 from app.domain.errors import ParameterError
-from app.domain.heads import ridge_head
 from app.domain.recipes.recipe import MOST_EPOCHS
 from app.planning.tracking import Tracking
 
@@ -42,12 +40,10 @@ class RidgeShape:
 
     Attributes:
         feature_range: public bound to which features are clipped.
-        classifier: what is computed from the sums.
         target_range: public bound to which a regression's targets are clipped.
     """
 
     feature_range: float
-    classifier: str = ridge_head.RIDGE
     target_range: float | None = None
 
     def __post_init__(self) -> None:
@@ -55,8 +51,6 @@ class RidgeShape:
         require_positive("feature_range", self.feature_range)
         if self.target_range is not None:
             require_positive("target_range", self.target_range)
-        if self.classifier not in CLASSIFIERS:
-            raise ParameterError("classifier", f"one of {', '.join(CLASSIFIERS)}")
 
 
 @dataclass(frozen=True)

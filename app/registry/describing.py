@@ -41,6 +41,5 @@ def _backbone(session: Session, architecture: ArchitectureSpec) -> BackboneDescr
         frozen=architecture.backbone.frozen,
         architecture=ArchitectureSpec.from_json(row.architecture),
         classes=row.classes,
-        whitened=row.base_id is not None,
         layers=FeatureLayer.all_from_json(row.layers),
     )

@@ -133,12 +133,6 @@ def create() -> None:
         sa.Column("layers", JSONB, nullable=False),
         sa.Column("features", sa.Integer),
         sa.Column("source", sa.String, nullable=False),
-        sa.Column("base_id", sa.String, sa.ForeignKey("backbones.id")),
-        sa.Column("public_dataset", sa.String),
-        sa.Column("exponent", sa.Double),
-        sa.Column("whitening", JSONB),
-        sa.Column("attempts", sa.Integer, server_default="0", nullable=False),
-        sa.Column("failure", sa.String),
         sa.Column("blob_id", sa.String, sa.ForeignKey("blobs.id")),
         sa.Column("sha256", sa.String),
         sa.Column("size_bytes", sa.BigInteger),
@@ -150,15 +144,6 @@ def create() -> None:
         sa.CheckConstraint(
             "(blob_id IS NULL) = (sha256 IS NULL) AND (blob_id IS NULL) = (size_bytes IS NULL)",
             name="weights",
-        ),
-        sa.CheckConstraint(
-            "(base_id IS NULL) = (public_dataset IS NULL)"
-            " AND (base_id IS NULL) = (exponent IS NULL)",
-            name="whitening",
-        ),
-        sa.CheckConstraint(
-            "(whitening IS NOT NULL) = (base_id IS NOT NULL AND sha256 IS NOT NULL)",
-            name="whitened",
         ),
         unique_name("backbones"),
     )

@@ -17,7 +17,6 @@ from workers.data.backbone import Backbone, FrozenBackbone
 from workers.data.backbone_rehearsal import Rehearsal, require_finite
 from workers.training.networks.architectures import build_features
 from workers.training.networks.held import digests_held
-from workers.training.networks.whitening import whitened
 
 
 def load_backbone(
@@ -40,7 +39,7 @@ def load_backbone(
     if row is None:
         raise RunFailedError("the model's backbone is gone")
     if architecture.backbone.frozen:
-        return load_frozen(services, row, records)
+        return _load_frozen(services, row, records)
     sha256, weights = _weights(services, row)
     return Backbone(row.id, row.name, sha256, frozen=False, weights=weights)
 
@@ -57,17 +56,9 @@ def _weights(services: Services, row: BackboneRow) -> tuple[str, Mapping[str, to
     return row.sha256, weights
 
 
-def load_frozen(services: Services, row: BackboneRow, records: FeatureSchema) -> FrozenBackbone:
-    """Return what computes a backbone's features.
-
-    Args:
-        services: database and blobs.
-        row: the backbone.
-        records: the schema of what it is to read.
-
-    Raises:
-        RunFailedError: as ``load_backbone`` does.
-    """
+def _load_frozen(
+    services: Services, row: BackboneRow, records: FeatureSchema
+) -> FrozenBackbone:
     sha256, weights = _weights(services, row)
     whole, featuriser = build_features(
         ArchitectureSpec.from_json(row.architecture),
@@ -83,9 +74,6 @@ def load_frozen(services: Services, row: BackboneRow, records: FeatureSchema) ->
             f"backbone {row.name!r} makes {rehearsal.size} features, and its definition says "
             f"{row.features}"
         )
-    if row.base_id is not None:
-        whole, featuriser = whitened(whole, featuriser, rehearsal.size)
-        rehearsal = Rehearsal(row.name, whole, featuriser, records)
     rehearsal.load(weights)
     public = {name: tensor.detach().clone() for name, tensor in whole.state_dict().items()}
     rehearsal.require_independence()

@@ -3,11 +3,10 @@
 import torch
 
 from app.domain.errors import RunFailedError
-from app.domain.heads import ridge_head
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from workers.data.loading import RunData
-from workers.training.exact import classes, ridge
+from workers.training.exact import ridge
 from workers.training.exact.statistics import LEVELS
 from workers.training.exact.targets import Targets
 from workers.training.networks.network import Network
@@ -24,13 +23,7 @@ def solve(mechanism: SufficientStatistics, network: Network, data: RunData, task
     head = network.module
     if not isinstance(head, RidgeHead) or data.summed is None:
         raise RunFailedError("a ridge solution needs a ridge_head and its sums")
-    statistics, regularisation = data.summed.statistics, mechanism.regularisation
-    if mechanism.classifier == ridge_head.CLASS_MEANS:
-        solution = classes.nearest_means(statistics)
-    elif mechanism.classifier == ridge_head.DISCRIMINANT:
-        solution = classes.discriminant(statistics, regularisation=regularisation)
-    else:
-        solution = ridge.solve(statistics, regularisation=regularisation)
+    solution = ridge.solve(data.summed.statistics, regularisation=mechanism.regularisation)
     levels = LEVELS / mechanism.feature_range
     unit = Targets(task, mechanism.target_range).unit
     with torch.no_grad():

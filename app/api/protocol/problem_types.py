@@ -97,11 +97,11 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     ),
     "public-dataset": (
         409,
-        "Records of a dataset that was defined as public cannot be forgotten: certificates of "
-        "models on features that are whitened by it state, as asserted, that nobody can ask for "
-        "that. If the assertion was wrong, docs/how-to/better-heads.md says what to do.",
+        "Records of a dataset that was defined as public cannot be forgotten: its owner asserts "
+        "that nobody can ask for that, and public weights may have been made of them. If the "
+        "assertion was wrong, docs/how-to/better-heads.md says what to do.",
         "dataset 'open-digits' is public: its owner asserts that nobody can ask for its records to "
-        "be forgotten, and certificates may rest on that",
+        "be forgotten, and public weights may rest on them",
     ),
     "call-in-flight": (
         409,

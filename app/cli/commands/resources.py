@@ -12,7 +12,7 @@ from app.cli.connection import service, show_answer
 from app.cli.files import json_file
 from app.cli.options import Trusted, argument, option
 from app.cli.output import conclude, say
-from app.cli.waiting import Wait, show_backbone, show_model
+from app.cli.waiting import Wait, show_model
 from app.cli.weights import read_weights
 from app.domain.architectures.words import network_in_words
 from app.domain.errors import ConfigurationError
@@ -158,33 +158,10 @@ def backbone_upload(name: BackboneName, file: Weights, *, key: Key = None) -> No
     typer.echo(f"{file.name}: it is public, and stays in models whoever is forgotten", err=True)
 
 
-@backbone.command("whiten")
-def backbone_whiten(
-    name: BackboneName,
-    *,
-    dataset: Annotated[str, option("A dataset whose first push was with --public.")],
-    exponent: Annotated[
-        float, option("From 0, which only centres, to 1; 0.5 whitens fully.")
-    ] = 0.35,
-    as_name: Annotated[
-        str | None, option("The new backbone's name; by default BACKBONE-whitened.", "--as")
-    ] = None,
-    wait: Wait = False,
-) -> None:
-    """Define a new backbone: BACKBONE's features, whitened by a public dataset.
-
-    A worker computes mean and covariance of the features. BACKBONE itself stays as it is.
-    """
-    with service() as client:
-        made = client.whiten_backbone(name, dataset=dataset, exponent=exponent, name=as_name)
-        show_backbone(client, made, wait=wait)
-
-
 @backbone.command("show")
-def backbone_show(name: BackboneName, *, wait: Wait = False) -> None:
-    """Show a backbone, and by what it is whitened."""
-    with service() as client:
-        show_backbone(client, client.backbone(name), wait=wait)
+def backbone_show(name: BackboneName) -> None:
+    """Show a backbone."""
+    show_answer(lambda client: client.backbone(name))
 
 
 @backbone.command("list")

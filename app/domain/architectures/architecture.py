@@ -16,8 +16,6 @@ from app.domain.errors import InvalidInputError
 
 NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "ensemble", "custom")
 ENSEMBLE: Final = "ensemble"
-CLASSIFIERS: Final = ("ridge", "class_means", "discriminant")
-"""What a ridge head may be, all from the same sums."""
 _FIELDS: Final = frozenset({"name", "options", "factory", "backbone", "members", "of"})
 _NOT_MEMBERS: Final = ("linear_head", "ridge_head", "ensemble")
 MOST_MEMBERS: Final = 256
@@ -42,8 +40,7 @@ class ArchitectureSpec:
             convolution and halving per entry. ``linear_head``: ``bias``, the value of the constant
             feature, at least 0 and below 1 (default 0.1), and ``feature_norm``, a public bound that
             divides the features; without it each record is scaled to the same norm. ``ridge_head``:
-            ``feature_range``, a public bound to which features are clipped, ``classifier``:
-            ``ridge`` (default), ``class_means`` or ``discriminant``, and of a regression
+            ``feature_range``, a public bound to which features are clipped, and of a regression
             ``target_range``, a public bound to which targets are clipped, after the task's offset
             and scale. ``custom``: the factory's keyword arguments.
         factory: import path ``package.module:factory``; only for ``custom``.
@@ -200,9 +197,7 @@ def _check_linear_head(options: Mapping[str, Any]) -> None:
 
 
 def _check_ridge_head(options: Mapping[str, Any]) -> None:
-    _only("ridge_head", options, "feature_range", "classifier", "target_range")
-    if options.get("classifier", "ridge") not in CLASSIFIERS:
-        raise _refusal(f"classifier must be one of {', '.join(CLASSIFIERS)}")
+    _only("ridge_head", options, "feature_range", "target_range")
     for name in ("feature_range", "target_range"):
         bound = options.get(name, 1.0)
         if not (is_number(bound, least=_SMALLEST_RANGE) and bound <= 1 / _SMALLEST_RANGE):

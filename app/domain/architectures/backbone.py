@@ -52,26 +52,6 @@ class BackboneUse:
 
 
 @dataclass(frozen=True)
-class Whitening:
-    """By which public data a backbone's features are whitened, as named in certificates.
-
-    Attributes:
-        base, base_sha256: the backbone whose features these were.
-        dataset: the public dataset's name.
-        dataset_sha256: of its records as they were read (``app/registry/datasets/content.py``).
-        records: how many these were.
-        exponent: of the eigenvalues.
-    """
-
-    base: str
-    base_sha256: str
-    dataset: str
-    dataset_sha256: str
-    records: int
-    exponent: float
-
-
-@dataclass(frozen=True)
 class FeatureLayer:
     """A layer whose output, averaged over positions, is a part of a frozen backbone's features.
 
@@ -122,32 +102,24 @@ class BackboneDigest:
     """The exact public weights that a model builds on, as named in its certificates.
 
     Attributes:
-        sha256: of the weights' file; a whitened backbone's contains mean and transform.
+        sha256: of the weights' file.
         definition: of what computes with these weights; see ``definition_digest``.
         frozen: as in ``BackboneUse``.
-        whitening: None: its features are as the network makes them.
     """
 
     name: str
     sha256: str
     definition: str
     frozen: bool
-    whitening: Whitening | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; the field whitening is left out when it is None."""
-        fields = asdict(self)
-        if self.whitening is None:
-            del fields["whitening"]
-        return fields
+        """Return plain JSON values."""
+        return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "BackboneDigest":
         """Read what ``to_json`` wrote."""
-        whitening = document.get("whitening")
-        return cls(
-            **{**document, "whitening": None if whitening is None else Whitening(**whitening)}
-        )
+        return cls(**document)
 
 
 def definition_digest(

@@ -6,7 +6,7 @@ Features are rounded to whole numbers on a public scale, so that all sums are ex
 
 from dataclasses import replace
 
-from app.domain.architectures.architecture import CLASSIFIERS, ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
@@ -16,7 +16,6 @@ from app.domain.tasks.regression import SQUARED, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 
 NAME = "ridge_head"
-RIDGE, CLASS_MEANS, DISCRIMINANT = CLASSIFIERS
 DEFAULT_RANGE = 16.0
 _LARGEST_BYTE = 255
 
@@ -51,8 +50,6 @@ def require_task(architecture: ArchitectureSpec, task: TaskSpec) -> None:
         raise _refusal(task.name, "classification, multi_label and regression are")
     elif "target_range" in options:
         raise InvalidInputError("architecture: target_range is for regression only")
-    if options.get("classifier", RIDGE) != RIDGE and not isinstance(task, ClassificationSpec):
-        raise _refusal(task.name, "of this classifier only classification is")
     for name in ("weight", "class_weights", "label_smoothing"):
         if getattr(task, name, None):
             raise _refusal(

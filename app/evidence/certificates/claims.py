@@ -106,14 +106,6 @@ def _about_backbone(backbone: BackboneDigest) -> list[str]:
     statements = [f"the weights of {name} do not depend on the training data"]
     if backbone.frozen:
         statements.append(f"{name} makes each record's features from that record alone")
-    used = backbone.whitening
-    if used is not None:
-        statements.append(
-            f"the {used.records} records of the dataset {used.dataset} (sha256 "
-            f"{used.dataset_sha256}), by which the features of the backbone {used.base} (sha256 "
-            f"{used.base_sha256}) are whitened with the exponent {used.exponent}, are public: "
-            "nobody can ask for them to be forgotten"
-        )
     return statements
 
 

@@ -128,17 +128,6 @@ class Mechanism(Section):
     parallelism: Literal[Parallelism.FULL_SHARD] | None = None
 
 
-class WhiteningSection(Section):
-    """The public data by which a backbone's features are whitened."""
-
-    base: Name
-    base_sha256: Sha256
-    dataset: Name
-    dataset_sha256: Sha256
-    records: Annotated[int, Field(ge=2, le=MAX_COUNT)]
-    exponent: Share
-
-
 class Backbone(Section):
     """The public weights that the model builds on, and the digest of what computes with them."""
 
@@ -146,7 +135,6 @@ class Backbone(Section):
     sha256: Sha256
     definition: Sha256
     frozen: bool
-    whitening: WhiteningSection | None = None
 
     def digest(self) -> BackboneDigest:
         """Return what the service's claims are computed from."""

@@ -30,11 +30,11 @@ def add(session: Session, row: BackboneRow) -> BackboneRow:
     return row
 
 
-def give_weights(session: Session, row: BackboneRow, blob: StoredBlob, *, event: str) -> None:
-    """Let a backbone have these weights; the log gets the event."""
+def give_weights(session: Session, row: BackboneRow, blob: StoredBlob) -> None:
+    """Let a backbone have these weights."""
     adopt(session, blob.id)
     row.blob_id, row.sha256, row.size_bytes = blob.id, blob.sha256, blob.size_bytes
-    log.append(session, event, backbone=row.id, sha256=blob.sha256)
+    log.append(session, "backbone.uploaded", backbone=row.id, sha256=blob.sha256)
 
 
 def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:

@@ -82,15 +82,11 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     row = repository.backbone_named(session, name, lock=True)
     require_live("backbone", row)
     _require_no_weights(row)
-    repository.give_weights(session, row, blob, event="backbone.uploaded")
+    repository.give_weights(session, row, blob)
     return row
 
 
 def _require_no_weights(backbone: BackboneRow) -> None:
-    if backbone.base_id is not None:
-        raise ConflictError(
-            f"backbone {backbone.name!r} is whitened: its weights are computed, not uploaded"
-        )
     if backbone.sha256 is not None:
         raise ConflictError(
             f"backbone {backbone.name!r} has its weights, and they never change: define another"

@@ -12,29 +12,15 @@ from app.runtime.database.logged import Logged
 
 
 class BackboneRow(Logged, Ending, Base):
-    """A network with public weights, which are uploaded once and never change.
-
-    A whitened one is another with a linear map of its features, which a worker computes from a
-    public dataset; the columns from ``base_id`` on are about that.
-    """
+    """A network with public weights, which are uploaded once and never change."""
 
     __tablename__ = "backbones"
-    __left_out__ = frozenset({"attempts", "failure"})
     __table_args__ = (
         CheckConstraint("classes >= 2", name="classes"),
         CheckConstraint("features >= 1", name="features"),
         CheckConstraint(
             "(blob_id IS NULL) = (sha256 IS NULL) AND (blob_id IS NULL) = (size_bytes IS NULL)",
             name="weights",
-        ),
-        CheckConstraint(
-            "(base_id IS NULL) = (public_dataset IS NULL)"
-            " AND (base_id IS NULL) = (exponent IS NULL)",
-            name="whitening",
-        ),
-        CheckConstraint(
-            "(whitening IS NOT NULL) = (base_id IS NOT NULL AND sha256 IS NOT NULL)",
-            name="whitened",
         ),
         unique_name("backbones"),
     )
@@ -49,15 +35,6 @@ class BackboneRow(Logged, Ending, Base):
     """How many features a frozen one makes of a record; null: workers find out."""
     source: Mapped[str]
     """Where the weights come from, in the uploader's words."""
-    base_id: Mapped[str | None] = mapped_column(ForeignKey("backbones.id"))
-    public_dataset: Mapped[str | None]
-    """Its name, which stays its own: a dataset that held records cannot be deleted."""
-    exponent: Mapped[float | None]
-    whitening: Mapped[dict[str, Any] | None]
-    """A ``Whitening``, which came with the weights."""
-    attempts: Mapped[int] = mapped_column(server_default="0")
-    failure: Mapped[str | None]
-    """Why there will be no whitening."""
     blob_id: Mapped[str | None] = mapped_column(ForeignKey("blobs.id"))
     sha256: Mapped[str | None]
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)

@@ -3,12 +3,7 @@
 from sqlalchemy.orm import Session
 
 from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import (
-    BackboneDigest,
-    FeatureLayer,
-    Whitening,
-    definition_digest,
-)
+from app.domain.architectures.backbone import BackboneDigest, FeatureLayer, definition_digest
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.parameters import parameters_of
 from app.domain.schema import FeatureSchema
@@ -29,15 +24,7 @@ def require_usable(
     backbone = repository.backbone_named(session, use.name)
     require_live("backbone", backbone)
     if backbone.sha256 is None:
-        todo = "upload them first"
-        if backbone.base_id is not None:
-            todo = f"they could not be made: {backbone.failure}" if backbone.failure else "wait"
-        raise ConflictError(f"backbone {use.name!r} has no weights yet: {todo}")
-    if backbone.base_id is not None and not use.frozen:
-        raise InvalidInputError(
-            f"architecture: backbone {use.name!r} is whitened, which is for its features: leave "
-            "frozen true"
-        )
+        raise ConflictError(f"backbone {use.name!r} has no weights yet: upload them first")
     if tuple(backbone.input_shape) != records.shape:
         raise InvalidInputError(
             f"backbone {use.name!r} reads features of shape {backbone.input_shape}, "
@@ -107,5 +94,4 @@ def digest_of(session: Session, architecture: ArchitectureSpec) -> BackboneDiges
         sha256=row.sha256,
         definition=definition,
         frozen=architecture.backbone.frozen,
-        whitening=None if row.whitening is None else Whitening(**row.whitening),
     )

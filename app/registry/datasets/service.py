@@ -58,8 +58,8 @@ def feature_schema_of(dataset: DatasetRow) -> FeatureSchema:
     if isinstance(schema, TableSchema):
         raise InvalidInputError(
             f"dataset {dataset.name!r} consists of columns, and nothing says yet which of them are "
-            "features and which is the label: models and whitened backbones read a dataset that "
-            "is defined with features and classes, or with an encoding"
+            "features and which is the label: such models read a dataset that is defined with "
+            "features and classes, or with an encoding"
         )
     return schema
 

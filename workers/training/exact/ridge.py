@@ -38,12 +38,12 @@ class Solution:
     Attributes:
         weight: float64 [outputs, size].
         bias: float64 [outputs].
-        regularisation: that was fixed or chosen; None where there is none.
+        regularisation: that was fixed or chosen.
     """
 
     weight: Floats
     bias: Floats
-    regularisation: float | None
+    regularisation: float
 
 
 def solve(statistics: Statistics, *, regularisation: float | None) -> Solution:
@@ -56,7 +56,8 @@ def solve(statistics: Statistics, *, regularisation: float | None) -> Solution:
     Raises:
         RunFailedError: there are no records, or the solution is not finite.
     """
-    require_records(statistics)
+    if statistics.records < 1:
+        raise RunFailedError("no record is left to learn from")
     with repeatable():
         problem = Problem.of(statistics)
         if regularisation is None:
@@ -64,20 +65,9 @@ def solve(statistics: Statistics, *, regularisation: float | None) -> Solution:
         coefficients, _ = problem.solved(regularisation)
         weight = coefficients * problem.inverse_scale[:, None]
         bias = problem.mean_target - problem.mean @ weight
-    return finite(weight.T, bias, regularisation)
-
-
-def require_records(statistics: Statistics) -> None:
-    """Raise ``RunFailedError`` without records."""
-    if statistics.records < 1:
-        raise RunFailedError("no record is left to learn from")
-
-
-def finite(weight: Floats, bias: Floats, regularisation: float | None) -> Solution:
-    """Return a solution; ``RunFailedError`` if it is not finite."""
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise RunFailedError("the solution is not finite: use a larger regularisation")
-    return Solution(np.ascontiguousarray(weight), bias, regularisation)
+    return Solution(np.ascontiguousarray(weight.T), bias, regularisation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +119,14 @@ class Problem:
 
     def solved(self, regularisation: float) -> tuple[Floats, Floats]:
         """Return the coefficients of the scaled features, and the Cholesky factor."""
-        factor, lower = factored(self.correlations + 0.0, regularisation, "the ridge problem")
+        matrix = self.correlations + 0.0
+        matrix[np.diag_indices_from(matrix)] += regularisation
+        try:
+            factor, lower = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError as error:
+            raise RunFailedError(
+                "the ridge problem is singular in float64: use a larger regularisation"
+            ) from error
         return cho_solve((factor, lower), self.crossed, check_finite=False), factor
 
     def validated(self, regularisation: float) -> float:
@@ -148,20 +145,6 @@ class Problem:
         residual = self.variance - (self.crossed * coefficients).sum(axis=0)
         residual -= regularisation * (coefficients**2).sum(axis=0)
         return float(residual.sum()) / left**2 if left > 0 else np.inf
-
-
-def factored(matrix: Floats, regularisation: float, what: str) -> tuple[Floats, bool]:
-    """Return the Cholesky factor of a matrix, which is overwritten, plus a multiple of I."""
-    matrix[np.diag_indices_from(matrix)] += regularisation
-    try:
-        factor: tuple[Floats, bool] = cho_factor(
-            matrix, lower=True, overwrite_a=True, check_finite=False
-        )
-    except np.linalg.LinAlgError as error:
-        raise RunFailedError(
-            f"{what} is singular in float64: use a larger regularisation"
-        ) from error
-    return factor
 
 
 def _inverse_scales(n: int, sums: NDArray[np.int64], squares: NDArray[np.int64]) -> Floats:

@@ -20,7 +20,6 @@ from workers.training.networks import merge
 from workers.training.networks.architectures import build, build_features, zeros
 from workers.training.networks.base import digests_of, public_tensors
 from workers.training.networks.ensemble import Ensemble
-from workers.training.networks.whitening import whitened
 from workers.training.published.model import PublishedModel, require_named
 
 
@@ -134,8 +133,6 @@ def _backbone(
         )
         # Lazy layers get their shapes.
         size = features.eval()(zeros(schema.shape, tokens=schema.tokens)).shape[1]
-        if backbone.whitened:
-            whole, features = whitened(whole, features, int(size))
     _fill(whole, {name.removeprefix(BACKBONE): tensor for name, tensor in tensors.items()})
     return features, (size,)
 

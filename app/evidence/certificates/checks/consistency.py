@@ -30,13 +30,6 @@ def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) 
         (predicate.software.arithmetic is not None) == isinstance(mechanism, Deterministic),
         "its arithmetic is named only where the weights are a function of the records",
     )
-    backbone = predicate.backbone
-    if backbone is not None and backbone.whitening is not None:
-        _require(backbone.frozen, "a whitening without features that it is of")
-        _require(
-            backbone.whitening.base_sha256 != backbone.sha256,
-            "a whitened backbone is not the one that it was made of",
-        )
     _check_base(predicate, mechanism)
     if isinstance(predicate, schema.AsTrained):
         first = predicate.model.version == 1

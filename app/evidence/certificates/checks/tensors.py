@@ -24,12 +24,10 @@ from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.mechanisms.noisy_gd_nonconvex import NoisyGdNonconvex
 from app.planning.mechanisms.tracked import Tracked
 
-WHITENING: Final = (f"{BACKBONE}whitening.mean", f"{BACKBONE}whitening.transform")
 HEAD: Final = "weight"
 BIAS: Final = "bias"
 _RIDGE_OPTIONS: Final = {
     "feature_range": None,
-    "classifier": ridge_head.RIDGE,
     "target_range": None,
 }
 _PROJECTED: Final = 1 - 2.0**-21
@@ -61,11 +59,6 @@ def _check_against(
         frozen == any(name.startswith(BACKBONE) for name in tensors),
         "the file and the certificate disagree on a frozen backbone",
     )
-    if predicate.backbone is not None and predicate.backbone.whitening is not None:
-        _require(
-            all(name in tensors for name in WHITENING),
-            "a whitened backbone without its mean and transform",
-        )
     if not isinstance(predicate, Release) or mechanism is None:
         return f"{len(tensors)} tensors"
     trained = _trained(predicate, tensors)
@@ -122,9 +115,8 @@ def _check_description(description: ModelDescription, predicate: Predicate) -> N
     same = (said_of is None) == (own is None)
     if said_of is not None and own is not None:
         definition = said_of.definition(input_shape=description.schema.shape)
-        stated = (said_of.name, said_of.sha256, definition, said_of.frozen, said_of.whitened)
-        whitened = own.whitening is not None
-        same = stated == (own.name, own.sha256, own.definition, own.frozen, whitened)
+        stated = (said_of.name, said_of.sha256, definition, said_of.frozen)
+        same = stated == (own.name, own.sha256, own.definition, own.frozen)
     _require(same, "the file says that it builds on another backbone")
 
 
