@@ -3,8 +3,7 @@
  1. Lease the run: a fencing token and a heartbeat. Try the network on random records: whatever its
     code raises can be shown in full, because no record was read.
  2. Fix the plan and read the records into memory, or find which shards they are to be streamed
-    from. From then on only retained records are used and, if the policy asks for a membership
-    attack, those to forget: for two figures that nothing depends on.
+    from. From then on only retained records are used.
  3. Seal the initial weights: trained here, uploaded, or the lineage's head. Until the seal opens,
     the process cannot write to any file (``ram_only``).
  4. Take noisy steps until the odometer meets the target. Only then does the seal open.
@@ -139,7 +138,6 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
 def _carry_out(run: _Run) -> None:
     """Train or unlearn, measure, and publish."""
     services, lease, model, data = run.services, run.lease, run.model, run.data
-    certified: Certified | None = None
     phase: CertifyingPhase | None
     made: Made | None = None
     if data.members is not None:
@@ -153,10 +151,6 @@ def _carry_out(run: _Run) -> None:
         tensors = certified.views()
         evaluation = measuring.evaluate(lease, data, certified)
         evaluation |= measuring.noise_curve(data, certified, phase, evaluation)
-    if model.policy.audit and made is None:
-        before = None if certified is None else certified.auc_before
-        attack = None if certified is None else certified.membership_auc
-        evaluation["audit"] = measuring.audit(data, before, attack)
     certified_at = outlast_outages(lease.check, lambda: _time_of_database(services))
     with lease.phase(Phase.PUBLISHING):
         content = WeightsContent(
@@ -205,14 +199,12 @@ def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
     require_same_frame(team, lineage.frame)
     with sealing(lineage, plan, model, run.fresh, team) as (sealed, noise):
         start: Tensors = {}
-        if data.auditable or not trains:
+        if not trains:
             start = outlast_outages(lease.check, lambda: load_start(run.services, lease))
         reach("after_load")
         training = halfway("mid_training", step_reporter(lease))
         progress = halfway("mid_noise", epsilon_reporter(lease, plan))
         with ram_only(plan.training):
-            if data.auditable:
-                sealed.audit(start, forgotten=data.forgotten, held_out=data.held_out)
             team.announce(Order.START)
             if not trains:
                 sealed.load(start)

@@ -30,9 +30,7 @@ class PolicyBody(Body):
     window_s: float = Field(default=0.0, json_schema_extra={"minimum": 0})
     deadline_s: float = Field(default=THIRTY_DAYS_S, json_schema_extra=_ABOVE_ZERO)
     budget_epochs: float | None = None
-    audit: bool = False
     minimum_score: float | None = None
-    merge_margin: float | None = Field(default=None, json_schema_extra={"minimum": 0})
     retrain_every_s: float | None = Field(default=None, json_schema_extra={"minimum": 60})
     retrain_after_records: int | None = Field(default=None, json_schema_extra={"minimum": 1})
 

@@ -15,7 +15,6 @@ from app.domain.errors import ConfigurationError, InvalidInputError, Verificatio
 from app.domain.extras import TABLES, loaded
 from app.domain.heads import linear_head, ridge_head
 from app.domain.release import certificate_filename
-from app.domain.scores import metric_in_words
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.evidence.certificates import verification
@@ -101,28 +100,6 @@ def read_published(
     if description is None:
         raise InvalidInputError(f"{path.name} does not say how it is used: it was not published")
     return PublishedFile(content, description, predicate)
-
-
-def require_offered(published: PublishedFile) -> None:
-    """Check that a file's certificate offers the average of its members in the ensemble's place.
-
-    Raises:
-        InvalidInputError: it does not, or it was not checked, so that nothing says so.
-    """
-    if published.predicate is None:
-        raise InvalidInputError("only a certificate that was checked says whether members merge")
-    merged = (published.predicate.get("evaluation") or {}).get("merged")
-    if merged is None:
-        raise InvalidInputError(
-            "no average of members was measured for this file: it needs an ensemble whose policy "
-            "has a merge_margin"
-        )
-    if not merged["offered"]:
-        metric = metric_in_words(merged["metric"])
-        raise InvalidInputError(
-            f"the average of its members is not offered: its held out {metric} is "
-            f"{merged['score']:.4g}, more than {merged['margin']:g} worse than the ensemble's"
-        )
 
 
 def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Floats":

@@ -46,14 +46,9 @@ class Policy:
         deadline_s: time from receipt after which a request is overdue.
         budget_epochs: gradient budget of one run in passes over the retained records, noisy steps
             included; without it, as many as the training recipe has, or as a later release needs.
-        audit: whether a run also measures a membership attack on the records to forget, before and
-            after. This reads them once more; the figures are not part of the guarantee.
         minimum_score: the worst score on held-out records, of the metric that is shown first, with
             which a run is published: accuracy at least, errors and perplexity at most so much. A
             run that misses it fails, and what is served stays as it is; None publishes every run.
-        merge_margin: of an ensemble, how much worse one network with the average of its members'
-            weights may score on held-out records to be offered in its place, in units of the metric
-            that is shown first; None never offers it.
         retrain_every_s: how long after the beginning of a training the next one begins by itself;
             None for never.
         retrain_after_records: how many new records start a training by themselves; None for never.
@@ -69,9 +64,7 @@ class Policy:
     window_s: float = 0.0
     deadline_s: float = THIRTY_DAYS_S
     budget_epochs: float | None = None
-    audit: bool = False
     minimum_score: float | None = None
-    merge_margin: float | None = None
     retrain_every_s: float | None = None
     retrain_after_records: int | None = None
 
@@ -86,8 +79,6 @@ class Policy:
             require_positive("budget_epochs", self.budget_epochs)
         if self.minimum_score is not None and not is_number(self.minimum_score):
             raise ParameterError("minimum_score", "a finite number")
-        if self.merge_margin is not None:
-            require_non_negative("merge_margin", self.merge_margin)
         if self.deadline_s > TEN_YEARS_S:
             raise ParameterError("deadline_s", f"at most {TEN_YEARS_S} (ten years)")
         if self.budget_epochs is not None and self.budget_epochs > MOST_EPOCHS:

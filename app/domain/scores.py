@@ -40,11 +40,6 @@ def metric_in_words(name: str) -> str:
     return _METRICS.get(name, _NOT_PLAIN.sub(" ", name.replace("_", " ")))
 
 
-def metric_compared(headline: str | None) -> str:
-    """Return the headline metric if it is known which way is better; otherwise the loss."""
-    return headline if headline is not None and headline in HIGHER_IS_BETTER else LOSS
-
-
 def score_of(evaluation: Mapping[str, Any], metric: str | None) -> float | None:
     """Return what an evaluation says of a metric, or of the loss; None if nothing."""
     metrics = evaluation.get("metrics") or {}

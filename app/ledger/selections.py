@@ -7,10 +7,9 @@ from sqlalchemy.orm import Session
 
 from app.domain.errors import LeaseLostError
 from app.domain.plan import Plan, TrainingKind
-from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
 from app.evidence import log
-from app.ledger import member_trainings, repository
+from app.ledger import member_trainings
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_run, holder
 from app.ledger.tables import RunRow
@@ -18,7 +17,6 @@ from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.registry.datasets import repository as datasets
 from app.registry.forecasts import Occasion
-from app.registry.membership import Membership
 from app.registry.shapes import TrainingRecord, TrainingSet
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
@@ -31,7 +29,6 @@ class Selection:
     Attributes:
         retain: sequence numbers of the records to learn from.
         held_out: sequence numbers of the records to evaluate on.
-        forgotten: the records to forget, only for a membership attack; else empty.
         plan: what to do with them, made for exactly this choice.
         batch_of: the fixed batch of each record to learn from; empty where batches are random.
         members: of an ensemble, the records of each member that is to be trained anew.
@@ -39,7 +36,6 @@ class Selection:
 
     retain: frozenset[int]
     held_out: frozenset[int]
-    forgotten: frozenset[int]
     plan: Plan
     batch_of: Mapping[int, int]
     members: Mapping[int, frozenset[int]] = field(default_factory=dict)
@@ -71,7 +67,6 @@ def begin(
         retain, held_out = _remembered(training_set.records), _remembered(training_set.held_out)
         emptied = not trains and not retain and training_set.is_emptied
         occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
-        attacked = _attacked(session, run, model, training_set.membership)
         members = member_trainings.members_to_train(session, model, training_set, anew=trains)
     if emptied:
         with database.transaction() as session:
@@ -91,12 +86,7 @@ def begin(
         run.plan = plan.to_json()
         log.append(session, "run.planned", run=run.id)
     return Selection(
-        retain=retain,
-        held_out=held_out,
-        forgotten=attacked,
-        plan=plan,
-        batch_of=batch_of,
-        members=members,
+        retain=retain, held_out=held_out, plan=plan, batch_of=batch_of, members=members
     )
 
 
@@ -122,21 +112,3 @@ def _fix(
 
 def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
     return frozenset(record.seq for record in records if record.forgotten_epoch is None)
-
-
-def _attacked(
-    session: Session, run: RunRow, model: ModelRow, membership: Membership
-) -> frozenset[int]:
-    """Return the forgotten records that a run reads for a membership attack, if the policy says so.
-
-    They belong to the obligations that it has taken on, may have influenced the model's weights,
-    and are still stored.
-    """
-    if not Policy.from_json(model.policy).audit:
-        return frozenset()
-    return frozenset(
-        record.seq
-        for obligation in repository.obligations_of_run(session, run.id)
-        for record in repository.records_of(session, obligation.request_id)
-        if record.erased_at is None and membership.touched_by(record)
-    )

@@ -46,7 +46,6 @@ def policy_changes(form: Mapping[str, str], *, fixed: bool) -> dict[str, Any]:
         "mechanism": form.get("mechanism", AUTO),
         "parameters": _object(form, "parameters"),
         "serving": form.get("serving", ""),
-        "audit": form.get("audit") == "on",
     }
     if not fixed:
         values["first_release"] = form.get("first_release", "")

@@ -56,9 +56,7 @@ def _weights(services: Services, row: BackboneRow) -> tuple[str, Mapping[str, to
     return row.sha256, weights
 
 
-def _load_frozen(
-    services: Services, row: BackboneRow, records: FeatureSchema
-) -> FrozenBackbone:
+def _load_frozen(services: Services, row: BackboneRow, records: FeatureSchema) -> FrozenBackbone:
     sha256, weights = _weights(services, row)
     whole, featuriser = build_features(
         ArchitectureSpec.from_json(row.architecture),

@@ -107,8 +107,6 @@ class RunData:
 
     Attributes:
         retain: records to train on; none of them is forgotten.
-        forgotten: records for the membership attack if the policy asks for it, else empty. They
-            are never used for training.
         batch_of: int64 [n], the fixed batch of each retained record; empty if batches are random.
         summed: the sums over the retained records, which are all that a ridge head needs of them;
             ``retain`` is empty then.
@@ -118,20 +116,14 @@ class RunData:
 
     retain: Records
     held_out: Records
-    forgotten: Records
     plan: Plan
     batch_of: NDArray[np.int64]
     summed: Summed | None = None
     members: MemberRecords | None = None
 
-    @property
-    def auditable(self) -> bool:
-        """Whether there are records to measure a membership attack on."""
-        return len(self.forgotten) > 0 and len(self.held_out) > 0
-
     def close(self) -> None:
         """End what is still being read; safe to repeat."""
-        for records in (self.retain, self.held_out, self.forgotten):
+        for records in (self.retain, self.held_out):
             if isinstance(records, Streamed):
                 records.close()
 

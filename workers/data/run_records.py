@@ -150,7 +150,7 @@ class _Loading:
         model, quantiser = self.model, _quantiser(self.model, selection)
         if quantiser is None:
             return None
-        needed = stored.without(selection.retain) | selection.held_out | selection.forgotten
+        needed = stored.without(selection.retain) | selection.held_out
         parts = read_records(self.services, model.dataset_id, self.readers.first, needed)
         summed = None if parts is None else sums_less(parts, selection.retain, quantiser, stored)
         if parts is None or summed is None:
@@ -182,7 +182,7 @@ class _Loading:
         """
         services, model, check = self.services, self.model, self.lease.check
         selection = self._begin(shards)
-        groups = [ascending(each) for each in (selection.held_out, selection.forgotten)]
+        held_out = Selected(ascending(selection.held_out), model.form)
         whole = self.dimension * model.architecture.networks
         members = member_records(
             services,
@@ -193,21 +193,18 @@ class _Loading:
             self.readers.again,
             allowed=self.allowed,
             check=check,
-            measured=sum(map(len, groups)),
+            measured=len(selection.held_out),
         )
         ask = partial(outlast_outages, check, partial(self._ask_for_help, members.seqs))
         stores = self.readers.first is not self.readers.again  # features, which others must find
         if not stores:
             ask()
-        measured = [Selected(group, model.form) for group in groups]
-        members.read(self._parts(shards, measured))
+        members.read(self._parts(shards, [held_out]))
         if stores:
             ask()
-        held_out, forgotten = (each.examples() for each in measured)
         return RunData(
             retain=Selected(ascending(()), model.form).examples(),
-            held_out=held_out,
-            forgotten=forgotten,
+            held_out=held_out.examples(),
             plan=selection.plan,
             batch_of=_batches(selection, ()),
             members=members,
@@ -227,18 +224,18 @@ class _Loading:
             RunFailedError: the run needs more memory than it may use.
         """
         model, lease = self.model, self.lease
-        groups = [ascending(s) for s in (selection.retain, selection.held_out, selection.forgotten)]
-        measured = len(groups[1]) + len(groups[2])
+        groups = [ascending(each) for each in (selection.retain, selection.held_out)]
+        measured = len(groups[1])
         footprint = self._footprint(selection.plan)
         window, holds = _arranged(footprint, self.allowed, measured=measured)
         _log.info("run %s streams its records, %d at a time", lease.run_id, window)
         found = Survey(groups)
-        kept = [Selected(group, model.form) for group in groups[1:]] if holds else []
+        kept = [Selected(groups[1], model.form)] if holds else []
         parts = self._parts(shard_ids, kept, found)
         quantiser = _quantiser(model, selection)
         summed = None if quantiser is None else sums_over(parts, selection.retain, quantiser)
         deque(parts, maxlen=0)
-        retain, *others = (
+        retain, streamed = (
             Streamed(
                 group,
                 model.form,
@@ -250,11 +247,9 @@ class _Loading:
             )
             for group, holdings in zip(groups, found.holdings(), strict=True)
         )
-        held_out, forgotten = [each.examples() for each in kept] if holds else others
         return RunData(
             retain=retain if summed is None else Selected(ascending(()), model.form).examples(),
-            held_out=held_out,
-            forgotten=forgotten,
+            held_out=kept[0].examples() if holds else streamed,
             plan=selection.plan,
             batch_of=_batches(selection, groups[0].tolist()),
             summed=summed,
@@ -288,18 +283,15 @@ def _run_data(
 ) -> RunData:
     retain = Selected(ascending(() if summed else selection.retain), model.form)
     held_out = Selected(ascending(selection.held_out), model.form)
-    forgotten = Selected(ascending(selection.forgotten), model.form)
     while parts:
         part = parts.pop()  # free each part before the next one is copied
         retain.take(part)
         held_out.take(part)
-        forgotten.take(part)
         del part
         give_back()
     return RunData(
         retain=retain.examples(),
         held_out=held_out.examples(),
-        forgotten=forgotten.examples(),
         plan=selection.plan,
         batch_of=_batches(selection, retain.seqs()),
         summed=summed,

@@ -1,10 +1,9 @@
 """What a run measures of its result, outside of the guarantee."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from app.domain.states import Phase
-from app.evidence.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.evidence.certificates.statement import CertifyingPhase
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.tracked import Tracked
@@ -43,20 +42,3 @@ def noise_curve(
         "score": evaluation["metrics"][evaluation["headline"]],
     }
     return {"noise_curve": [released, *certified.noise_curve(data.held_out, noise_std=noise_std)]}
-
-
-def audit(
-    data: RunData, before: float | None, attack: Callable[..., float] | None
-) -> dict[str, Any]:
-    """Return the certificate's ``audit`` field.
-
-    Args:
-        data: of the run.
-        before: the strength of the attack before the run; None if it was not measured.
-        attack: measures it now.
-    """
-    records = {"forgotten": data.forgotten, "held_out": data.held_out}
-    counts = {name: len(each) for name, each in records.items()}
-    if before is None or attack is None:
-        return unmeasured_audit(**counts)
-    return measured_audit(auc_before=before, auc_after=attack(**records), **counts)

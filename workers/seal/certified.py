@@ -11,7 +11,6 @@ from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.evaluate import Evaluation
 from workers.training.examples import Records
 from workers.training.loop import TrainingProgress
-from workers.training.membership_attack import membership_auc
 from workers.training.networks.network import Network
 
 _MORE_NOISE: Final = (2, 4, 8, 16)
@@ -28,24 +27,14 @@ class Certified:
 
     Attributes:
         guarantee: holds for the weights and for everything derived from them.
-        auc_before: the result of ``Sealed.audit``, if any; not covered by the guarantee.
     """
 
-    def __init__(
-        self,
-        opening: object,
-        network: Network,
-        guarantee: Guarantee,
-        steps: int,
-        *,
-        auc_before: float | None = None,
-    ) -> None:
+    def __init__(self, opening: object, network: Network, guarantee: Guarantee, steps: int) -> None:
         if opening is not OPENING:
             raise SealedStateError("only Sealed.open makes certified weights")
         self._network = network
         self.guarantee = guarantee
         self.noisy_steps = steps
-        self.auc_before = auc_before
 
     def fine_tune(
         self,
@@ -96,14 +85,6 @@ class Certified:
             if score is not None:
                 points.append({"noise_std": factor * noise_std, "score": score})
         return points
-
-    def membership_auc(self, *, forgotten: Records, held_out: Records) -> float:
-        """Return the strength of the same attack now; it reads forgotten records.
-
-        Raises:
-            RunFailedError: there are no records to compare.
-        """
-        return membership_auc(self._network, forgotten=forgotten, held_out=held_out)
 
     @property
     def trained(self) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ Invariants:
  3. ``open`` is the only way out. It works once, and only if the guarantee meets the target; that
     guarantee comes from an odometer over the steps taken here, never from a caller.
  4. Before MET, nothing computed from weights or records is returned: progress is a step count and
-    the guarantee so far; a membership attack's figure waits for ``Certified``; an exception from
-    inside is replaced by one without its frames, context and message.
+    the guarantee so far; an exception from inside is replaced by one without its frames, context
+    and message.
  5. Every failure spends the object. Another attempt begins at the lineage head with fresh noise.
 """
 
@@ -40,7 +40,6 @@ from workers.seal.scrubbing import from_caller, scrubbed
 from workers.training.examples import Records
 from workers.training.feeds import Feed
 from workers.training.frame import ReferenceFrame
-from workers.training.membership_attack import membership_auc
 from workers.training.networks.buffers import recompute_buffers
 from workers.training.networks.network import Network, Tensors
 from workers.training.noisy_phase import NoisyProgress, Rule, run_noisy_phase
@@ -73,11 +72,8 @@ class _Origin(Enum):
 @dataclass(eq=False, repr=False)
 class _Held:
     network: Network
-    factory: Callable[[], nn.Module]
-    dtype: torch.dtype | None
     origin: _Origin = _Origin.FRESH
     met: _Met | None = None
-    auc_before: float | None = None
 
 
 def _exactly_met() -> _Met:
@@ -117,7 +113,7 @@ class Sealed:
         self._epsilon = epsilon
         self._delta = delta
         network = Network(factory, device=device, task=task, dtype=dtype, team=team)
-        _HELD[self] = _Held(network, factory, dtype)
+        _HELD[self] = _Held(network)
 
     def load(self, tensors: Tensors | None) -> None:
         """Load the weights and buffers of the lineage head or of an upload.
@@ -232,32 +228,6 @@ class Sealed:
         )
         return guarantee
 
-    def audit(self, start: Tensors, *, forgotten: Records, held_out: Records) -> None:
-        """Measure a membership attack on ``start``; the figure stays here until the target is met.
-
-        Nothing else depends on it. ``Certified.auc_before`` shows it. The weights held here stay
-        unchanged.
-
-        Raises:
-            RunFailedError: there are no records to compare, or ``start`` does not fit.
-        """
-        held = self._require_held()
-
-        def work() -> float:
-            attacked = Network(
-                held.factory,
-                device=held.network.flat.device,
-                task=held.network.task,
-                dtype=held.dtype,
-            )
-            try:
-                attacked.load(start)
-                return membership_auc(attacked, forgotten=forgotten, held_out=held_out)
-            finally:
-                attacked.destroy()
-
-        held.auc_before = self._inside("the audit", work)
-
     def open(self) -> Certified:
         """Return the certified weights, with buffers recomputed from the retained records.
 
@@ -270,9 +240,7 @@ class Sealed:
             raise TargetNotMetError("the weights have not met their target and stay sealed")
         self._inside("recomputing buffers", met.recompute_buffers)
         del _HELD[self]
-        return Certified(
-            OPENING, held.network, met.guarantee, met.steps, auc_before=held.auc_before
-        )
+        return Certified(OPENING, held.network, met.guarantee, met.steps)
 
     def destroy(self) -> None:
         """Overwrite the weights and spend the object; safe to repeat."""

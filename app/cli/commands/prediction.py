@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import Decimal, Delimiter, Encoding, Trusted, argument, existing_file, option
-from app.client.published import PublishedFile, head_outputs, read_published, require_offered
+from app.client.published import PublishedFile, head_outputs, read_published
 from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
 
@@ -31,13 +31,6 @@ Base = Annotated[
     Path | None,
     existing_file(
         "The safetensors file of an uploaded backbone whose weights FILE's network keeps frozen."
-    ),
-]
-Merged = Annotated[
-    bool,
-    option(
-        "Use one network with the average of an ensemble's weights, if the certificate offers it.",
-        "--merged",
     ),
 ]
 
@@ -65,7 +58,6 @@ def predict(
     check: Check = True,
     factory: Factories = None,
     base: Base = None,
-    merged: Merged = False,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
@@ -82,26 +74,17 @@ def predict(
     dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
     rows = reading.read_source(source, dialect=dialect)
     with rows.places():
-        predictions = _predictions(
-            published, rows.table, factories=factory or [], base=base, merged=merged
-        )
+        predictions = _predictions(published, rows.table, factories=factory or [], base=base)
     outputs.write_predictions(out, rows.table, predictions, published.description)
     typer.echo(f"{out}: {len(predictions)} predictions")
 
 
 def _predictions(
-    published: PublishedFile,
-    table: object,
-    *,
-    factories: list[str],
-    base: Path | None,
-    merged: bool,
+    published: PublishedFile, table: object, *, factories: list[str], base: Path | None
 ) -> Any:  # noqa: ANN401 - pyarrow.Table
-    if merged:
-        require_offered(published)
     if not published.is_plain_head:
         modules: Any = loaded("workers.training.published.loading", extra=TORCH)
-        model = modules.assembled(published, factories=factories, base=base, merged=merged)
+        model = modules.assembled(published, factories=factories, base=base)
         return model.predict(table)
     heads: Any = loaded("app.registry.datasets.columns.outputs", extra=TABLES)
     inputs = heads.inputs_of(table, published.description)
@@ -119,7 +102,6 @@ def export(
     check: Check = True,
     factory: Factories = None,
     base: Base = None,
-    merged: Merged = False,
 ) -> None:
     """Write a downloaded model for another runtime: raw features in, the network's outputs out.
 
@@ -131,7 +113,7 @@ def export(
     exporting: Any = loaded("workers.training.published.onnx_export", extra=ONNX)
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
-    model = modules.assembled(published, factories=factory or [], base=base, merged=merged)
+    model = modules.assembled(published, factories=factory or [], base=base)
     exporting.export(model, out)
     typer.echo(out)
 

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
-from app.domain.scores import HIGHER_IS_BETTER, lost
-
 _NAME: Final = re.compile(r"members\.(0|[1-9][0-9]{0,3})\.(.+)", re.DOTALL)
 
 
@@ -52,12 +50,3 @@ def by_member(names: Iterable[str]) -> dict[int, dict[str, str]] | None:
             return None
         found.setdefault(int(match[1]), {})[match[2]] = name
     return found
-
-
-def is_offered(*, ensemble: float, merged: float, margin: float, metric: str) -> bool:
-    """Return whether the average scores at most ``margin`` worse than the ensemble.
-
-    Both scores are of ``metric``, on the held-out records; what is not a number is never offered.
-    """
-    higher = HIGHER_IS_BETTER[metric]
-    return lost(before=ensemble, after=merged, higher_is_better=higher) <= margin

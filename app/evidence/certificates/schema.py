@@ -202,36 +202,11 @@ class Excluded(Section):
     leaves: Number
 
 
-class Audit(Section):
-    """A membership attack: its figures, or the reason why it was not possible."""
-
-    attack: Name
-    forgotten_records: Count
-    held_out_records: Count
-    auc_before: Share | None = None
-    auc_after: Share | None = None
-    depends_on_uncertified_weights: bool | None = None
-    note: Text | None = None
-    not_measured: Text | None = None
-
-
 class NoisePoint(Section):
     """The headline metric of the released weights with more noise, of this deviation in all."""
 
     noise_std: Annotated[float, Field(gt=0)]
     score: float
-
-
-class Merged(Section):
-    """The average of an ensemble's weights on the same held-out records.
-
-    ``offered`` says whether it is at most ``margin`` worse than the ensemble by ``metric``.
-    """
-
-    metric: Name
-    score: float
-    margin: NonNegative
-    offered: StrictBool
 
 
 class Evaluation(Section):
@@ -249,8 +224,6 @@ class Evaluation(Section):
     baseline: float | None = None
     higher_is_better: StrictBool | None = None
     noise_curve: list[NoisePoint] | None = None
-    audit: Audit | None = None
-    merged: Merged | None = None
 
 
 class Times(Section):

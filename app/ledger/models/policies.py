@@ -5,7 +5,6 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
@@ -88,7 +87,7 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
     require_trained_here(policy, WeightsSource(model.weights_source))
     recipe = TrainingRecipe.from_json(model.recipe)
     require_suited(recipe, policy)
-    require_measured(ArchitectureSpec.from_json(model.architecture), recipe, policy)
+    require_measured(recipe, policy)
     return policy
 
 

@@ -22,11 +22,6 @@ _OF_SGD = frozenset({"optimizer", "learning_rate", "momentum", "groups"})
 ADAMW_RATE = 0.01
 """The default; a tenth of it where the whole of a public backbone is trained on."""
 
-_DECIDED_BY_SCORES = {
-    "merge_margin": "the average is offered",
-    "minimum_score": "a run is published",
-}
-
 _SEALED_THROUGHOUT = (dp_sgd.NAME, "retraining")
 
 
@@ -35,7 +30,7 @@ def recipe_of(
 ) -> TrainingRecipe:
     """Return the recipe of a definition; the architecture's defaults complete it."""
     recipe = _recipe_of(document, architecture, policy, task)
-    require_measured(architecture, recipe, policy)
+    require_measured(recipe, policy)
     return recipe
 
 
@@ -73,20 +68,13 @@ def _defaults(architecture: ArchitectureSpec, given: Mapping[str, Any]) -> dict[
     return found
 
 
-def require_measured(
-    architecture: ArchitectureSpec, recipe: TrainingRecipe, policy: Policy
-) -> None:
+def require_measured(recipe: TrainingRecipe, policy: Policy) -> None:
     """Raise ``InvalidInputError`` if a policy wants what nothing could decide."""
-    if policy.merge_margin is not None and architecture.name != ENSEMBLE:
+    if policy.minimum_score is not None and recipe.held_out_fraction == 0:
         raise InvalidInputError(
-            "policy: merge_margin is for an ensemble, whose members' weights have an average"
+            "policy: minimum_score needs held-out records, which decide whether a run is "
+            "published: set held_out_fraction in the recipe"
         )
-    for name, what in _DECIDED_BY_SCORES.items():
-        if getattr(policy, name) is not None and recipe.held_out_fraction == 0:
-            raise InvalidInputError(
-                f"policy: {name} needs held-out records, which decide whether {what}: set "
-                "held_out_fraction in the recipe"
-            )
 
 
 def require_suited(recipe: TrainingRecipe, policy: Policy) -> None:

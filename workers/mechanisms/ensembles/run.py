@@ -18,10 +18,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import by_member, is_offered, tensor_name
+from app.domain.architectures.ensemble import by_member, tensor_name
 from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
-from app.domain.scores import LOSS, metric_compared, score_of
 from app.domain.states import MemberState, Phase, RunKind
 from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import WeightsFile
@@ -39,8 +38,6 @@ from workers.mechanisms.ensembles.training import Numbers, train_member
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import SealedProgress
 from workers.training.device import choose_device
-from workers.training.membership_attack import membership_auc
-from workers.training.networks import merge
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network, Tensors
 
@@ -106,14 +103,7 @@ class EnsembleRun:
         reach("after_load")
         made = self._make(head)
         reach("at_target")
-        network = self._whole(made.tensors)
-        evaluation = measuring.evaluate(self.lease, self.data, network)
-        margin = self.model.policy.merge_margin
-        if margin is not None and len(self.data.held_out):
-            evaluation |= self._merged(made.tensors, evaluation, margin)
-        if self.model.policy.audit:
-            evaluation["audit"] = self._audit(head, network)
-        return made, evaluation
+        return made, measuring.evaluate(self.lease, self.data, self._whole(made.tensors))
 
     def _make(self, head: Tensors) -> Made:
         """Train the members concerned on their retained records alone, and keep the others.
@@ -153,35 +143,6 @@ class EnsembleRun:
         )
         network.load(tensors)
         return network
-
-    def _merged(
-        self, tensors: Numbers, evaluation: Mapping[str, Any], margin: float
-    ) -> dict[str, Any]:
-        """Return the certificate's ``merged`` field: whether the members' average is offered.
-
-        Nothing, if its score is not a number: such an average cannot be compared.
-        """
-        network = self._member()
-        network.load(merge.of_members(tensors))
-        metric = metric_compared(evaluation["headline"])
-        measured = network.evaluate(self.data.held_out)
-        score = measured.mean_loss if metric == LOSS else measured.metrics.get(metric)
-        ensemble = score_of(evaluation, metric)
-        if score is None or ensemble is None or not math.isfinite(score):
-            return {}
-        offered = is_offered(ensemble=ensemble, merged=score, margin=margin, metric=metric)
-        return {"merged": {"metric": metric, "score": score, "margin": margin, "offered": offered}}
-
-    def _audit(self, head: Tensors, network: Network) -> dict[str, Any]:
-        """Return the certificate's ``audit`` field: an attack on the head, and on the ensemble."""
-        data, before = self.data, None
-        if data.auditable and head:
-            whole = self._whole(head)
-            try:
-                before = membership_auc(whole, forgotten=data.forgotten, held_out=data.held_out)
-            finally:
-                whole.destroy()
-        return measuring.audit(data, before, partial(membership_auc, network))
 
     def _kept(self, head: Tensors) -> Iterator[tuple[int, Numbers]]:
         """Yield the members that stay, with the certified version's tensors."""

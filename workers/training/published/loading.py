@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import safetensors
@@ -10,13 +9,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from app.client.published import PublishedFile, read_published, require_offered
+from app.client.published import PublishedFile, read_published
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.base import BaseDigest
 from app.domain.description import ModelDescription
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.evidence.certificates.weights_file import BACKBONE
-from workers.training.networks import merge
 from workers.training.networks.architectures import build, build_features, zeros
 from workers.training.networks.base import digests_of, public_tensors
 from workers.training.networks.ensemble import Ensemble
@@ -31,7 +29,6 @@ def load(
     check: bool = True,
     factories: Sequence[str] = (),
     base: str | Path | None = None,
-    merged: bool = False,
 ) -> PublishedModel:
     """Return a published model, in evaluation mode, after its certificate was checked.
 
@@ -46,18 +43,16 @@ def load(
         base: a safetensors file with frozen parameters that the factory does not bring itself, such
             as those of an uploaded backbone. Whatever brings them, their digest must be the one
             that the file and its certificate name.
-        merged: whether to return one network with the average of an ensemble's weights, which is
-            computed here from the certified file; its certificate must offer it.
 
     Raises:
         VerificationError: the certificate does not hold.
         ConfigurationError: the certificate or a trusted key is missing.
         InvalidInputError: the file does not say how it is used, its weights do not fit, or its
-            factory is not among ``factories``, or the base is another, or no average is offered.
+            factory is not among ``factories``, or the base is another.
         RunFailedError: the factory fails.
     """
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
-    return assembled(published, factories=factories, base=base, merged=merged)
+    return assembled(published, factories=factories, base=base)
 
 
 def assembled(
@@ -65,7 +60,6 @@ def assembled(
     *,
     factories: Sequence[str] = (),
     base: str | Path | None = None,
-    merged: bool = False,
 ) -> PublishedModel:
     """Build the networks of a file and give them its weights; see ``load``."""
     description = published.description
@@ -75,10 +69,6 @@ def assembled(
         raise InvalidInputError("the file is not safetensors") from error
     public = {name: tensor for name, tensor in own.items() if name.startswith(BACKBONE)}
     own = {name: tensor for name, tensor in own.items() if name not in public}
-    if merged:
-        require_offered(published)
-        description = replace(description, architecture=description.architecture.member)
-        own = merge.of_members(own)
     _require_allowed(description, factories)
     features, shape, schema = None, description.schema.shape, description.schema
     with torch.random.fork_rng(devices=[]):

@@ -94,18 +94,14 @@ def calibration_error(confidence: NDArray[Any], right: NDArray[np.bool_]) -> flo
     return float(np.abs(confident - correct).sum() / counts.sum())
 
 
-def area_under_roc(*, above: NDArray[Any], below: NDArray[Any]) -> float:
-    """Return the probability that a number of ``above`` exceeds one of ``below``; ties count half.
+def _area(scores: NDArray[Any], truth: NDArray[np.bool_]) -> float:
+    """Return the probability that a score of a true one exceeds another's; ties count half.
 
     Mann and Whitney's U over the number of pairs; neither is empty.
     """
-    ordered = np.sort(below)
+    above, ordered = scores[truth], np.sort(scores[~truth])
     exceeded = sum(int(np.searchsorted(ordered, above, side).sum()) for side in ("left", "right"))
-    return exceeded / (2 * len(above) * len(below))
-
-
-def _area(scores: NDArray[Any], truth: NDArray[np.bool_]) -> float:
-    return area_under_roc(above=scores[truth], below=scores[~truth])
+    return exceeded / (2 * len(above) * len(ordered))
 
 
 def _macro_f1(right: NDArray[Any], said: NDArray[Any], true: NDArray[Any]) -> float:

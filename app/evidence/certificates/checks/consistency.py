@@ -3,14 +3,12 @@
 from datetime import datetime
 from typing import Final
 
-from app.domain.architectures.ensemble import is_offered, own_name
+from app.domain.architectures.ensemble import own_name
 from app.domain.errors import VerificationError
 from app.domain.noise_generators import KNOWN
-from app.domain.scores import metric_compared, score_of
 from app.domain.states import Basis
 from app.domain.trees.merkle import EMPTY_ROOT
 from app.evidence.certificates import schema
-from app.evidence.certificates.membership_attack import check_audit
 from app.evidence.certificates.parameters import draws_of, grid_of
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Claim, Mechanism, Needs
@@ -37,8 +35,7 @@ def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) 
             first == (predicate.previous_certificate is None),
             "the certificate before it contradicts its version",
         )
-        _check_evaluation(predicate.evaluation, forgotten=0)
-        _require(predicate.evaluation.merged is None, "an average without members")
+        _check_evaluation(predicate.evaluation)
     elif isinstance(predicate, schema.Exclusion):
         _check_exclusion(predicate)
     elif mechanism is not None:
@@ -49,11 +46,7 @@ def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) 
         _check_frame(predicate, mechanism)
         _check_noise(predicate)
         _check_devices(predicate, mechanism)
-        _check_evaluation(predicate.evaluation, forgotten=predicate.forgotten.records)
-        _require(
-            predicate.evaluation.merged is None or predicate.members is not None,
-            "an average without members",
-        )
+        _check_evaluation(predicate.evaluation)
 
 
 def _check_base(predicate: schema.Predicate, mechanism: Mechanism | None) -> None:
@@ -215,7 +208,7 @@ def _check_devices(predicate: schema.Release, mechanism: Mechanism) -> None:
     _require(devices is None or mechanism.divides, "several devices for what one computes")
 
 
-def _check_evaluation(evaluation: schema.Evaluation, *, forgotten: int) -> None:
+def _check_evaluation(evaluation: schema.Evaluation) -> None:
     _require(evaluation.outside_the_guarantee, "an evaluation that claims to be guaranteed")
     measured = evaluation.held_out_loss is not None
     _require(measured == (evaluation.held_out_records > 0), "figures without held-out records")
@@ -224,23 +217,6 @@ def _check_evaluation(evaluation: schema.Evaluation, *, forgotten: int) -> None:
     _require(evaluation.headline in known, "a headline that is none of its metrics")
     compared = evaluation.headline is not None and evaluation.higher_is_better is not None
     _require(compared or evaluation.baseline is None, "a baseline of nothing")
-    if evaluation.audit is not None:
-        check_audit(evaluation.audit, forgotten=forgotten, held_out=evaluation.held_out_records)
-    if evaluation.merged is not None:
-        _check_merged(evaluation, evaluation.merged)
-
-
-def _check_merged(evaluation: schema.Evaluation, merged: schema.Merged) -> None:
-    """Check that an average is offered if and only if it is within its margin."""
-    headline = metric_compared(evaluation.headline)
-    ensemble = score_of(evaluation.model_dump(), headline)
-    _require(ensemble is not None, "an average without held-out records")
-    _require(merged.metric == headline, "its average is compared by another metric")
-    if ensemble is not None:
-        offered = is_offered(
-            ensemble=ensemble, merged=merged.score, margin=merged.margin, metric=headline
-        )
-        _require(merged.offered == offered, "its average is not within the margin, or is")
 
 
 def _require(condition: bool, reason: str) -> None:  # noqa: FBT001
