@@ -1,31 +1,22 @@
-"""Converts a PyTorch checkpoint to safetensors, in a process of its own with limited memory.
+"""Converts a PyTorch checkpoint to safetensors.
 
 ``.pt``, ``.pth``, ``.ckpt`` and ``.bin`` files are pickles. Only tensors and plain containers are
-read (``weights_only``), never code, and this process has no secrets and writes no file. Standard
-input is JSON with the key of the weights, if it is given, a line feed, and the file; the output is
-``ok`` or an error in words, a line feed, and the weights.
+read (``weights_only``), never code.
 """
 
 import io
-import json
-import os
 import re
-import resource
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import safetensors.torch
 import torch
 
 from app.domain.errors import InvalidInputError
-from app.runtime.processes.hardening import harden
 
 # Older releases ran code from such files in spite of weights_only: CVE-2025-32434.
 _SAFE_SINCE: Final = (2, 6)
 _OF_OPTIMIZERS: Final = "param_groups"
-_WORKING_BYTES: Final = 1 << 29
 _COUNTS: Final = (torch.uint8, torch.int64)
 _DEEPEST: Final = 5
 _MOST_SHOWN: Final = 8
@@ -52,11 +43,7 @@ def converted(content: bytes, key: str | None = None) -> bytes:
         )
     try:
         document = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
     except Exception as error:  # whatever damaged files lead to
-        if "alloc" in str(error):  # torch has no exception of its own for this
-            raise MemoryError from error
         raise InvalidInputError(_unreadable(error)) from error
     tensors = _weights(document, key)
     return safetensors.torch.save({name: _plain(name, value) for name, value in tensors.items()})
@@ -122,33 +109,3 @@ def _plain(name: object, value: object) -> torch.Tensor:
 def _listed(found: Mapping[str, object]) -> str:
     shown = [repr(name) for name in found][:_MOST_SHOWN]
     return ", ".join(shown) if shown else "no name"
-
-
-def main() -> None:
-    """Convert the file on standard input."""
-    harden()
-    torch.set_num_threads(1)
-    key, content = sys.stdin.buffer.read().split(b"\n", 1)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    # Copies of the tensors as they are read, cloned and written.
-    limit = _data_bytes() + 4 * len(content) + _WORKING_BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    try:
-        answer = b"ok\n" + converted(content, json.loads(key))
-    except MemoryError:
-        answer = b"unpacked, it takes more than four times its size of memory\n"
-    except InvalidInputError as error:
-        answer = str(error).replace("\n", " ").encode("utf-8", "backslashreplace") + b"\n"
-    sys.stdout.buffer.write(answer)
-    sys.stdout.buffer.flush()
-
-
-def _data_bytes() -> int:
-    """Return the memory that counts for the limit so far."""
-    if not Path("/proc/self/statm").exists():
-        return 4 << 30
-    return int(Path("/proc/self/statm").read_bytes().split()[5]) * os.sysconf("SC_PAGESIZE")
-
-
-if __name__ == "__main__":
-    main()

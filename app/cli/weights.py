@@ -1,22 +1,17 @@
 """Files of weights on the command line: safetensors, and PyTorch's own, which are converted here.
 
-The service takes safetensors only and never loads PyTorch in its API. A PyTorch file is a pickle:
-it is read without running code, by a process of its own with limited memory and no secrets.
+The service takes safetensors only and never loads PyTorch in its API.
 """
 
-import json
-import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 import typer
 
 from app.domain.errors import InvalidInputError
-from app.domain.extras import TORCH, require
-from app.runtime.processes import confined
+from app.domain.extras import TORCH, loaded
 
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
-_LONGEST_S: Final = 600.0
 
 
 def read_weights(file: Path, key: str | None) -> bytes:
@@ -35,23 +30,10 @@ def read_weights(file: Path, key: str | None) -> bytes:
         if key is not None:
             raise InvalidInputError(f"{file.name} is not a PyTorch file: --key is for these")
         return content
-    require("torch", extra=TORCH)
-    answer = _converted(content, key)
-    verdict, _, weights = answer.partition(b"\n")
-    if verdict != b"ok":
-        reason = verdict.decode() or "the process that read it ended: it is damaged or too large"
-        raise InvalidInputError(f"{file.name}: {reason}")
+    checkpoint_file: Any = loaded("workers.checkpoint_file", extra=TORCH)
+    try:
+        weights: bytes = checkpoint_file.converted(content, key)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{file.name}: {error}") from error
     typer.echo(f"{file.name}: converted to {len(weights):,} bytes of safetensors", err=True)
     return weights
-
-
-def _converted(content: bytes, key: str | None) -> bytes:
-    process = confined.start("workers.checkpoint_file", pipe=subprocess.PIPE)
-    try:
-        order = json.dumps(key).encode() + b"\n"
-        answer, _ = process.communicate(order + content, timeout=_LONGEST_S)
-    except (subprocess.TimeoutExpired, BrokenPipeError):
-        return b""
-    finally:
-        process.kill()
-    return answer
