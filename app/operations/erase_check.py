@@ -29,8 +29,13 @@ from app.domain.states import BlobState, RequestState
 from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
 from app.operations.findings import Finding, Verdict
-from app.operations.raw_search import search_files, search_postgres, search_redis
-from app.operations.spellings import LEAST_BYTES, Spellings
+from app.operations.raw_search import (
+    LEAST_BYTES,
+    RawId,
+    search_files,
+    search_postgres,
+    search_redis,
+)
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.shards import seqs_of_shard, unpacked
 from app.registry.datasets.tables import FeatureShardRow, RecordRow, ShardRow
@@ -41,7 +46,6 @@ from app.runtime.database.queries import is_one_of
 from app.storage.blobs import Blobs
 from app.storage.tables import BlobRow
 
-_RAW = "the id, or a longer one that contains it,"
 SeqsOf = Callable[[bytes], NDArray[np.int64]]
 _PACKED = ("shard", "features")
 _UNREADABLE = (CorruptObjectError, KeyServiceError, KeyStoreError, ObjectStoreError)
@@ -49,13 +53,13 @@ _UNREADABLE = (CorruptObjectError, KeyServiceError, KeyStoreError, ObjectStoreEr
 
 @dataclass(frozen=True)
 class Stores:
-    """All stores to search."""
+    """All stores to search; ``logs`` is the directory of the embedded servers' log files."""
 
     database: Database
     blobs: Blobs
     redis: Redis
     pseudonyms: Pseudonyms
-    directories: Sequence[Path]
+    logs: Path
 
 
 def check(
@@ -77,7 +81,7 @@ class _Check:
     def __init__(self, stores: Stores, dataset: str, owners_id: str) -> None:
         self._stores = stores
         self._owners_id = owners_id
-        self._spellings = Spellings(owners_id)
+        self._sought = RawId(owners_id)
         with stores.database.transaction() as session:
             self._dataset_id = datasets.dataset_named(session, dataset).id
             self._records = self._records_of(session, owners_id)
@@ -86,15 +90,15 @@ class _Check:
     def findings(self) -> Iterator[Finding]:
         yield from self._ledger()
         yield from self._rows()
-        if not self._spellings.is_searchable:
+        if not self._sought.is_searchable:
             meaning = f"an id of fewer than {LEAST_BYTES} bytes occurs by chance"
             yield Finding(Verdict.UNSEARCHED, "bytes of all stores", meaning)
             return
         yield from self._objects()
-        for where, how in search_postgres(self._stores.database.engine, self._spellings):
-            yield _raw(where, how)
+        for where in search_postgres(self._stores.database.engine, self._sought):
+            yield _raw(where)
         yield from self._redis()
-        yield from self._files()
+        yield from self._logs()
 
     def _records_of(self, session: Session, owners_id: str) -> list[RecordRow]:
         pseudonyms, dataset_id = self._stores.pseudonyms, self._dataset_id
@@ -206,38 +210,37 @@ class _Check:
         for row in rows:
             where = f"object {row.id} ({row.kind}, {row.state})"
             try:
-                how = self._spelt_in(row)
+                found = self._is_within(row)
             except GoneError:
                 continue
             except _UNREADABLE as error:
                 yield Finding(Verdict.UNSEARCHED, where, str(error))
                 continue
-            if how is not None:
-                yield _raw(where, how)
+            if found:
+                yield _raw(where)
 
-    def _spelt_in(self, blob: BlobRow) -> str | None:
-        """Return how an object spells the id, or None; shards are unpacked for it."""
+    def _is_within(self, blob: BlobRow) -> bool:
+        """Return whether an object holds the id; shards are unpacked for it."""
         if blob.kind in _PACKED:
-            return self._spellings.found_in_parts(unpacked(self._stores.blobs.read(blob.id)))
+            return self._sought.is_within(unpacked(self._stores.blobs.read(blob.id)))
         with closing(self._stores.blobs.open_range(blob.id, 0, blob.size_bytes or 0)) as parts:
-            return self._spellings.found_in_parts(parts)
+            return self._sought.is_within(parts)
 
     def _redis(self) -> Iterator[Finding]:
         try:
-            for where, how in search_redis(self._stores.redis, self._spellings):
-                yield _raw(where, how)
+            for where in search_redis(self._stores.redis, self._sought):
+                yield _raw(where)
         except RedisError as error:
             meaning = f"it does not answer: {type(error).__name__}"
             yield Finding(Verdict.UNSEARCHED, "Redis", meaning)
 
-    def _files(self) -> Iterator[Finding]:
-        for directory in self._stores.directories:
-            for path, how in search_files(directory, self._spellings):
-                if how is None:
-                    meaning = "this account may not read it"
-                    yield Finding(Verdict.UNSEARCHED, f"file {path}", meaning)
-                else:
-                    yield _raw(f"file {path}", how)
+    def _logs(self) -> Iterator[Finding]:
+        for path, is_readable in search_files(self._stores.logs, self._sought):
+            where = f"file {path}"
+            if is_readable:
+                yield _raw(where)
+            else:
+                yield Finding(Verdict.UNSEARCHED, where, "this account may not read it")
 
 
 def _of_request(record: RecordRow, request: ForgetRequestRow) -> Finding:
@@ -252,5 +255,5 @@ def _of_request(record: RecordRow, request: ForgetRequestRow) -> Finding:
     return Finding(Verdict.PENDING, where, meaning)
 
 
-def _raw(where: str, how: str) -> Finding:
-    return Finding(Verdict.FAULT, where, f"{_RAW} {how}")
+def _raw(where: str) -> Finding:
+    return Finding(Verdict.FAULT, where, "holds the id, or a longer one that contains it")

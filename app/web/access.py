@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
@@ -17,7 +17,7 @@ from app.domain.scopes import Scope
 from app.evidence.log import actor
 from app.services import Services
 from app.web import forms
-from app.web.forms import FileForm, Form
+from app.web.forms import Form
 from app.web.sessions import Sessions
 
 COOKIE = "expunge-session"
@@ -91,11 +91,8 @@ def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
     return check
 
 
-def _sends(
-    scope: Scope,
-    form_of: Any = Form,  # noqa: ANN401 - what FastAPI calls a dependency
-) -> Callable[..., Awaitable[Visitor]]:
-    async def check(request: Request, someone: AnyVisitor, form: form_of) -> Visitor:
+def _sends(scope: Scope) -> Callable[..., Awaitable[Visitor]]:
+    async def check(request: Request, someone: AnyVisitor, form: Form) -> Visitor:
         """Return who sent a form; all that is done for it is done in their name."""
         forms.require_own(request, form, cookie=someone.cookie)
         require_scope(someone.caller, scope)
@@ -112,8 +109,6 @@ ModelsWriter = Annotated[Visitor, Depends(_requires(Scope.MODELS_WRITE))]
 Admin = Annotated[Visitor, Depends(_requires(Scope.ADMIN))]
 RequestsSender = Annotated[Visitor, Depends(_sends(Scope.FORGET_WRITE))]
 RequestsSeeker = Annotated[Visitor, Depends(_sends(Scope.FORGET_READ))]
-ReceiptSeeker = Annotated[Visitor, Depends(_sends(Scope.FORGET_READ, FileForm))]
-FileSender = Annotated[Visitor, Depends(_sends(Scope.FORGET_WRITE, FileForm))]
 ModelsSender = Annotated[Visitor, Depends(_sends(Scope.MODELS_WRITE))]
 DataSender = Annotated[Visitor, Depends(_sends(Scope.DATA_WRITE))]
 AdminSender = Annotated[Visitor, Depends(_sends(Scope.ADMIN))]

@@ -24,8 +24,8 @@ from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.requests import ForgetRequests
 from app.registry.datasets import repository as datasets
 from app.web import pages
-from app.web.access import FileSender, ReceiptSeeker, RequestsWriter, Visitor
-from app.web.forms import FileForm
+from app.web.access import RequestsSeeker, RequestsSender, RequestsWriter, Visitor
+from app.web.forms import Form
 from app.web.rendering import render
 
 router = pages.router()
@@ -49,7 +49,7 @@ def ask(services: ServicesOf, visitor: RequestsWriter) -> Response:
 
 @router.post("/requests/preview")
 def preview(
-    services: ServicesOf, forgetting: ForgettingOf, visitor: FileSender, form: FileForm, make: Make
+    services: ServicesOf, forgetting: ForgettingOf, visitor: RequestsSender, form: Form, make: Make
 ) -> Response:
     """Show which models a request would reach, and what it would cost."""
     fields = _fields(form)
@@ -64,7 +64,7 @@ def preview(
 
 
 @router.post("/requests")
-async def submit(forgetting: ForgettingOf, visitor: FileSender, form: FileForm) -> Response:
+async def submit(forgetting: ForgettingOf, visitor: RequestsSender, form: Form) -> Response:
     """Send a request; sent twice, it is accepted once."""
     call = _call(_fields(form), visitor)
     if call.request.dataset:
@@ -75,7 +75,7 @@ async def submit(forgetting: ForgettingOf, visitor: FileSender, form: FileForm) 
 
 
 @router.post("/requests/{request_id}/receipt")
-def receipt(request_id: str, services: ServicesOf, _: ReceiptSeeker, form: FileForm) -> Response:
+def receipt(request_id: str, services: ServicesOf, _: RequestsSeeker, form: Form) -> Response:
     """Return the receipt, if these are the ids that the request named."""
     fields = _fields(form)
     with services.database.transaction() as session:
@@ -101,16 +101,15 @@ def _call(fields: Mapping[str, str], visitor: Visitor) -> Call:
 
 
 def _fields(form: Mapping[str, str]) -> dict[str, str]:
-    """Return the checked fields: pasted ids and those of a file together, one on each line."""
-    both = f"{form.get('ids', '')}\n{form.get('file', '')}"
+    """Return the checked fields, with one id on each line."""
     kind = form.get("kind", "subject_ids")
     fields = {name: form.get(name, "") for name in ("record_ids", "subject_ids")}
     if kind not in fields:
         raise InvalidInputError("say whether these are ids of people or of records")
-    fields[kind] += f"\n{both}"
+    fields[kind] += f"\n{form.get('ids', '')}"
     fields = {name: "\n".join(_ids(text)) for name, text in fields.items()}
     if not any(fields.values()):
-        raise InvalidInputError("give at least one id, one on each line, or a file of them")
+        raise InvalidInputError("give at least one id, one on each line")
     if _count(fields) > _MOST_IDS:
         raise InvalidInputError(f"at most {_MOST_IDS:,} ids here: the API takes more")
     ticket = form.get("external_id", "").strip()

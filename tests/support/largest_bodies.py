@@ -77,10 +77,6 @@ def _backbones(_: str) -> list[Body]:
     return [_filled(lambda options: {**body, "architecture": {**_CUSTOM, "options": options}}, 0)]
 
 
-def _whitenings(_: str) -> list[Body]:
-    return [_filled(lambda unknown: {"dataset": _NAME, "unknown": unknown}, 0)]
-
-
 def _plans(_: str) -> list[Body]:
     return [
         {"shape": _SHAPE, "policy": {"parameters": _SCHEDULES}},
@@ -119,7 +115,6 @@ _BODIES: dict[str, Callable[[str], list[Body]]] = {
     "POST /v1/models": _models,
     "PATCH /v1/models/{name}": _policies,
     "POST /v1/backbones": _backbones,
-    "POST /v1/backbones/{name}/whiten": _whitenings,
     "POST /v1/plans": _plans,
     "POST /v1/api-keys": _keys,
     "POST /v1/forget-requests": _forget_requests,

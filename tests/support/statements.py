@@ -23,7 +23,7 @@ from app.accounting import (
     output_perturbation,
 )
 from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneDigest, Whitening, definition_digest
+from app.domain.architectures.backbone import BackboneDigest, definition_digest
 from app.domain.architectures.base import BaseDigest
 from app.domain.architectures.ensemble import Member
 from app.domain.description import ModelDescription
@@ -88,17 +88,6 @@ FROZEN = BackboneDigest(
     ),
     frozen=True,
 )
-WHITENED = replace(
-    FROZEN,
-    whitening=Whitening(
-        base="base",
-        base_sha256="5c" * 32,
-        dataset="open",
-        dataset_sha256="5d" * 32,
-        records=80,
-        exponent=0.35,
-    ),
-)
 BASE = BaseDigest(sha256="5e" * 32, tensors=("0.bias", "0.mask", "0.weight"))
 DESCRIPTION = ModelDescription(
     model="model",
@@ -159,7 +148,6 @@ def synthetic() -> Mapping[str, Case]:
         "tracked_release": head_case("tracked_release", RELEASED),
         "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
         "tracked_release_covering": head_case("tracked_release", COVERING, evaluation=CURVE),
-        "tracked_release_whitened": head_case("tracked_release", RELEASED, backbone=WHITENED),
         "delete_to_descent": head_case("delete_to_descent", DESCENDED),
         "projected_noisy_sgd": head_case("projected_noisy_sgd", NOISY_BATCHES),
         "langevin_unlearning": head_case("langevin_unlearning", NOISY),
@@ -244,8 +232,6 @@ def head_case(
     """Return a case about a linear head of three classes, whose weights lie on its grid."""
     draws = draws_of(mechanism, parameters, basis=Basis.UNLEARNED)
     frozen = {"backbone.0.weight": (4, 4)} if backbone is not None else {}
-    if backbone is not None and backbone.whitening is not None:
-        frozen |= {"backbone.whitening.mean": (4,), "backbone.whitening.transform": (4, 4)}
     weights = weights_of(HEAD, np.float64, grid=grid_of(mechanism, draws), frozen=frozen)
     return _unlearned(
         mechanism, parameters, weights, epsilon=epsilon, backbone=backbone, evaluation=evaluation

@@ -13,6 +13,7 @@ from app.operations import erase_check as search
 from app.operations.erase_check import Stores
 from app.operations.findings import Verdict
 from app.runtime import locations
+from app.runtime.embedded import EmbeddedServers
 from app.runtime.settings import Settings
 from app.services import open_blobs
 
@@ -26,22 +27,19 @@ def erase_check(
 ) -> None:
     """Search every store for remains of an id; of several, given one a line, each by itself.
 
-    Searches the ledger, shards, cached features, all objects, the log, Redis and all files of the
-    data directory. Exits with 1 if an id itself or a row of a completed request is found.
+    Searches the ledger, shards, cached features, all objects, Redis and the embedded servers' log
+    files. Exits with 1 if an id itself or a row of a completed request is found.
     """
     tally = Tally()
     ids = read_ids(Path("-")) if owners_id == "-" else [owners_id]
     settings = Settings()
     with locations.database_at_rest(settings) as database:
-        directories = [settings.data_dir]
-        if locations.is_key_store_apart(settings):
-            directories.append(locations.key_store_dir(settings))
         stores = Stores(
             database=database,
             blobs=open_blobs(settings, database),
             redis=locations.redis_connection(settings),
             pseudonyms=Pseudonyms.from_file(locations.pseudonym_key_file(settings)),
-            directories=directories,
+            logs=EmbeddedServers(settings.data_dir).postgres.log.parent,
         )
         for number, each in enumerate(ids, 1):
             if len(ids) > 1:

@@ -1,84 +1,69 @@
 """Files of this machine, under a folder that the operator allows.
 
-The operator's own path is followed wherever it leads. Below it no link is: each part of a path is
-opened by itself, relative to the one before, so that nothing can be exchanged for a link in
-between, and everything but folders and regular files is refused without being opened.
+A path, and every file below a folder, is followed to where it really is, and refused unless that
+lies under the operator's own path.
 """
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
-from typing import Final
+from pathlib import Path
 
 from app.domain.errors import ImportFailedError, SourceUnavailableError
 from app.domain.places import Place
 from workers.data.imports.sources import chosen
-
-_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_DEEPEST: Final = 64
 
 
 class FolderSource:
     """See ``Source``."""
 
     def __init__(self, place: Place, prefix: Place) -> None:
-        """Open the prefix and look at the place."""
+        """Look at the place."""
         self._place = place
-        self._below = place.folder[len(prefix.segments) :]
-        try:
-            self._root = os.open("/" + "/".join(prefix.segments), _FLAGS)
-        except OSError as error:
-            raise _failed("the prefix", error) from error
-        try:
-            top = _opened(self._root, self._below)
-            self._is_file = stat.S_ISREG(os.fstat(top).st_mode)
-            os.close(top)
-        except OSError as error:
-            self.close()
-            raise _failed(place.folder[-1], error) from error
-        except ImportFailedError:
-            self.close()
-            raise
-        if self._is_file and (place.is_pattern or place.is_folder):
-            self.close()
-            raise ImportFailedError(f"{place.folder[-1]}: it is a file, not a folder")
+        self._prefix = _real(Path("/", *prefix.segments))
+        self._top = self._inside(Path("/", *place.folder))
+        if self._top.is_file():
+            if place.is_pattern or place.is_folder:
+                raise ImportFailedError(f"{self._top.name}: it is a file, not a folder")
+        elif not self._top.is_dir():
+            raise ImportFailedError(f"{self._top.name}: it is neither a file nor a folder")
 
     def list(self) -> Sequence[str]:
         """Return the files, sorted."""
-        if self._is_file:
+        if self._top.is_file():
             return [self._place.segments[-1]]
         try:
-            top = _opened(self._root, self._below)
-            try:
-                return chosen(self._place, _walk(top, ()))
-            finally:
-                os.close(top)
+            return chosen(self._place, _walk(self._top))
         except OSError as error:
             raise _failed("the folder", error) from error
 
     def open(self, name: str) -> "_LocalFile":
         """Open a file."""
-        path = self._below if self._is_file else (*self._below, *name.split("/"))
+        path = self._inside(self._top if self._top.is_file() else self._top / name)
+        if not path.is_file():
+            raise ImportFailedError(f"{name}: it is not a file")
         try:
-            return _LocalFile(name, _opened(self._root, path))
+            return _LocalFile(name, path)
         except OSError as error:
             raise _failed(name, error) from error
 
     def close(self) -> None:
-        """Close the prefix."""
-        os.close(self._root)
+        """Nothing is held open."""
+
+    def _inside(self, path: Path) -> Path:
+        """Return where a path leads, which must be under the prefix."""
+        real = _real(path)
+        if not real.is_relative_to(self._prefix):
+            raise ImportFailedError(f"{path.name}: it is a link out of what may be imported")
+        return real
 
 
 class _LocalFile:
     """See ``SourceFileReader``."""
 
-    def __init__(self, name: str, descriptor: int) -> None:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            os.close(descriptor)
-            raise ImportFailedError(f"{name}: it is not a file")
+    def __init__(self, name: str, path: Path) -> None:
         self._name = name
-        self._file = os.fdopen(descriptor, "rb", buffering=0)
+        self._file = path.open("rb", buffering=0)
+        facts = os.fstat(self._file.fileno())
         self.size = facts.st_size
         self.version = _version(facts)
 
@@ -99,54 +84,33 @@ class _LocalFile:
         self._file.close()
 
 
-def _opened(root: int, path: Sequence[str]) -> int:
-    """Open what lies below a folder; a new descriptor, even of the folder itself."""
-    here = os.dup(root)
+def _real(path: Path) -> Path:
     try:
-        for segment in path:
-            _require_plain(here, segment)
-            deeper = os.open(segment, _FLAGS | os.O_NOFOLLOW, dir_fd=here)
-            os.close(here)
-            here = deeper
-    except BaseException:
-        os.close(here)
-        raise
-    return here
+        return path.resolve(strict=True)
+    except OSError as error:
+        raise _failed(path.name, error) from error
+    except RuntimeError as error:
+        raise ImportFailedError(f"{path.name}: it is a link that leads to itself") from error
 
 
-def _require_plain(folder: int, segment: str) -> None:
-    """Refuse links, devices and pipes before they are opened."""
-    if segment in ("", ".", "..") or "/" in segment:
-        raise ImportFailedError("a name leads elsewhere")
-    mode = os.stat(segment, dir_fd=folder, follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        raise ImportFailedError(f"{segment}: it is a link, and links are not followed")
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ImportFailedError(f"{segment}: it is neither a file nor a folder")
+def _walk(top: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each file below a folder; a link to a folder is refused, not followed."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, below, names in os.walk(top, onerror=fail):
+        here = Path(folder)
+        below[:] = sorted(filter(_is_shown, below))
+        for name in below:
+            if (here / name).is_symlink():
+                raise ImportFailedError(f"{name}: it is a link to a folder: import that folder")
+        for name in filter(_is_shown, names):
+            yield (*here.relative_to(top).parts, name)
 
 
-def _walk(folder: int, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each file below a folder.
-
-    Raises:
-        ImportFailedError: a link that has a name to be read, or folders nest too deeply.
-    """
-    if len(above) > _DEEPEST:
-        raise ImportFailedError(f"folders nest more than {_DEEPEST} deep")
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries)
-    for name in names:
-        if name.startswith((".", "_")) or not name.isprintable():
-            continue
-        _require_plain(folder, name)
-        below = os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=folder)
-        try:
-            if stat.S_ISDIR(os.fstat(below).st_mode):
-                yield from _walk(below, (*above, name))
-            else:
-                yield (*above, name)
-        finally:
-            os.close(below)
+def _is_shown(name: str) -> bool:
+    return not name.startswith((".", "_")) and name.isprintable()
 
 
 def _version(facts: os.stat_result) -> str:

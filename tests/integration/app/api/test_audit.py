@@ -5,21 +5,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import numpy as np
 import pytest
-import safetensors.numpy
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
 from app.cli.application import create_app
-from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.scopes import Scope
 from app.evidence import log
 from app.evidence.log import actor
 from app.evidence.log.tables import LogEntryRow
 from app.operations import fsck
-from app.registry.backbones import service as uploads
 from app.runtime.settings import Settings
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
@@ -115,20 +111,6 @@ def _backbone(api: TestClient, _: Workshop) -> object:
 def _backbone_weights(api: TestClient, workshop: Workshop) -> object:
     _backbone(api, workshop)
     return api.put("/v1/backbones/b/weights", content=_weights())
-
-
-def _whiten(api: TestClient, workshop: Workshop) -> object:
-    spec = ArchitectureSpec("mlp", {"hidden": [3]})
-    base = uploads.BackboneDefinition("b", spec, (2,), classes=5, source="a paper")
-    with workshop.transaction() as session:  # the caller defines no other backbone
-        uploads.define_backbone(session, base)
-    layers = {"1.weight": (3, 2), "1.bias": (3,), "3.weight": (5, 3), "3.bias": (5,)}
-    weights = {name: np.ones(shape, np.float32) for name, shape in layers.items()}
-    api.put("/v1/backbones/b/weights", content=safetensors.numpy.save(weights))
-    public = {"name": "open", "features": {"shape": [2]}, "classes": 2, "public": True}
-    assert api.post("/v1/datasets", json=public).status_code == 201
-    api.put("/v1/datasets/open/records", content=records_parquet(4))
-    return api.post("/v1/backbones/b/whiten", json={"dataset": "open"})
 
 
 def _upload(api: TestClient, workshop: Workshop) -> object:
@@ -286,7 +268,6 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "DELETE /v1/models/{name}": (_delete_model, "model.deleted"),
     "POST /v1/backbones": (_backbone, "backbone.defined"),
     "PUT /v1/backbones/{name}/weights": (_backbone_weights, "backbone.uploaded"),
-    "POST /v1/backbones/{name}/whiten": (_whiten, "backbone.defined"),
     "POST /v1/backbones/{name}/archive": (_archive_backbone, "backbone.archived"),
     "DELETE /v1/backbones/{name}": (_delete_backbone, "backbone.deleted"),
     "POST /v1/forget-requests": (_forget, "request.accepted"),

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from sqlalchemy import select
 from app.domain.architectures.backbone import definition_digest
 from app.evidence.certificates.signing import statement_of
 from app.evidence.log.tables import LogEntryRow
-from app.registry.datasets.files import record_table, to_parquet
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, Workshop
 
@@ -58,7 +56,6 @@ def test_a_backbone_is_defined_then_gets_its_weights(api: TestClient) -> None:
         "sha256": None,
         "size_bytes": None,
         "archived_at": None,
-        "whitening": None,
     }
 
     given = api.put("/v1/backbones/public/weights", content=WEIGHTS)
@@ -219,51 +216,3 @@ def test_a_certificate_without_a_backbone_says_nothing_of_one(
     workshop.define()
     workshop.work()
     assert "backbone" not in json.dumps(_predicate(api, "model"))
-
-
-def test_a_dataset_of_columns_cannot_whiten_it(api: TestClient, uploaded: None) -> None:
-    columns = {"columns": {"age": "int8"}, "record_id": "id"}
-    made = api.post("/v1/datasets", json={"name": "open", "public": True} | columns)
-    assert made.status_code == 201
-    whitened = api.post("/v1/backbones/public/whiten", json={"dataset": "open"})
-    _refused(whitened, 422, "consists of columns")
-
-
-def test_it_is_whitened_by_a_public_dataset_alone(
-    api: TestClient, workshop: Workshop, work: Callable[[], None]
-) -> None:
-    definition = _definition()
-    assert api.post("/v1/backbones", json=definition).status_code == 201
-    layers = {"1.weight": (3, 2), "1.bias": (3,), "3.weight": (5, 3), "3.bias": (5,)}
-    weights = {name: np.ones(shape, np.float32) for name, shape in layers.items()}
-    uploaded = api.put("/v1/backbones/public/weights", content=safetensors.numpy.save(weights))
-    assert uploaded.status_code == 200
-    asked = {"dataset": DATASET}
-    _refused(api.post("/v1/backbones/public/whiten", json=asked), 409, "is not public")
-    features = {"shape": [2], "dtype": "float32"}
-    body = {"name": "open", "features": features, "classes": 2, "public": True}
-    assert api.post("/v1/datasets", json=body).json()["public"] is True
-    records = record_table(
-        record_ids=["a", "b", "c"], labels=[0, 1, 0], features=np.eye(3, 2, dtype=np.float32)
-    )
-    assert api.put("/v1/datasets/open/records", content=to_parquet(records)).is_success
-
-    made = api.post("/v1/backbones/public/whiten", json={"dataset": "open"})
-    assert (made.status_code, made.headers["location"]) == (201, "/v1/backbones/public-whitened")
-    assert made.json()["sha256"] is None
-    work()
-
-    given = api.get("/v1/backbones/public-whitened").json()
-    assert given["sha256"] is not None
-    assert given["whitening"] | {"dataset_sha256": ""} == {
-        "base": "public",
-        "base_sha256": uploaded.json()["sha256"],
-        "dataset": "open",
-        "dataset_sha256": "",
-        "records": 3,
-        "exponent": 0.35,
-        "failure": None,
-    }
-    forgetting = api.post("/v1/forget-requests", json={"dataset": "open", "record_ids": ["a"]})
-    _refused(forgetting, 409, "is public")
-    assert forgetting.json()["type"] == "urn:expunge:problem:public-dataset"

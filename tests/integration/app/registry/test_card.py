@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.evidence.certificates.membership_attack import measured_audit, unmeasured_audit
 from fastapi.testclient import TestClient
 from markdown_it import MarkdownIt
 
 from app.cli.application import create_app
-from app.evidence.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.evidence.certificates.signing import statement_of
 from app.ledger.certificates import issued
 from app.registry import repository as registry

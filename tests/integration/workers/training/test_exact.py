@@ -344,7 +344,7 @@ def test_erase_check_finds_a_record_in_sums(workshop):
             workshop.services.blobs,
             redis_connection(workshop.services.settings),
             workshop.services.pseudonyms,
-            [],
+            workshop.services.settings.data_dir / "log",
         )
         erase_check.check(stores, dataset=DATASET, owners_id=train[0], report=findings.append)
         return [str(each) for each in findings if each.verdict is Verdict.FAULT]

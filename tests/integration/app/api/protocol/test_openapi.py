@@ -31,7 +31,7 @@ VERBS = {
         "retry",
         "revoke",
     ),
-    *("rotate", "stream", "upload", "whiten"),
+    *("rotate", "stream", "upload"),
 }
 
 

@@ -213,13 +213,15 @@ def test_a_bomb_is_refused_and_kills_nobody(ended, folder):
     assert "memory" in found["failure_reason"] or "too large" in found["failure_reason"]
 
 
-def test_links_are_not_followed_below_the_prefix(api, ended, folder, tmp_path):
+def test_no_link_leads_out_of_the_prefix(api, ended, folder, tmp_path):
     write(tmp_path / "outside" / "secret.parquet", members(0, 10))
     (folder / "link.parquet").symlink_to(tmp_path / "outside" / "secret.parquet")
     (folder / "inside").mkdir()
     (folder / "inside" / "up").symlink_to(tmp_path / "outside")
+    (folder / "round.parquet").symlink_to(folder / "round.parquet")
     for url in (
         folder / "link.parquet",
+        folder / "round.parquet",
         folder,
         folder / "inside" / "up" / "secret.parquet",
         folder / "inside" / "up",
@@ -233,10 +235,20 @@ def test_links_are_not_followed_below_the_prefix(api, ended, folder, tmp_path):
     assert api.get("/v1/datasets/members").json()["records"] == 0
 
 
-def test_a_pipe_and_a_device_are_refused_without_being_opened(ended, folder):
+def test_a_link_within_the_prefix_is_what_it_leads_to(ended, folder):
+    write(folder / "2026" / "a.parquet", members(0, 10))
+    (folder / "newest.parquet").symlink_to(folder / "2026" / "a.parquet")
+    (folder / "newest").symlink_to(folder / "2026")
+    for place in ("newest.parquet", "newest", "newest/a.parquet"):
+        found = ended(url_of(folder / place))
+        assert (found["state"], found["rows"]) == ("completed", 10), place
+
+
+def test_a_pipe_is_refused_without_being_opened(ended, folder):
     os.mkfifo(folder / "pipe.parquet")
-    found = ended(url_of(folder / "pipe.parquet"))
-    assert (found["state"], "neither a file" in found["failure_reason"]) == ("failed", True)
+    for place, said in ((folder / "pipe.parquet", "neither a file"), (folder, "not a file")):
+        found = ended(url_of(place))
+        assert (found["state"], said in found["failure_reason"]) == ("failed", True)
 
 
 def test_a_file_that_becomes_a_link_after_it_was_listed_is_refused(
