@@ -213,11 +213,9 @@ class Case:
 
     def _data(self, plan: Plan) -> RunData:
         batches = int(plan.settings.get("batches", 1))
-        nobody = self.examples.select(np.arange(0))
         return RunData(
             retain=self.examples,
-            held_out=nobody,
-            forgotten=nobody,
+            held_out=self.examples.select(np.arange(0)),
             plan=plan,
             batch_of=np.arange(self.records) % batches,
         )

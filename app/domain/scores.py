@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-LOSS: Final = "held_out_loss"
 HIGHER_IS_BETTER: Final[Mapping[str, bool]] = {
     "accuracy": True,
     "auc": True,
@@ -21,7 +20,6 @@ HIGHER_IS_BETTER: Final[Mapping[str, bool]] = {
     "perplexity": False,
     "quantile_loss": False,
     "rmse": False,
-    LOSS: False,
 }
 """Which way the metrics of built-in tasks are better."""
 
@@ -41,9 +39,8 @@ def metric_in_words(name: str) -> str:
 
 
 def score_of(evaluation: Mapping[str, Any], metric: str | None) -> float | None:
-    """Return what an evaluation says of a metric, or of the loss; None if nothing."""
-    metrics = evaluation.get("metrics") or {}
-    found = evaluation.get(LOSS) if metric == LOSS else metrics.get(metric)
+    """Return what an evaluation says of a metric; None if nothing."""
+    found = (evaluation.get("metrics") or {}).get(metric)
     return None if found is None else float(found)
 
 

@@ -65,20 +65,6 @@ CASES: dict[str, dict[str, Any]] = {
         "architecture": {"name": "ridge_head"},
         "recipe": {"held_out_fraction": 0.2},
     },
-    "class_means": {
-        **head("means", mechanism="sufficient_statistics"),
-        "architecture": {"name": "ridge_head", "options": {"classifier": "class_means"}},
-        "recipe": {"held_out_fraction": 0.2},
-    },
-    "discriminant_whitened": {
-        **head("discriminant", mechanism="sufficient_statistics"),
-        "architecture": {
-            "name": "ridge_head",
-            "options": {"classifier": "discriminant"},
-            "backbone": {"name": "whitened-digits"},
-        },
-        "recipe": {"held_out_fraction": 0.2},
-    },
     "tracked_release": head("tracked", mechanism="tracked_release"),
     "tracked_release_frozen": {
         **head("tracked-frozen", mechanism="tracked_release"),
@@ -143,10 +129,6 @@ def _define(client: ExpungeClient) -> None:
     client.push_records("digits", digits_parquet(RECORDS))
     client.define_backbone(BACKBONE)
     client.upload_backbone(BACKBONE["name"], _public_weights())
-    client.define_dataset("open", features=DATASET["features"], classes=10, public=True)
-    client.push_records("open", digits_parquet(RECORDS))
-    client.whiten_backbone(BACKBONE["name"], dataset="open", name="whitened-digits")
-    client.wait_for_backbone("whitened-digits", timeout_s=PATIENCE_S)
     for definition in (*CASES.values(), AS_TRAINED):
         client.define_model(definition)
         client.wait_for_model(definition["name"], timeout_s=PATIENCE_S)

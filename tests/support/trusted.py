@@ -119,10 +119,9 @@ TRUSTED: Final = (
             "predicate.mechanism.parameters.tolerance",
             "predicate.mechanism.parameters.feature_range",
             "predicate.mechanism.parameters.target_range",
-            "predicate.mechanism.parameters.classifier",
         ),
         "Which function of the retained records an exact head is: every one is exact. A ridge "
-        "head's ranges and classifier are compared with what its file says. Where the records are, "
+        "head's ranges are compared with what its file says. Where the records are, "
         "`expunge model recompute` computes it again.",
     ),
     Trusted(

@@ -34,7 +34,7 @@ print(json.dumps({"cuda": cuda, "started": started, "late": late, "collected": c
 POLICIES = {
     "descent": {},
     "private": {"mechanism": "dp_sgd"},
-    "again": {"mechanism": "retraining", "audit": True},
+    "again": {"mechanism": "retraining"},
     "openly": {"mechanism": "retraining", "first_release": "as_trained"},
 }
 

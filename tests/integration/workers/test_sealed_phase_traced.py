@@ -112,7 +112,6 @@ def streamed_run(services):
         recipe=recipe,
         parameters={"steps": 400},
         budget_epochs=8,
-        audit=True,
     )
     allowed = too_little(footprint(services))
     return workshop.active_run(), {VARIABLE: str(allowed)}

@@ -126,7 +126,7 @@ def test_a_streamed_lineage_is_trained_released_and_forgets(
     workshop, loaded, architecture, mechanism
 ):
     recipe = {"held_out_fraction": 0.2} if architecture == "ridge_head" else RECIPE
-    define(workshop, architecture=architecture, recipe=recipe, mechanism=mechanism, audit=True)
+    define(workshop, architecture=architecture, recipe=recipe, mechanism=mechanism)
     assert streamed(workshop).state == "published"
     train, held_out = split(workshop)
     assert isinstance(loaded[0].retain, Streamed) or loaded[0].summed is not None

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.evidence.certificates.membership_attack import measured_audit, unmeasured_audit
 from fastapi.testclient import TestClient
 from markdown_it import MarkdownIt
 
@@ -214,32 +213,6 @@ def test_a_card_of_a_table_names_task_inputs_and_target_and_the_figures_headline
     ]
     assert "accuracy" not in card
     assert "classes" not in card
-
-
-@pytest.mark.parametrize(
-    "audit",
-    [
-        measured_audit(auc_before=0.91, auc_after=0.52, forgotten=3, held_out=9),
-        unmeasured_audit(forgotten=0, held_out=9),
-    ],
-)
-def test_an_audit_is_shown_with_its_caveat(workshop: Workshop, audit: dict) -> None:
-    workshop.define()
-    workshop.work()
-    honest = _facts(workshop)
-    predicate = honest["predicate"] | {"evaluation": {"held_out_records": 9, "audit": audit}}
-
-    told = _section(
-        model_card(**{**honest, "predicate": predicate}), "Evaluation (outside the guarantee)"
-    )
-
-    assert "| held out records | 9 |" in told
-    assert "also outside the guarantee" in told
-    if "note" in audit:
-        assert audit["note"] in told.split("|")[-1]
-        assert "| auc after | 0.52 |" in told
-    else:
-        assert audit["not_measured"] in told
 
 
 def _facts(workshop: Workshop) -> dict[str, Any]:

@@ -107,7 +107,10 @@ def test_a_model_is_quoted_made_and_has_its_policy_changed(
     workshop.work("fresh")
 
     path = "/models/fresh/policy"
-    fields = _fields(operator.get(path).text, f"{path}/quote") | {"epsilon": "0.5", "audit": "on"}
+    fields = _fields(operator.get(path).text, f"{path}/quote") | {
+        "epsilon": "0.5",
+        "budget_epochs": "7",
+    }
     quote = operator.post(f"{path}/quote", data=fields)
     assert "0.5" in quote.text
     assert f'formaction="{path}"' in quote.text
@@ -115,7 +118,7 @@ def test_a_model_is_quoted_made_and_has_its_policy_changed(
     assert operator.post(path, data=fields).status_code == 303
     page = operator.get("/models/fresh").text
     assert "ε 0.5," in page
-    assert "<dt>audit</dt><dd>True</dd>" in page
+    assert "<dt>budget epochs</dt><dd>7.0</dd>" in page
 
     for wrong, said in (
         ({"epsilon": "x"}, "epsilon: a number is needed"),

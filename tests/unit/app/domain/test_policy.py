@@ -40,10 +40,3 @@ def test_json_keeps_every_field() -> None:
     )
 
     assert Policy.from_json(policy.to_json()) == policy
-
-
-@pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
-def test_a_margin_is_a_number_of_at_least_zero(margin):
-    assert Policy.from_json(Policy(merge_margin=0.0).to_json()).merge_margin == 0.0
-    with pytest.raises(ExpungeError, match="merge_margin"):
-        Policy(merge_margin=margin)

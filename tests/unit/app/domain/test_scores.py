@@ -5,18 +5,14 @@ from typing import Any
 
 import pytest
 
-from app.domain.scores import LOSS, metric_compared, score_of, warnings_of, why_too_low
+from app.domain.scores import score_of, warnings_of, why_too_low
 
 
-def test_a_metric_of_unknown_direction_leaves_the_loss_to_decide() -> None:
-    assert metric_compared("f1") == "f1"
-    assert metric_compared("rent_within_a_tenth") == LOSS
-    assert metric_compared(None) == LOSS
+def test_a_score_is_that_of_the_metric_or_none() -> None:
     evaluation = {"held_out_loss": 2, "metrics": {"f1": 0.5}}
-    assert score_of(evaluation, LOSS) == 2.0
     assert score_of(evaluation, "f1") == 0.5
     assert score_of(evaluation, "auc") is None
-    assert score_of({"held_out_records": 0, "metrics": {}}, LOSS) is None
+    assert score_of({"held_out_records": 0, "metrics": {}}, None) is None
 
 
 def _measured(score: float, baseline: float | None = 0.5, **more: Any) -> dict[str, Any]:

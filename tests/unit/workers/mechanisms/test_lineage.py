@@ -72,7 +72,6 @@ def data(planned):
     return RunData(
         retain=classified(features, np.arange(RECORDS) % 2),
         held_out=classified(features[:0], np.arange(0)),
-        forgotten=classified(features[:0], np.arange(0)),
         plan=planned,
         batch_of=np.arange(RECORDS) // BATCH_SIZE,
     )

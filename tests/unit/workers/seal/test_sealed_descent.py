@@ -7,14 +7,12 @@ from torch import nn
 
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError
-from app.domain.recipes.recipe import TrainingRecipe
 from workers.mechanisms.descent import Descent
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
 from workers.training import noisy_phase
 from workers.training.feeds import RandomBatches
-from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
@@ -70,12 +68,3 @@ def test_a_random_start_is_noise_on_the_public_grid_and_is_counted(digits):
     assert noise.drawn == {0.5: weights.numel()}
     assert (seen[0] / grid_of(0.5)).frac().abs().lt(1e-200).all()  # zero may have moved by 1e-300
     assert float(seen[0].std()) == pytest.approx(0.5, rel=0.2)
-
-
-def test_an_audit_attacks_in_the_dtype_of_what_is_held(digits, held_out):
-    sealed = Sealed(factory, device=CPU, dtype=torch.float64, **TARGET)
-    start = Network(factory, device=CPU, dtype=torch.float64).tensors()
-    sealed.audit(start, forgotten=digits.select(np.arange(50)), held_out=held_out)
-    sealed.train(digits, TrainingRecipe(), epochs=0.2)
-    sealed.retrained()
-    assert 0 < sealed.open().auc_before < 1

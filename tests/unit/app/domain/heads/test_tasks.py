@@ -29,7 +29,6 @@ def ridge(**options: object) -> ArchitectureSpec:
     ("architecture", "task"),
     [
         (ridge(), CLASSES),
-        (ridge(classifier="class_means"), CLASSES),
         (ridge(), LABELS),
         (ridge(target_range=4.0), SQUARED),
     ],
@@ -47,8 +46,6 @@ def test_sums_are_enough_for(architecture: ArchitectureSpec, task: TaskSpec) -> 
         (ridge(target_range=4.0), HUBER, "regression by the loss huber is not for"),
         (ridge(target_range=4.0), replace(SQUARED, loss="quantile"), "the loss quantile"),
         (ridge(), LanguageModelSpec(vocabulary=9), "language_model is not for"),
-        (ridge(classifier="discriminant"), LABELS, "of this classifier only classification"),
-        (ridge(classifier="class_means", target_range=4.0), SQUARED, "of this classifier only"),
         (ridge(), replace(CLASSES, weight=HEAVY), "weight is not for"),
         (ridge(), replace(CLASSES, class_weights=(1, 2, 3)), "class_weights is not for"),
         (ridge(), replace(LABELS, label_smoothing=0.1), "label_smoothing is not for"),

@@ -28,7 +28,7 @@ def test_the_list_is_short() -> None:
     ("path", "trusted"),
     [
         ("predicate.model.name", True),
-        ("predicate.evaluation.audit.auc_before", True),
+        ("predicate.evaluation.metrics.accuracy", True),
         ("predicate.mechanism.frame.scale.1.weight", True),
         ("predicate.guarantee.epsilon", False),
         ("predicate.guarantee", False),

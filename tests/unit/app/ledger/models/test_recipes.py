@@ -45,18 +45,6 @@ def test_what_comes_after_its_noise_is_free() -> None:
     assert made.warmup == 0.1
 
 
-def test_only_an_ensemble_with_held_out_records_may_merge():
-    policy = Policy(mechanism="sharded_retraining", merge_margin=0.01)
-    mlp = ArchitectureSpec("mlp", {"hidden": [3]})
-    ensemble = ArchitectureSpec("ensemble", members=2, of=mlp)
-    assert recipe_of({}, ensemble, policy, TASK).held_out_fraction == 0.1
-    with pytest.raises(InvalidInputError, match="needs held-out records"):
-        recipe_of({"held_out_fraction": 0}, ensemble, policy, TASK)
-    for other in (mlp, ArchitectureSpec("linear_head")):
-        with pytest.raises(InvalidInputError, match="merge_margin is for an ensemble"):
-            recipe_of({}, other, policy, TASK)
-
-
 MLP = ArchitectureSpec("mlp", {"hidden": [8]})
 SEVERAL = ArchitectureSpec("ensemble", members=4, of=MLP)
 ON_FEATURES = replace(MLP, backbone=BackboneUse("public"))
