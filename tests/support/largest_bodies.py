@@ -13,7 +13,6 @@ _SIZE, _SIZE_WITH_IDS = Settings().max_json_bytes, Settings().max_ids_bytes
 _NAME = "n" * 100
 _CUSTOM = {"name": "custom", "factory": "package.module:factory"}
 _SCHEDULES = {"noise_std": [1.5] * 8000, "gradient_clip": [0.25] * 1500}
-_SHAPE = {"retained": 10**9, "batch_size": 1, "recipe_epochs": 1e5, "dimension": 10**12}
 _IDENTITY = {"identity_type": "t" * 100, "identity_value": "v" * 512, "identity_format": "raw"}
 _PERSON = {
     "regulation": "gdpr",
@@ -79,9 +78,8 @@ def _backbones(_: str) -> list[Body]:
 
 def _plans(_: str) -> list[Body]:
     return [
-        {"shape": _SHAPE, "policy": {"parameters": _SCHEDULES}},
-        {"shape": _SHAPE, "policy": {"mechanism": "dp_sgd"}},
-        _filled(lambda parameters: {"shape": _SHAPE, "policy": {"parameters": parameters}}, ""),
+        {"model": _NAME, "policy": {"parameters": _SCHEDULES}},
+        _filled(lambda parameters: {"model": _NAME, "policy": {"parameters": parameters}}, ""),
     ]
 
 

@@ -113,10 +113,7 @@ def _model(content: bytes) -> None:
 
 
 def _plan(content: bytes) -> None:
-    body = PlansBody.model_validate_json(content)
-    body.policy.to_policy()
-    if body.shape is not None:
-        body.shape.to_shape()
+    PlansBody.model_validate_json(content).policy.to_policy()
 
 
 def _defect(content: bytes) -> None:
@@ -153,7 +150,7 @@ _MODEL = {
     "recipe": {"epochs": 2, "batch_size": 64, "held_out_fraction": 0.2},
     "policy": _POLICY,
 }
-_PLANS = {"policy": _POLICY, "shape": {"retained": 9, "batch_size": 2, "recipe_epochs": 1}}
+_PLANS = {"policy": _POLICY, "model": "m"}
 _TENSORS = {"weight": np.ones((2, 2), np.float32)}
 
 TARGETS = {

@@ -39,13 +39,18 @@ BODIES = [
         {"name": "m", "dataset": DATASET, "architecture": {"name": "mlp", "options": {"a": [1]}},
          "policy": {"epsilon": 1.5, "parameters": {"noise_std": [3.0, 2.0]}}},
         {"name": "k", "scopes": ["log:read"]},
-        {"shape": {"retained": 10, "batch_size": 2, "recipe_epochs": 1.0}},
+        {"model": "head", "policy": {"budget_epochs": 1.0}},
     )
 ]  # fmt: skip
 POSTS = ["datasets", "models", "forget-requests", "api-keys", "plans", "backbones"]
 FACTOR = int(os.environ.get("FUZZ_FACTOR", "1"))
 MANY = settings(max_examples=300 * FACTOR, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=60 * FACTOR, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture
+def head(workshop: Workshop) -> str:
+    return workshop.define("head", architecture="linear_head", recipe={"epochs": 1000})
 
 
 def _parquets() -> list[bytes]:
@@ -168,30 +173,21 @@ _values = (
         ),
         _values | st.dictionaries(st.sampled_from(["noise_std", "steps", "sigma"]), _values),
     ),
-    shape=st.fixed_dictionaries(
-        {"retained": _numbers, "batch_size": _numbers, "recipe_epochs": _numbers}
-    ),
 )  # fmt: skip
-def test_quotes_for_strange_numbers(api: TestClient, policy: dict, shape: dict) -> None:
-    body = json.dumps({"policy": policy, "shape": shape})
+def test_quotes_for_strange_numbers(api: TestClient, head: str, policy: dict) -> None:
+    body = json.dumps({"policy": policy, "model": head})
     with _in_time():
         answer = api.post("/v1/plans", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (200, 422), answer.text
 
 
-_CONVEX = ("lipschitz", "smoothness", "weight_decay", "learning_rate")
 _extremes = st.sampled_from([5e-324, 1e-300, 1e-12, 0.5, 1.0, 1e9, 1e300])
 
 
 @settings(SOME)
-@given(
-    policy=st.fixed_dictionaries({"epsilon": _extremes, "budget_epochs": _extremes}),
-    convex=st.fixed_dictionaries(dict.fromkeys(_CONVEX, _extremes)),
-)
-@example(policy={"epsilon": 5e-324}, convex=None)
-@example(policy={"epsilon": 1.0}, convex=dict.fromkeys(_CONVEX, 1.0))  # one step contracts to 0
-@example(policy={"budget_epochs": 1e300}, convex=None)
-def test_quotes_for_extreme_numbers(api: TestClient, policy: dict, convex: dict | None) -> None:
-    shape = {"retained": 10, "batch_size": 1, "recipe_epochs": 100_000, "convex": convex}
-    answer = api.post("/v1/plans", json={"policy": policy, "shape": shape})
+@given(policy=st.fixed_dictionaries({"epsilon": _extremes, "budget_epochs": _extremes}))
+@example(policy={"epsilon": 5e-324})
+@example(policy={"budget_epochs": 1e300})
+def test_quotes_for_extreme_numbers(api: TestClient, head: str, policy: dict) -> None:
+    answer = api.post("/v1/plans", json={"policy": policy, "model": head})
     assert answer.status_code in (200, 422), answer.text

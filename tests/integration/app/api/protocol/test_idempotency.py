@@ -56,7 +56,7 @@ POSTS = {
     "/v1/models": {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}},
     "/v1/forget-requests": FORGET,
     "/v1/api-keys": NEW_KEY,
-    "/v1/plans": {"shape": {"retained": 10, "batch_size": 2, "recipe_epochs": 1.0}},
+    "/v1/plans": {"model": "model"},
 }
 
 
@@ -64,6 +64,7 @@ POSTS = {
 def test_a_repeated_call_has_the_same_answer(
     api: TestClient, workshop: Workshop, path: str
 ) -> None:
+    workshop.define()
     first = api.post(path, json=POSTS[path], headers=KEY)
     assert first.is_success
     assert "idempotent-replayed" not in first.headers
