@@ -87,7 +87,6 @@ def _take_part(services: Services, team: Processes, beginning: Beginning) -> Non
     data = RunData(
         Elsewhere(beginning.records, model.form),
         Elsewhere(beginning.held_out, model.form),
-        Elsewhere(0, model.form),
         plan,
         np.empty(0, dtype=np.int64),
     )

@@ -82,8 +82,7 @@ def recompute(services: Services, name: str) -> Recomputed:
             )
         number, sha256, model_id = head.number, head.sha256, model.id
     spec = load_model(services, model_id)
-    nothing: frozenset[int] = frozenset()
-    selection = Selection(retained, held_out=nothing, forgotten=nothing, plan=plan, batch_of={})
+    selection = Selection(retained, held_out=frozenset(), plan=plan, batch_of={})
     shards = read_shards(services, spec.dataset_id, readers_for(services, spec).anew)
     data = selected(spec, selection, shards)
     network = Network(

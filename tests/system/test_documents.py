@@ -34,7 +34,7 @@ def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
         ("data-subjects", "the certificate holds"),
         ("keys", "no fault"),
         ("frozen-backbone", "backbone."),
-        ("better-heads", "are public: nobody can ask for them to be forgotten"),
+        ("better-heads", "the weights of the backbone white"),
         ("many-workers", "true"),
         ("several-devices", "true"),
         ("own-model", "digits-uploaded-v"),

@@ -56,6 +56,16 @@ def test_each_dataset_that_knows_a_person_has_a_request(
     assert [owed["model"] for owed in found[DATASET]["obligations"]] == ["model"]
 
 
+@pytest.mark.parametrize("named", [ONE, {"record_ids": ["record-4"]}])
+def test_records_of_a_public_dataset_are_not_forgotten(
+    api: TestClient, named: dict[str, list[str]]
+) -> None:
+    answer = api.post(PATH, json={"dataset": "open", **named})
+    assert answer.status_code == 409
+    assert answer.json()["type"] == "urn:expunge:problem:public-dataset"
+    assert "nobody can ask" in answer.json()["detail"]
+
+
 def test_sent_again_it_is_the_same_whatever_became_known_since(
     workshop: Workshop, api: TestClient
 ) -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import ProgrammingError
 
 from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, InvalidRecordsError
@@ -15,7 +16,7 @@ from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset, encoding_of
 from app.registry.datasets.shards import decode_shard
-from app.registry.datasets.tables import RecordRow
+from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, RECORDS, Workshop, records_parquet
 
@@ -232,3 +233,17 @@ def test_a_name_keeps_its_schema(workshop: Workshop) -> None:
         assert define_dataset(session, name=DATASET, schema=same).id == first.id
         with pytest.raises(ConflictError):
             define_dataset(session, name=DATASET, schema=other)
+
+
+def test_a_dataset_never_becomes_public_nor_ceases_to_be(workshop: Workshop) -> None:
+    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    with workshop.transaction() as session:
+        define_dataset(session, name="open", schema=schema, public=True)
+    for name, public in ((DATASET, True), ("open", False)):
+        with (
+            workshop.transaction() as session,
+            pytest.raises(ConflictError, match="that never changes"),
+        ):
+            define_dataset(session, name=name, schema=schema, public=public)
+        with workshop.transaction() as session, pytest.raises(ProgrammingError, match="settled"):
+            session.execute(update(DatasetRow).where(DatasetRow.name == name).values(public=public))
