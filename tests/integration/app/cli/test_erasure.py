@@ -19,11 +19,13 @@ def test_a_completed_request_passes_and_a_left_id_does_not(
     assert "by design: record " in answer.stdout
     assert answer.stdout.endswith("2 by design, 0 pending, 0 unsearched, 0 fault\nno fault\n")
 
-    (services.settings.data_dir / "left").write_text("record-12")
+    logs = services.settings.data_dir / "log"
+    logs.mkdir(exist_ok=True)
+    (logs / "redis.log").write_text("record-12")
     answer = runner.invoke(app, ["erase-check", "-", "--dataset", DATASET], input="record-12\n")
     assert answer.exit_code == 1
     assert answer.stderr == "1 fault(s)\n"
-    assert "left: the id, or a longer one that contains it, as it is\n" in answer.stdout
+    assert "redis.log: holds the id, or a longer one that contains it\n" in answer.stdout
     assert "record-12" not in answer.output
 
 
