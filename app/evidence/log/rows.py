@@ -19,23 +19,25 @@ from app.runtime.database import Base
 from app.runtime.database.logged import Logged
 
 _CHANGED = "expunge.log.changed"
+LoggedTable = Any
+"""A table that inherits from ``Logged``."""
 
 
-def tables() -> list[type[Logged]]:
+def tables() -> list[LoggedTable]:
     """Return the tables that the log follows, by name."""
     mapped = (m.class_ for m in Base.registry.mappers if issubclass(m.class_, Logged))
-    return sorted(mapped, key=lambda table: _mapper(table).local_table.key)
+    return sorted(mapped, key=lambda table: str(table.__tablename__))
 
 
 @cache
-def columns(table: type[Logged]) -> dict[str, Column[Any]]:
+def columns(table: LoggedTable) -> dict[str, Column[Any]]:
     """Return the columns of which a row's digest is made, by name."""
     mapped = _mapper(table).columns
     return {name: column for name, column in mapped.items() if name not in table.__left_out__}
 
 
 @cache
-def query(table: type[Logged]) -> str:
+def query(table: LoggedTable) -> str:
     """Return the SQL for the name, ``table/id``, and the digest of every row of a table."""
     (key,) = _mapper(table).primary_key
     members = ", ".join(f"'{name}', {_json(column)}" for name, column in columns(table).items())
@@ -45,7 +47,7 @@ def query(table: type[Logged]) -> str:
     )
 
 
-def changed(session: Session, table: type[Logged], ids: Iterable[str]) -> None:
+def changed(session: Session, table: LoggedTable, ids: Iterable[str]) -> None:
     """Say which rows a statement has inserted or changed; those of the session are known."""
     session.info.setdefault(_CHANGED, {}).setdefault(table, set()).update(ids)
 
@@ -55,20 +57,20 @@ def digests(session: Session) -> dict[str, str]:
 
     None was deleted: the service's role may not.
     """
-    of: dict[type[Logged], set[str]] = session.info.pop(_CHANGED, {})
+    of: dict[LoggedTable, set[str]] = session.info.pop(_CHANGED, {})
     if not of:
         return {}
-    ids = {_mapper(table).local_table.key: sorted(ids) for table, ids in of.items()}
+    ids = {table.__tablename__: sorted(ids) for table, ids in of.items()}
     found = session.execute(_changed_ones(frozenset(of)), ids)
     return {row: sha256 for row, sha256 in found.all()}  # noqa: C416 - each is a Row
 
 
 @cache
-def _changed_ones(changed: frozenset[type[Logged]]) -> TextClause:
+def _changed_ones(changed: frozenset[LoggedTable]) -> TextClause:
     return text(" UNION ALL ".join(map(_some, changed)))
 
 
-def _some(table: type[Logged]) -> str:
+def _some(table: LoggedTable) -> str:
     (key,) = _mapper(table).primary_key
     return f"{query(table)} WHERE {key.name} = ANY(:{key.table.key})"
 
@@ -81,7 +83,7 @@ def _json(column: Column[Any]) -> str:
     return f'"{column.name}"'
 
 
-def _mapper(table: type[Logged]) -> Mapper[Any]:
+def _mapper(table: LoggedTable) -> Mapper[Any]:
     mapper: Mapper[Any] = inspect(table)
     return mapper
 
@@ -95,8 +97,9 @@ def _note(session: Session, _context: object, _instances: object) -> None:
 
 
 def _is_changed(row: Logged) -> bool:
+    table: LoggedTable = type(row)
     attributes = inspect(row).attrs
-    return any(attributes[name].history.has_changes() for name in columns(type(row)))
+    return any(attributes[name].history.has_changes() for name in columns(table))
 
 
 @event.listens_for(Session, "after_soft_rollback")
