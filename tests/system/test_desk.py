@@ -92,6 +92,7 @@ def test_a_request_goes_from_a_file_to_a_verified_certificate(
     page.get_by_label("Where", exact=True).select_option("digits")
     people = {"name": "people.txt", "mimeType": "text/plain", "buffer": b"subject-3\nsubject-5\n"}
     page.get_by_label("Or a text file of them").set_input_files(people)  # type: ignore[arg-type]
+    expect(page.locator("#ids")).to_have_value("subject-3\nsubject-5\n")
     page.get_by_label("Your ticket").fill("DESK-17")
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name="digits: 20 records")).to_be_visible()
