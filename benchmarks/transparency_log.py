@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import ARRAY, BigInteger, String, bindparam, text
+from sqlalchemy import ARRAY, BigInteger, String, bindparam, inspect, text
 
 from app.access import api_keys
 from app.domain.schema import FeatureSchema
@@ -86,7 +86,7 @@ class Bench:
             session.flush()
             of = {"dataset": self._dataset, "key": self._key, "count": MOST // len(_STATES)}
             session.execute(_REQUESTS, of)
-            query = text(rows.query(ForgetRequestRow) + " ORDER BY id")
+            query = text(rows.query(inspect(ForgetRequestRow)) + " ORDER BY id")
             self._digests = session.execute(query).all()
 
     def _next(self) -> tuple[str, dict[str, Any]]:

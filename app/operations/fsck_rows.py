@@ -72,7 +72,7 @@ _LEFT = text(
 
 def check_rows(connection: Connection, fault: Callable[[str, str], None]) -> int:
     """Report every row that is not what the log says; return how many were compared."""
-    stored = " UNION ALL ".join((_SETS, *map(rows.query, rows.tables())))
+    stored = " UNION ALL ".join((_SETS, *(rows.query(table) for table in rows.tables())))
     compared = 0
     statement = text(_COMPARED.replace("__STORED__", stored))
     for row, untold, missing, count in connection.execute(statement):

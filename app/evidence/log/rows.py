@@ -19,37 +19,35 @@ from app.runtime.database import Base
 from app.runtime.database.logged import Logged
 
 _CHANGED = "expunge.log.changed"
-LoggedTable = Any
-"""A table that inherits from ``Logged``."""
 
 
-def tables() -> list[LoggedTable]:
+def tables() -> list[Mapper[Any]]:
     """Return the tables that the log follows, by name."""
-    mapped = (m.class_ for m in Base.registry.mappers if issubclass(m.class_, Logged))
-    return sorted(mapped, key=lambda table: str(table.__tablename__))
+    mapped = (table for table in Base.registry.mappers if issubclass(table.class_, Logged))
+    return sorted(mapped, key=_name)
 
 
 @cache
-def columns(table: LoggedTable) -> dict[str, Column[Any]]:
+def columns(table: Mapper[Any]) -> dict[str, Column[Any]]:
     """Return the columns of which a row's digest is made, by name."""
-    mapped = _mapper(table).columns
-    return {name: column for name, column in mapped.items() if name not in table.__left_out__}
+    left_out = table.class_.__left_out__
+    return {name: column for name, column in table.columns.items() if name not in left_out}
 
 
 @cache
-def query(table: LoggedTable) -> str:
+def query(table: Mapper[Any]) -> str:
     """Return the SQL for the name, ``table/id``, and the digest of every row of a table."""
-    (key,) = _mapper(table).primary_key
+    (key,) = table.primary_key
     members = ", ".join(f"'{name}', {_json(column)}" for name, column in columns(table).items())
     return (
-        f"SELECT '{key.table.key}/' || {key.name} AS row, encode(sha256(convert_to("  # noqa: S608
-        f"jsonb_build_object({members})::text, 'UTF8')), 'hex') AS sha256 FROM {key.table.key}"
+        f"SELECT '{_name(table)}/' || {key.name} AS row, encode(sha256(convert_to("  # noqa: S608
+        f"jsonb_build_object({members})::text, 'UTF8')), 'hex') AS sha256 FROM {_name(table)}"
     )
 
 
-def changed(session: Session, table: LoggedTable, ids: Iterable[str]) -> None:
+def changed(session: Session, table: type[Logged], ids: Iterable[str]) -> None:
     """Say which rows a statement has inserted or changed; those of the session are known."""
-    session.info.setdefault(_CHANGED, {}).setdefault(table, set()).update(ids)
+    session.info.setdefault(_CHANGED, {}).setdefault(inspect(table), set()).update(ids)
 
 
 def digests(session: Session) -> dict[str, str]:
@@ -57,22 +55,26 @@ def digests(session: Session) -> dict[str, str]:
 
     None was deleted: the service's role may not.
     """
-    of: dict[LoggedTable, set[str]] = session.info.pop(_CHANGED, {})
+    of: dict[Mapper[Any], set[str]] = session.info.pop(_CHANGED, {})
     if not of:
         return {}
-    ids = {table.__tablename__: sorted(ids) for table, ids in of.items()}
+    ids = {_name(table): sorted(ids) for table, ids in of.items()}
     found = session.execute(_changed_ones(frozenset(of)), ids)
     return {row: sha256 for row, sha256 in found.all()}  # noqa: C416 - each is a Row
 
 
 @cache
-def _changed_ones(changed: frozenset[LoggedTable]) -> TextClause:
-    return text(" UNION ALL ".join(map(_some, changed)))
+def _changed_ones(tables: frozenset[Mapper[Any]]) -> TextClause:
+    return text(" UNION ALL ".join(map(_some, tables)))
 
 
-def _some(table: LoggedTable) -> str:
-    (key,) = _mapper(table).primary_key
-    return f"{query(table)} WHERE {key.name} = ANY(:{key.table.key})"
+def _some(table: Mapper[Any]) -> str:
+    (key,) = table.primary_key
+    return f"{query(table)} WHERE {key.name} = ANY(:{_name(table)})"
+
+
+def _name(table: Mapper[Any]) -> str:
+    return str(table.class_.__tablename__)
 
 
 def _json(column: Column[Any]) -> str:
@@ -83,23 +85,18 @@ def _json(column: Column[Any]) -> str:
     return f'"{column.name}"'
 
 
-def _mapper(table: LoggedTable) -> Mapper[Any]:
-    mapper: Mapper[Any] = inspect(table)
-    return mapper
-
-
 @event.listens_for(Session, "before_flush")  # after it, what SQL computes is not known as changed
 def _note(session: Session, _context: object, _instances: object) -> None:
     updated = (row for row in session.dirty if isinstance(row, Logged) and _is_changed(row))
     for row in (*session.new, *updated):
         if isinstance(row, Logged):
-            changed(session, type(row), _mapper(type(row)).primary_key_from_instance(row))
+            ids = inspect(row).mapper.primary_key_from_instance(row)
+            changed(session, type(row), ids)
 
 
 def _is_changed(row: Logged) -> bool:
-    table: LoggedTable = type(row)
-    attributes = inspect(row).attrs
-    return any(attributes[name].history.has_changes() for name in columns(table))
+    state = inspect(row)
+    return any(state.attrs[name].history.has_changes() for name in columns(state.mapper))
 
 
 @event.listens_for(Session, "after_soft_rollback")

@@ -111,11 +111,11 @@ def _tell(pending: list[dict[str, Any]], changed: Mapping[str, str]) -> None:
                 if isinstance(fact, str):
                     about.setdefault(fact, entry)
     for row, sha256 in changed.items():
-        teller = about.get(row.partition("/")[2]) or about.get(_OTHERS)
-        if teller is None:
-            teller = about[_OTHERS] = {"kind": _OTHERS, "by": actor.current()}
-            pending.append(teller)
-        teller["rows"] = {**teller.get("rows", {}), row: sha256}
+        told = about.get(row.partition("/")[2]) or about.get(_OTHERS)
+        if told is None:
+            told = about[_OTHERS] = {"kind": _OTHERS, "by": actor.current()}
+            pending.append(told)
+        told["rows"] = {**told.get("rows", {}), row: sha256}
 
 
 def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> None:
