@@ -13,13 +13,13 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 77_726,
-    "source files": 731,
-    "lines of tests": 83_040,
-    "lines of benchmarks": 9_414,
+    "lines of source": 77_600,
+    "source files": 730,
+    "lines of tests": 82_950,
+    "lines of benchmarks": 8_300,
     "words of docs": 97_173,
     "functions": 4_545,
-    "classes": 774,
+    "classes": 776,
     "settings": 83,
     "routes": 128,
 }
