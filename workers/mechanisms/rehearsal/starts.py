@@ -3,7 +3,7 @@
 A frame's centre and a training anew both begin at what the factory makes. What a start may be, for
 every mechanism (docs/guarantees.md, section 10): numbers drawn from torch's generator, which follow
 from the run's seed; or, the same in every network, what a few numbers describe: one value, a few
-runs of one value each, a unit matrix. Weights that the factory loads may have learned from records,
+runs of two values, a unit matrix. Weights that the factory loads may have learned from records,
 also as signs, and no certificate would name them: those are for a backbone or the base.
 """
 
@@ -18,6 +18,8 @@ from workers.training.frame import built_under
 from workers.training.networks.base import digest_of
 
 _SEEDS: Final = (3, 17)
+_AT_ONCE: Final = 1 << 12
+_MOST_VALUES: Final = 2
 _MOST_RUNS: Final = 8  # such as a forget gate's bias
 
 
@@ -47,10 +49,12 @@ def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a few numbers describe a tensor: runs of one value, or a unit matrix."""
+    """Return whether a few numbers describe a tensor: runs of two values, or a unit matrix."""
     numbers = tensor.reshape(-1)
+    if len(numbers[:_AT_ONCE].unique()) > _MOST_VALUES:  # type: ignore[no-untyped-call]
+        return False
     if int((numbers[1:] != numbers[:-1]).sum()) < _MOST_RUNS:
-        return True
+        return len(numbers.unique()) <= _MOST_VALUES  # type: ignore[no-untyped-call]
     if tensor.dim() < 2:
         return False
     unit = nn.init.dirac_ if tensor.dim() in (3, 4, 5) else nn.init.eye_

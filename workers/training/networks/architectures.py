@@ -88,6 +88,7 @@ def build(
     _require_fit(module, zeros(input_shape, tokens=tokens), shape, in_full=in_full)
     if architecture.name == "custom":
         require_supported(module, trains=True)
+        module = copied(module)
     return module
 
 
@@ -230,7 +231,6 @@ def _build_custom(
         )
     module = _uncompiled(module)
     require_supported(module)
-    module = copied(module)
     return called(
         f"the network of {path!r}, moved to the CPU in float32,",
         lambda: module.cpu().float(),

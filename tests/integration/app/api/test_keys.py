@@ -115,7 +115,7 @@ def test_the_log_says_when_a_key_ends(services: Services, api: TestClient) -> No
     end = datetime.now(UTC) + timedelta(hours=1)
     made = _make(api, expires_at=end.isoformat())
     (created,) = api.get("/v1/audit", params={"kind": "key.created", "limit": 1}).json()["items"]
-    assert len(created["facts"].pop("fingerprint")) == 64
+    assert len(created["facts"].pop("rows")) == 1
     assert created["facts"] == {
         "key": made["id"],
         "scopes": ["models:read"],

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.delivery.publishing import repository as publishing
+from app.delivery.publishing.tables import CopyRow
 from app.domain.scopes import Scope
 from app.evidence.certificates.receipts import Receipt
 from app.ledger.subjects.requests import NewSubjectRequest
@@ -287,11 +288,11 @@ def test_the_answer_waits_for_copies_of_earlier_versions(
     operator: TestClient, workshop: Workshop, services: Services
 ) -> None:
     workshop.define()
-    workshop.work()
+    version = workshop.work()
     with workshop.transaction() as session:
         model = registry.model_named(session, "model", lock=True)
         place = publishing.want(session, model, "shelf").id
-    services.publisher().settle(place)  # it cannot be reached, but was sent a copy
+        session.add(CopyRow(id="copy-1", placement_id=place, version_id=version.id))
     request = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     workshop.work()
