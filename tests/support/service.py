@@ -153,6 +153,9 @@ class Service:
             "TMPDIR": str(self.temporary),
             # Threads that wait for each other suffer most where tests of others run too.
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(
+                [str(_REPOSITORY / "tests/support/fair"), str(_REPOSITORY)]
+            ),
             "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
             **self._extra,
         }

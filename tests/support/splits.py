@@ -16,7 +16,7 @@ from app.registry.membership import Membership
 from app.registry.tables import ModelRow
 
 _DRAWS = 500
-_EARLY = 8
+_EARLY = 16
 
 
 @dataclass(frozen=True)
