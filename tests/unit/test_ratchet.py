@@ -15,7 +15,7 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 77_600,
     "source files": 730,
-    "lines of tests": 82_950,
+    "lines of tests": 83_100,
     "lines of benchmarks": 8_300,
     "words of docs": 97_173,
     "functions": 4_545,
