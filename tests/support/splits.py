@@ -68,7 +68,7 @@ def fairly_split(define: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_usual(split: Split, records: Sequence[RecordRow]) -> bool:
     people = list(dict.fromkeys(each.subject_key or each.record_key for each in records))
-    early = set(people[: min(_EARLY, len(people) // 2)])
+    early = set(people[: min(_EARLY, 2 * len(people) // 3)])
     first = [each for each in records if (each.subject_key or each.record_key) in early]
     held_out = len(records) - len(split.learned(records))
     expected = split.held_out_fraction * len(records)

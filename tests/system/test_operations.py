@@ -88,9 +88,11 @@ def test_a_service_shows_that_it_lives_and_what_is_away(service):
     assert value(alive, "expunge_workers", state="idle") == value(alive, "expunge_dispatchers") == 1
     with service.unsupervised():
         service.servers.stop_redis()
+        until(lambda: ready(service)[1]["redis"] == "unreachable")  # remembered for a second
         status, parts = ready(service)
         assert (status, parts["status"], parts["redis"]) == (200, "degraded", "unreachable")
         service.servers.stop_postgres()
+        until(lambda: ready(service)[1]["database"] == "unreachable")
         status, parts = ready(service)
         assert (status, parts["status"], parts["database"]) == (503, "unavailable", "unreachable")
     until(lambda: ready(service)[1]["status"] == "ok")
