@@ -9,7 +9,7 @@ import psutil
 
 from app.client import ApiError
 
-PATIENCE_S = 600.0
+PATIENCE_S = 20
 Result = TypeVar("Result")
 
 
