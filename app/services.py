@@ -37,7 +37,7 @@ from app.ledger.subjects.requests import SubjectRequests
 from app.planning.planners import Planners
 from app.registry.datasets.reading import readers_of
 from app.registry.datasets.service import Records
-from app.runtime import locations
+from app.runtime import locations, spans
 from app.runtime.database import Database
 from app.runtime.logs import describe
 from app.runtime.settings import Settings
@@ -113,6 +113,11 @@ class Services:
             locations.opendsr_certificate_file(self.settings),
             domain=locations.opendsr_domain(self.settings),
         )
+
+    def close(self) -> None:
+        """Close what a process of the service has open at its end."""
+        self.database.dispose()
+        spans.close()
 
     def deliverer(self) -> Deliverer:
         """Return what delivers callbacks."""
@@ -228,6 +233,12 @@ def open_blobs(settings: Settings, database: Database) -> Blobs:
     return Blobs(database, stores.object_store(settings), stores.key_store(settings))
 
 
+def _sender_of_spans() -> spans.Sender:
+    from app.runtime import tracing  # noqa: PLC0415 - an extra; loaded with the first span
+
+    return tracing.Sender()
+
+
 def open_services(settings: Settings, *, process: str | None = None) -> Services:
     """Put the services together.
 
@@ -237,6 +248,8 @@ def open_services(settings: Settings, *, process: str | None = None) -> Services
         ConfigurationError: a key is missing; run ``expunge init``. Or a witness's is wrong.
     """
     witnesses = witness_keys(settings)  # before anything is opened
+    if settings.traces and process is not None:
+        spans.send_by(_sender_of_spans)
     database = Database(locations.database_url(settings), process=process)
     blobs = open_blobs(settings, database)
     pseudonyms = Pseudonyms.from_file(locations.pseudonym_key_file(settings))

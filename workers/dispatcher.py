@@ -27,7 +27,7 @@ from app.runtime.locations import redis_connection
 from app.runtime.logs import describe
 from app.runtime.processes.stopping import StopSignal
 from app.runtime.settings import Settings
-from app.runtime.tracing.handing import at_commit
+from app.runtime.spans import at_commit
 from app.services import Services, open_services
 from workers.leases import traces
 from workers.queue import (
@@ -218,4 +218,4 @@ def main() -> None:
     publisher.stop()
     for collector in collectors:
         collector.stop()
-    services.database.dispose()
+    services.close()

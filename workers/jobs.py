@@ -69,7 +69,7 @@ def _with_services(failing: str, work: Callable[[Services], None]) -> None:
         try:
             work(services)
         finally:
-            services.database.dispose()
+            services.close()
     except Exception as error:  # noqa: BLE001 - Redis would keep its message
         _log.error("%s: %s", failing, describe(error))
 

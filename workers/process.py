@@ -87,4 +87,4 @@ def _take_part(run_id: str, fencing_token: int, stop: StopSignal) -> None:
             execute(services, lease, team)
         team.announce(Order.END)
     finally:
-        services.database.dispose()
+        services.close()

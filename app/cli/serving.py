@@ -3,7 +3,6 @@
 import gc
 import resource
 import signal
-from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
@@ -13,6 +12,7 @@ from app.api.protocol.connections import Connections
 from app.api.protocol.watching import Watcher
 from app.cli.application import app_from_environment
 from app.planning.planners import Planners
+from app.runtime import spans
 from app.runtime.processes import memory
 from app.runtime.settings import Settings
 
@@ -48,8 +48,8 @@ def prepared(settings: Settings) -> uvicorn.Server:
     return _Server(config, app.state.watcher, app.state.services.planners)
 
 
-def run(server: uvicorn.Server, meanwhile: AbstractContextManager[None]) -> None:
-    """Serve until a signal, leave ``meanwhile``, and end by the signal.
+def run(server: uvicorn.Server) -> None:
+    """Serve until a signal, send the last spans, and end by the signal.
 
     uvicorn raises the signal again as soon as it has stopped, which would end the process at once,
     or with a traceback.
@@ -62,8 +62,8 @@ def run(server: uvicorn.Server, meanwhile: AbstractContextManager[None]) -> None
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with meanwhile:
-        server.run()
+    server.run()
+    spans.close()
     for received in ended[:1]:
         signal.signal(received, signal.SIG_DFL)
         signal.raise_signal(received)

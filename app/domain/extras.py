@@ -30,8 +30,12 @@ def loaded(module: str, *, extra: str) -> ModuleType:
 
 
 def require(library: str, *, extra: str) -> None:
-    """Raise ``MissingExtraError`` unless a library, which another process will import, is there."""
-    if find_spec(library) is None:
+    """Raise ``MissingExtraError`` unless a library, which is imported later, is there."""
+    try:
+        found = find_spec(library)
+    except ModuleNotFoundError:  # not even what it is a part of
+        found = None
+    if found is None:
         raise MissingExtraError(library, extra)
 
 

@@ -36,8 +36,7 @@ from app.ledger.transitions import enter
 from app.registry.datasets import digests
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
-from app.runtime.tracing.handing import at_commit
-from app.runtime.tracing.spans import Span, nanoseconds, span_of_request
+from app.runtime.spans import Span, at_commit, nanoseconds, span_of_request
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from app.domain.errors import ExpungeError
 from app.ledger import publication, repository
 from app.ledger.requests import ForgetRequests
 from app.runtime.database import Database
-from app.runtime.tracing.handing import at_commit
-from app.runtime.tracing.spans import Facts, Step, Work
+from app.runtime.spans import Facts, Step, Work, at_commit
 from app.storage.blobs import Blobs
 
 

@@ -22,8 +22,7 @@ from app.registry.membership import membership_of
 from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
-from app.runtime.tracing.handing import at_commit
-from app.runtime.tracing.spans import Facts, Step, Work
+from app.runtime.spans import Facts, Step, Work, at_commit
 
 
 def schedule_due(database: Database) -> None:

@@ -10,7 +10,6 @@ SECRETS_DIR_VARIABLE = "EXPUNGE_SECRETS_DIR"
 _NOT_SETTINGS = {
     SECRETS_DIR_VARIABLE,
     "EXPUNGE_SUPERVISOR_PID",
-    "EXPUNGE_TRACES_SOCKET",
     # docker-compose.yml reads these, so they may be in the environment where it is started.
     "EXPUNGE_PUBLISH",
     "EXPUNGE_WORKER_CPUS",

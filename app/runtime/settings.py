@@ -25,6 +25,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.domain import extras
 from app.domain.architectures.architecture import IMPORT_PATH
 from app.domain.errors import ConfigurationError
 from app.domain.parallelism import MOST_DEVICES
@@ -324,6 +325,13 @@ class Settings(BaseSettings):
         is_seconds = str(info.field_name).endswith("_s")
         if is_seconds and isinstance(value, float) and not value <= TEN_YEARS_S:
             raise ValueError(f"must be at most {TEN_YEARS_S} (ten years)")
+        return value
+
+    @field_validator("traces")
+    @classmethod
+    def _can_trace(cls, value: bool) -> bool:  # noqa: FBT001
+        if value:
+            extras.require("opentelemetry.sdk", extra=extras.OTEL)
         return value
 
     @model_validator(mode="after")

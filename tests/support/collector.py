@@ -1,19 +1,14 @@
-"""Where spans arrive: a collector of OpenTelemetry, and the socket of the process before it."""
+"""Where spans arrive: a collector of OpenTelemetry, or a list in the process that makes them."""
 
-import os
-import socket
-import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from app.runtime.tracing.handing import SOCKET_VARIABLE
-from app.runtime.tracing.spans import Span
+from app.runtime import spans
+from app.runtime.spans import Span
 from tests.support.patience import until
 from tests.support.receiver import Receiver
 
@@ -93,45 +88,32 @@ def _values(attributes: Any) -> dict[str, Any]:
     return {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in attributes}
 
 
+class _Kept(list[Span]):
+    send = list.append
+
+    def close(self) -> None:
+        """Have nothing left to send."""
+
+
 @contextmanager
 def handed_over() -> Iterator[list[Span]]:
-    """Be the process that sends spans, for those of this process and of its children."""
-    spans: list[Span] = []
-    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-        path = str(Path(folder) / "spans")
-        listener.bind(path)
-        listener.listen(64)
-
-        def take() -> None:
-            while True:
-                connection, _ = listener.accept()
-                with connection, connection.makefile("rb") as lines:
-                    content = lines.read()
-                if content == b"end":
-                    return
-                spans.extend(map(Span.from_json, content.splitlines()))
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
-        os.environ[SOCKET_VARIABLE] = path
-        try:
-            yield spans
-        finally:
-            del os.environ[SOCKET_VARIABLE]
-            with socket.socket(socket.AF_UNIX) as last:
-                last.connect(path)
-                last.sendall(b"end")
-            thread.join()
+    """Keep the spans of this process instead of sending them."""
+    kept = _Kept()
+    spans.send_by(lambda: kept)
+    try:
+        yield kept
+    finally:
+        spans.send_by(None)
 
 
-def assert_connected(spans: list[Span] | list[Seen]) -> None:
+def assert_connected(connected: list[Span] | list[Seen]) -> None:
     """Check that each trace has one span without a parent, and that all others are below it."""
-    placed = [_placed(each) for each in spans]
+    placed = [_placed(each) for each in connected]
     ids = {(trace, span) for trace, span, _ in placed}
     assert len(ids) == len(placed), "an id is used twice"
     for wanted in {trace for trace, _, _ in placed}:
         roots = [span for trace, span, parent in placed if trace == wanted and not parent]
-        assert len(roots) == 1, [each for each in spans if _placed(each)[0] == wanted]
+        assert len(roots) == 1, [each for each in connected if _placed(each)[0] == wanted]
     for trace, _, parent in placed:
         assert not parent or (trace, parent) in ids, (trace, parent)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.runtime.tracing.spans import place_of_request
+from app.runtime.spans import place_of_request
 from tests.support.collector import Collector, Seen, assert_connected
 from tests.support.digits import DATASET, model
 from tests.support.markers import search_bytes
@@ -117,10 +117,3 @@ def test_no_id_of_a_person_a_record_a_ticket_or_a_request_leaves(
     assert search_bytes({"spans": sent}, [people.ids(), *people.features()]) == []
     for word in (people.token, request_id, request_id.removeprefix("fr_"), "ticket", "sesame"):
         assert word.encode() not in sent
-
-
-def test_the_way_ends_with_the_service_and_nothing_is_left(service: Service) -> None:
-    folders = list(service.temporary.glob("expunge-*/spans"))
-    assert len(folders) == 1
-    assert service.stop() == 0
-    assert not folders[0].parent.exists()

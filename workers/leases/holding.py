@@ -22,8 +22,7 @@ from app.runtime.database import Database
 from app.runtime.logs import describe
 from app.runtime.processes.repeated import Repeated
 from app.runtime.processes.stopping import GRACE_S, StopSignal
-from app.runtime.tracing.handing import hand_over
-from app.runtime.tracing.spans import Span
+from app.runtime.spans import Span, hand_over
 
 _log = logging.getLogger("expunge.lease")
 _REPORT_INTERVAL_S = 0.25

@@ -12,7 +12,7 @@ from app.ledger import repository, runs
 from app.ledger.reports import with_report
 from app.ledger.tables import RunRow
 from app.runtime.database import Database
-from app.runtime.tracing.spans import Span
+from app.runtime.spans import Span
 from workers.leases import traces
 from workers.leases.holding import Holding, Term
 

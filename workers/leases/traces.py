@@ -9,7 +9,7 @@ from app.domain.states import ObligationState, RunKind
 from app.ledger import repository
 from app.ledger.tables import OutboxRow, RunRow
 from app.registry.tables import ModelRow
-from app.runtime.tracing.spans import Facts, Span, Step, Work, nanoseconds
+from app.runtime.spans import Facts, Span, Step, Work, nanoseconds
 
 
 def attempt_at(session: Session, run: RunRow, fencing_token: int) -> Work:

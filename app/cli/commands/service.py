@@ -30,7 +30,6 @@ from app.runtime.processes.python import python_command
 from app.runtime.processes.stopping import GRACE_S, StopSignal
 from app.runtime.processes.supervisor import Child, stop_with_supervisor, supervise
 from app.runtime.settings import Settings
-from app.runtime.tracing.sending import sending
 from app.services import create_keys
 from app.storage import stores
 from app.storage.s3 import S3ObjectStore
@@ -81,8 +80,7 @@ def _keep_running(settings: Settings) -> None:
         trusted = _set_up(settings)
         say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
         say(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
-        with sending(settings):
-            supervise([_api(), _dispatcher(), _worker()], stop, keep_up=keep_up)
+        supervise([_api(), _dispatcher(), _worker()], stop, keep_up=keep_up)
     finally:
         if servers is not None:
             servers.stop()
@@ -97,8 +95,7 @@ def serve() -> None:
     settings = Settings()
     require_free_port(settings)
     _warn_without_servers(settings)
-    server = serving.prepared(settings)
-    serving.run(server, sending(settings))
+    serving.run(serving.prepared(settings))
 
 
 def worker(
@@ -127,8 +124,7 @@ def dispatcher() -> None:
 def _supervise(children: Sequence[Child]) -> None:
     settings = Settings()  # so that a wrong one ends this, and not each of its children
     _warn_without_servers(settings)
-    with sending(settings):
-        supervise(children, StopSignal().listen())
+    supervise(children, StopSignal().listen())
 
 
 def demo() -> None:

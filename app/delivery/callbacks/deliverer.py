@@ -25,8 +25,7 @@ from app.evidence.certificates.processor_signing import ProcessorSigner
 from app.runtime.database import Database
 from app.runtime.logs import describe
 from app.runtime.processes.repeated import Repeated
-from app.runtime.tracing.handing import hand_over
-from app.runtime.tracing.spans import Facts, Span, Step, Work
+from app.runtime.spans import Facts, Span, Step, Work, hand_over
 
 _log = logging.getLogger("expunge.callbacks")
 _CAPACITY = 16

@@ -30,8 +30,7 @@ from app.runtime.database import Database
 from app.runtime.failpoints import reach
 from app.runtime.logs import describe
 from app.runtime.processes.repeated import Repeated
-from app.runtime.tracing.handing import at_commit, is_on
-from app.runtime.tracing.spans import Facts, Step, Work
+from app.runtime.spans import Facts, Step, Work, at_commit, is_on
 
 _CLASS = 0x7075626C
 """These locks have two numbers; the other locks of the service have one."""

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.runtime.logs import describe
@@ -57,23 +57,19 @@ class Backoff:
 
 @dataclass
 class Child:
-    """A process to keep running; it has this one's variables unless ``environment`` is given."""
+    """A process to keep running."""
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str] | None = field(default=None, repr=False)
-    pass_fds: Sequence[int] = ()
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     backoff: Backoff = field(default_factory=Backoff)
 
     def start(self) -> None:
         """Start the process in its own session, so that only this module stops it."""
         self.backoff.note_start(time.monotonic())
-        given = os.environ if self.environment is None else self.environment
         self.process = subprocess.Popen(
             self.command,
-            env={**given, _SUPERVISOR: str(os.getpid())},
-            pass_fds=self.pass_fds,
+            env={**os.environ, _SUPERVISOR: str(os.getpid())},
             start_new_session=True,
         )
 

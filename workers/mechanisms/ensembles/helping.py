@@ -17,10 +17,11 @@ from app.domain.errors import RunInterruptedError
 from app.domain.plan import Plan
 from app.ledger import member_trainings, outbox, repository
 from app.ledger.tables import MemberTrainingRow
+from app.runtime import spans
 from app.runtime.database import Database
 from app.runtime.failpoints import halfway, reach
 from app.runtime.processes.stopping import StopSignal
-from app.runtime.tracing.spans import Span, Step
+from app.runtime.spans import Span, Step
 from app.services import Services
 from workers.data.backbone import starting
 from workers.data.loading import load_model, readers_for
@@ -74,7 +75,9 @@ def help_with(services: Services, run_id: str, stop: StopSignal) -> None:
     settings = services.settings
     while lease := MemberLease.take(services.database, run_id, lease_s=settings.lease_s, stop=stop):
         _log.info("%s", lease.what)
-        if not _helped(services, lease):
+        helped = _helped(services, lease)
+        spans.close()  # nothing is sent while the next member's weights are under their target
+        if not helped:
             return
 
 

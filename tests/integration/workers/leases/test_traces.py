@@ -11,7 +11,7 @@ from app.ledger.scheduling import schedule_model
 from app.registry.forecasts import Occasion
 from app.runtime.locations import redis_connection
 from app.runtime.processes.stopping import StopSignal
-from app.runtime.tracing.spans import place_of_request
+from app.runtime.spans import place_of_request
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
 from tests.support.workshop import DATASET, Workshop
@@ -145,7 +145,7 @@ def test_attempts_that_fail_tell_the_type_and_no_value(trained, spans, work, mon
     ]
     failed = [span.error for span in trace if span.name == "unlearning"]
     assert failed == ["RuntimeError", "RuntimeError", None]
-    assert "0.25" not in "".join(span.to_json() for span in spans)
+    assert "0.25" not in str(spans)
 
 
 def test_of_a_worker_that_died_the_dispatcher_tells_and_the_worker_no_more(

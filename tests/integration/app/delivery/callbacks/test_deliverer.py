@@ -21,7 +21,7 @@ from app.delivery.callbacks.repository import DELAYS_S
 from app.delivery.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
 from app.domain.scopes import Scope
-from app.runtime.tracing.spans import place_of_request
+from app.runtime.spans import place_of_request
 from tests.integration.app.delivery.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.collector import assert_connected, handed_over
 from tests.support.dumps import everything_in_postgres
@@ -103,7 +103,7 @@ def test_a_trace_tells_of_each_attempt_to_deliver(
         ("delivered", 1, None),
     ]
     assert {span.parent for span in attempts} == {place_of_request(request_id).span}
-    assert "sesame" not in "".join(span.to_json() for span in spans)
+    assert "sesame" not in str(spans)
 
 
 def test_nothing_of_the_records_is_told(

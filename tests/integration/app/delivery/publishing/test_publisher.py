@@ -21,7 +21,7 @@ from app.evidence.certificates.verification import verify
 from app.ledger.models.releases import Releases, answered_by, served
 from app.operations.monitoring.collector import publishing_metrics
 from app.registry import repository as registry
-from app.runtime.tracing.spans import place_of_request
+from app.runtime.spans import place_of_request
 from app.services import Services
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until

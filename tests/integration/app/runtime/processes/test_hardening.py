@@ -65,7 +65,6 @@ PASSING = {
     "command": ("app.cli", "log", "checkpoint"),
     "command that holds keys": ("app.cli", "signing-key", "list"),
     "health check": ("app.runtime.processes.health", "api"),
-    "sender of spans": ("app.runtime.tracing.sender",),
 }
 
 

@@ -2,17 +2,25 @@
 
 import re
 import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from app.domain.errors import MissingExtraError
 from app.domain.ids import new_id
 from app.domain.states import Phase
-from app.runtime.tracing.spans import Facts, Span, Step, Work, place_of_request, span_of_request
-from tests.support.collector import assert_connected
+from app.runtime import spans
+from app.runtime.settings import Settings
+from app.runtime.spans import Facts, Span, Step, Work, place_of_request, span_of_request
+from tests.support.collector import assert_connected, handed_over
 
-PAGE = (Path(__file__).parents[5] / "docs" / "how-to" / "traces.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "how-to" / "traces.md").read_text()
+
+
+SPAN = span_of_request("fr_1", begun_ns=1, state="accepted")
 
 
 def _run(*requests: str, key: str = "run_1") -> Work:
@@ -70,16 +78,65 @@ def test_an_id_of_a_trace_can_be_computed_as_the_page_says() -> None:
     assert told.stdout.strip() == place_of_request("fr_0").trace
 
 
-def test_a_span_survives_its_way_and_nothing_else_does() -> None:
-    (span,) = _spans(_run("fr_1"))
-    assert Span.from_json(span.to_json()) == span
-    for more in ('"record": 1', '"facts": {"subject": "x"}'):
-        with pytest.raises(TypeError):
-            Span.from_json(span.to_json()[:-1] + f", {more}}}")
-
-
 def test_the_page_lists_all_that_spans_say() -> None:
     listed = set(re.findall(r"^\| `expunge\.(\w+)`", PAGE, re.M))
     assert listed == {each.name for each in fields(Facts)}
     names = set(re.findall(r"^\| `([a-z_ ]+)` \|", PAGE, re.M))
     assert names == {str(step) for step in Step} | {str(phase) for phase in Phase}
+
+
+def _fail() -> NoReturn:
+    raise RuntimeError("record-17")
+
+
+def test_without_a_sender_nothing_is_made() -> None:
+    assert not spans.is_on()
+    spans.hand_over(_fail)
+    spans.at_commit(None, _fail)  # type: ignore[arg-type] - it is not looked at
+
+
+def test_what_fails_while_spans_are_made_or_sent_is_logged_without_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with handed_over() as kept:
+        spans.hand_over(_fail)
+        spans.at_commit(None, _fail)  # type: ignore[arg-type] - nothing is left to hand over
+        spans.hand_over(lambda: [SPAN])
+        assert [each.name for each in kept] == ["forget request"]
+        spans.send_by(_fail)
+        spans.hand_over(lambda: [SPAN])
+    assert len(caplog.messages) == 3
+    assert all("RuntimeError" in each and "record-17" not in each for each in caplog.messages)
+
+
+def test_a_span_ends_when_it_is_handed_over_unless_it_has_ended() -> None:
+    ended = Span(name="a", place=SPAN.place, parent=None, begun_ns=1, ended_ns=2)
+    with handed_over() as kept:
+        spans.hand_over(lambda: [SPAN, ended])
+    assert kept[0].ended_ns is not None
+    assert kept[0].ended_ns > 10**18
+    assert kept[1] == ended
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.sdk"])
+def test_without_the_extra_a_service_that_is_to_send_traces_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "opentelemetry.sdk", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtraError, match=r"expunge\[otel\]"):
+        Settings(traces=True)
+    Settings()
+
+
+@pytest.mark.slow  # it starts programs that import PyTorch
+def test_what_sends_is_loaded_with_the_first_span_alone() -> None:
+    """Redis' client imports the SDK's metrics where they are installed, and uses none."""
+    code = (
+        "import sys, app.cli.application, app.cli.commands.service, workers.worker;"
+        "import workers.dispatcher;"
+        "sending = ('opentelemetry.sdk.trace', 'opentelemetry.exporter', 'opentelemetry.proto');"
+        "print([name for name in sys.modules if name.startswith(sending)])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"

@@ -4,17 +4,28 @@ Every forget request has one trace. The ids of the trace, and of the spans that 
 are digests of ids that every process knows, so that nothing is stored or passed on. What is done
 once for several requests, such as a run, is with its parts in the trace of the first of them; the
 trace of each other one has a span for it, and links join them.
+
+Spans are handed over when a step is done. Unless something sends them (``send_by``) they are not
+even made, and nothing fails with them.
 """
 
-import json
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
-from typing import NamedTuple
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from app.runtime.logs import describe
+
+_log = logging.getLogger("expunge.tracing")
 
 
 class Step(StrEnum):
@@ -58,7 +69,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A step that was taken, in nanoseconds since 1970; ``ended_ns`` None is when it is sent.
+    """A step that was taken, in nanoseconds since 1970.
+
+    ``ended_ns`` None is when it is handed over.
 
     Attributes:
         error: the type of what made it fail, never its message.
@@ -72,18 +85,76 @@ class Span:
     facts: Facts = Facts()
     error: str | None = None
     links: tuple[Place, ...] = ()
-    pid: int = field(default_factory=os.getpid)
 
-    def to_json(self) -> str:
-        """Return the span in one line."""
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, line: str | bytes) -> "Span":
-        """Return the span in a line; ``TypeError`` if it says anything else."""
-        said = json.loads(line)
-        said |= {"place": Place(*said["place"]), "facts": Facts(**said["facts"])}
-        return cls(**said | {"links": tuple(Place(*each) for each in said["links"])})
+class Sender(Protocol):
+    """What sends spans; it is given one at a time."""
+
+    def send(self, span: Span) -> None:
+        """Send a span soon."""
+
+    def close(self) -> None:
+        """Send what is left, and use no thread any more."""
+
+
+class _Way:
+    """How spans leave this process; nothing is opened before there is one."""
+
+    lock = Lock()
+    opening: Callable[[], Sender] | None = None
+    sender: Sender | None = None
+
+
+def send_by(opening: Callable[[], Sender] | None) -> None:
+    """Have this process's spans sent by what ``opening`` returns; None: by nothing."""
+    close()
+    _Way.opening = opening
+
+
+def close() -> None:
+    """Send what is left; what sends is opened again for the next span."""
+    with _Way.lock:
+        sender, _Way.sender = _Way.sender, None
+    if sender is not None:
+        sender.close()
+
+
+def is_on() -> bool:
+    """Return whether spans of this process are sent."""
+    return _Way.opening is not None
+
+
+def hand_over(make: Callable[[], Iterable[Span]]) -> None:
+    """Hand over what ``make`` returns, which is called only if it is sent. Raises nothing."""
+    if is_on():
+        _hand_over(_made(make))
+
+
+def at_commit(session: Session, make: Callable[[], Iterable[Span]]) -> None:
+    """Hand over what ``make`` returns now, once the session's transaction is committed."""
+    if is_on() and (spans := _made(make)):
+        event.listen(session, "after_commit", lambda _: _hand_over(spans), once=True)
+
+
+def _made(make: Callable[[], Iterable[Span]]) -> list[Span]:
+    try:
+        return list(make())
+    except Exception as error:  # noqa: BLE001 - what was done is done, whether it is told or not
+        _log.warning("spans are lost: %s", describe(error))
+        return []
+
+
+def _hand_over(spans: list[Span]) -> None:
+    now = time.time_ns()
+    try:
+        for span in spans:
+            with _Way.lock:
+                if _Way.sender is None and _Way.opening is not None:
+                    _Way.sender = _Way.opening()
+                if _Way.sender is not None:
+                    _Way.sender.send(replace(span, ended_ns=span.ended_ns or now))
+    except Exception as error:  # noqa: BLE001 - likewise
+        _log.warning("spans are lost: %s", describe(error))
 
 
 def nanoseconds(moment: datetime) -> int:

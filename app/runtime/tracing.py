@@ -1,16 +1,12 @@
-"""``python -m app.runtime.tracing.sender SOCKET``: sends the spans that come in by OTLP over HTTP.
+"""Sends spans by OTLP over HTTP: where to, how many and under which name say ``OTEL_…`` variables.
 
-Standard ``OTEL_…`` variables say where to, how many and under which name. It knows only the spans
-that it is given, no setting and no key. It is asked to stop after all processes that have spans.
+It comes with the extra ``otel`` and is loaded with the first span that a process sends.
 """
 
 import logging
-import socket
-import sys
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 from opentelemetry import trace
@@ -23,14 +19,8 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace import TraceFlags as Flags
 
-from app.runtime import logs
-from app.runtime.processes.hardening import harden
-from app.runtime.processes.stopping import StopSignal
-from app.runtime.processes.supervisor import stop_with_supervisor
-from app.runtime.tracing.spans import Place, Span, Step
+from app.runtime.spans import Place, Span, Step
 
-_LOOK_INTERVAL_S: Final = 0.25
-_READ_S: Final = 5.0
 _PREFIX: Final = "expunge."
 _KINDS: Final[Mapping[str, SpanKind]] = {
     Step.REQUEST: SpanKind.SERVER,
@@ -41,9 +31,10 @@ _log = logging.getLogger("expunge.tracing")
 
 
 class Sender:
-    """Turns spans into OpenTelemetry's and gives them to a provider's processors."""
+    """Gives spans to OpenTelemetry's batch processor, whose thread sends them."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self) -> None:
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it quotes what it was told
         ours = {"service.name": "expunge", "service.version": version("expunge")}
         named = OTELResourceDetector().detect().attributes
         self._ids = _Ids()
@@ -52,12 +43,11 @@ class Sender:
             resource=Resource.create({**ours, **named}),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BatchSpanProcessor(_Noting(exporter)))
+        self._provider.add_span_processor(BatchSpanProcessor(_Noting(OTLPSpanExporter())))
         self._tracer = self._provider.get_tracer("expunge", version("expunge"))
 
-    def take(self, span: Span) -> None:
+    def send(self, span: Span) -> None:
         """Send a span soon, unless the sampler leaves its trace out."""
-        self._ids.next = span.place
         # All spans of a trace are sent, or none: the sampler decides by the trace's id.
         decided = self._provider.sampler.should_sample(None, int(span.place.trace, 16), span.name)
         is_sampled = decided.decision is Decision.RECORD_AND_SAMPLE
@@ -66,12 +56,14 @@ class Sender:
         if span.parent is not None:
             parent = _context(Place(span.place.trace, span.parent), flags)
             above = trace.set_span_in_context(NonRecordingSpan(parent))
-        facts = {name: each for name, each in vars(span.facts).items() if each is not None}
+        said = {name: each for name, each in vars(span.facts).items() if each is not None}
+        facts = {_PREFIX + name: each for name, each in said.items()}
+        self._ids.next = span.place
         started = self._tracer.start_span(
             span.name,
             above,
             _KINDS.get(span.name, SpanKind.INTERNAL),
-            {_PREFIX + name: each for name, each in facts.items()} | {"process.pid": span.pid},
+            facts | {"process.pid": os.getpid()},
             [Link(_context(each, flags)) for each in span.links],
             start_time=span.begun_ns,
         )
@@ -81,7 +73,7 @@ class Sender:
         started.end(max(span.begun_ns, span.ended_ns or 0))
 
     def close(self) -> None:
-        """Send what is left, in the time that the variables allow."""
+        """Send what is left, in the time that the variables allow, and end the thread."""
         self._provider.shutdown()
 
 
@@ -98,7 +90,7 @@ class _Ids(IdGenerator):
 
 
 class _Noting(SpanExporter):
-    """Says once that spans do not arrive; the exporter's own lines may quote what it was told."""
+    """Says once that spans do not arrive."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -118,46 +110,3 @@ class _Noting(SpanExporter):
 
 def _context(place: Place, flags: Flags) -> SpanContext:
     return SpanContext(int(place.trace, 16), int(place.span, 16), is_remote=True, trace_flags=flags)
-
-
-def receive(listener: socket.socket, stop: StopSignal, sender: Sender) -> None:
-    """Take spans until this process is asked to stop, and then those that wait already."""
-    while True:
-        stopping = stop.is_set()
-        listener.settimeout(0.0 if stopping else _LOOK_INTERVAL_S)
-        try:
-            connection, _ = listener.accept()
-        except (TimeoutError, BlockingIOError):
-            if stopping:
-                return
-            continue
-        connection.settimeout(_READ_S)
-        try:
-            with connection, connection.makefile("rb") as lines:
-                for line in lines:
-                    sender.take(Span.from_json(line))
-        except Exception as error:  # noqa: BLE001 - the next ones may be right
-            _log.warning("spans are lost: %s", logs.describe(error))
-
-
-def main() -> None:
-    """Serve the socket whose number is the only argument."""
-    harden()
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m app.runtime.tracing.sender SOCKET")
-    logs.configure()
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    stop = StopSignal().listen()
-    stop_with_supervisor()
-    with socket.socket(fileno=int(sys.argv[1])) as listener:
-        sender = Sender(OTLPSpanExporter())
-        receive(listener, stop, sender)
-        sender.close()
-        path = Path(listener.getsockname())
-        with suppress(OSError):  # unless the process that made it has removed it
-            path.unlink()
-            path.parent.rmdir()
-
-
-if __name__ == "__main__":
-    main()
