@@ -1,23 +1,19 @@
-"""An issuer's public keys: found by OpenID Connect Discovery, kept for a while, fetched sparingly.
+"""An issuer's public keys: found by OpenID Connect Discovery, and kept by PyJWT's client.
 
-Keys are fetched again when they are old, and when a token names an unknown key: at most once per
-``FETCH_INTERVAL_S``, whatever tokens arrive. While the issuer is unreachable its keys stay valid
-for ``KEEP_S``, since access must not end with every short outage; a key that it withdraws during
-that time is noticed only afterwards.
+They are fetched again when they are old, and when a token names an unknown key: at most once per
+``FETCH_INTERVAL_S``, whatever tokens arrive.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from jwt import PyJWK
-from jwt.exceptions import PyJWTError
+from jwt import PyJWK, PyJWKClient, PyJWKSet
+from jwt.exceptions import PyJWKClientError, PyJWTError
 
 from app.domain import strict_json
 from app.domain.errors import (
@@ -29,7 +25,6 @@ from app.domain.urls import is_safe_url
 from app.runtime.outgoing import client_options
 
 REFRESH_S = 300.0
-KEEP_S = 3600.0
 FETCH_INTERVAL_S = 30.0
 TIMEOUT_S = 5.0
 MAX_DOCUMENT_BYTES = 1024**2
@@ -50,22 +45,16 @@ class FetchError(Exception):
 _IN_WORDS = (FetchError, ConfigurationError)
 
 
-class IssuerKeys:
+class IssuerKeys(PyJWKClient):
     """The public keys of one issuer, by their ``kid``. Safe between threads and event loops.
 
     ``issuer`` is its URL, exactly as its tokens spell it.
     """
 
-    def __init__(self, issuer: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._issuer = issuer
-        self._clock = clock
-        self._lock = Lock()
+    def __init__(self, issuer: str) -> None:
+        super().__init__(issuer, lifespan=REFRESH_S, cooldown_duration=FETCH_INTERVAL_S)
         self._fetcher = ThreadPoolExecutor(1, "issuer-keys")
-        self._keys: Mapping[str, PyJWK] = {}
-        self._fetched_at: float | None = None
-        self._tried_at: float | None = None
-        self._last_try_failed = False
-        self._fetching: Future[None] | None = None
+        self._no_fetch_until = 0.0
 
     async def key(self, kid: str) -> PyJWK:
         """Return a key.
@@ -74,54 +63,32 @@ class IssuerKeys:
             InvalidCredentialsError: the issuer has no such key.
             IssuerUnavailableError: the issuer cannot be reached, so this is not known.
         """
-        key = self._known(kid)
-        fetch = self._start_fetch() if key is None or self._is_old() else None
-        if key is None and fetch is not None:
-            await asyncio.shield(asyncio.wrap_future(fetch))
-            key = self._known(kid)
+        known = self.jwk_set_cache and self.jwk_set_cache.get()
+        key = self.match_kid(known.keys, kid) if known else None
         if key is not None:
             return key
-        if self._last_try_failed:
-            raise IssuerUnavailableError("the issuer of access tokens cannot be reached")
-        raise InvalidCredentialsError("its issuer does not have the key that signed the token")
-
-    def _known(self, kid: str) -> PyJWK | None:
-        if self._fetched_at is None or self._clock() - self._fetched_at > KEEP_S:
-            return None
-        return self._keys.get(kid)
-
-    def _is_old(self) -> bool:
-        return self._fetched_at is None or self._clock() - self._fetched_at > REFRESH_S
-
-    def _start_fetch(self) -> Future[None] | None:
-        """Have the keys fetched, unless that was tried just now; return what to wait for."""
-        with self._lock:
-            if self._fetching is not None:
-                return self._fetching
-            now = self._clock()
-            if self._tried_at is not None and now - self._tried_at < FETCH_INTERVAL_S:
-                return None
-            self._tried_at = now
-            self._last_try_failed = True  # until it has succeeded
-            self._fetching = self._fetcher.submit(self._fetch)
-            return self._fetching
-
-    def _fetch(self) -> None:
         try:
-            keys = fetch_keys(self._issuer)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._fetcher, self.get_signing_key, kid)
+        except PyJWKClientError as error:
+            message = "its issuer does not have the key that signed the token"
+            raise InvalidCredentialsError(message) from error
+
+    def fetch_data(self) -> PyJWKSet:
+        """Fetch the keys; after a failure not again for a while: ``IssuerUnavailableError``."""
+        unavailable = IssuerUnavailableError("the issuer of access tokens cannot be reached")
+        if time.monotonic() < self._no_fetch_until:
+            raise unavailable
+        try:
+            return fetch_keys(self.uri)
         except (*_IN_WORDS, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            self._no_fetch_until = time.monotonic() + FETCH_INTERVAL_S
             why = str(error) if isinstance(error, _IN_WORDS) else type(error).__name__
             _log.warning("the keys of the issuer of access tokens cannot be fetched: %s", why)
-        else:
-            with self._lock:
-                self._keys, self._fetched_at = keys, self._clock()
-                self._last_try_failed = False
-        finally:
-            with self._lock:
-                self._fetching = None
+            raise unavailable from error
 
 
-def fetch_keys(issuer: str) -> dict[str, PyJWK]:
+def fetch_keys(issuer: str) -> PyJWKSet:
     """Fetch an issuer's signing keys.
 
     Raises:
@@ -140,8 +107,10 @@ def fetch_keys(issuer: str) -> dict[str, PyJWK]:
         listed = _document(client, where).get("keys")
     if not isinstance(listed, list):
         raise FetchError("the key set lists no keys")
-    keys = [key for entry in listed if (key := _usable(entry)) is not None]
-    return {str(key.key_id): key for key in keys}
+    usable = [entry for entry in listed if _is_usable(entry)]
+    if not usable:
+        raise FetchError("the key set has no key that is accepted")
+    return PyJWKSet(usable)
 
 
 def _document(client: httpx.Client, url: str) -> dict[str, Any]:
@@ -163,18 +132,18 @@ def _document(client: httpx.Client, url: str) -> dict[str, Any]:
     return document
 
 
-def _usable(entry: object) -> PyJWK | None:
-    """Read one key; what is not for signatures, or of a kind that is not accepted, is left out."""
+def _is_usable(entry: object) -> bool:
+    """Say whether an entry is a key for signatures of a kind that is accepted."""
     if not isinstance(entry, dict) or not isinstance(entry.get("kid"), str):
-        return None
+        return False
     if entry.get("use", "sig") != "sig" or entry.get("kty") not in ("RSA", "EC", "OKP"):
-        return None
+        return False
     if "d" in entry:  # a private key was published: anyone may have signed with it
-        return None
+        return False
     try:
         key = PyJWK(entry)
     except (PyJWTError, ValueError, TypeError, AttributeError):
-        return None
+        return False
     if isinstance(key.key, RSAPublicKey) and key.key.key_size < MIN_RSA_BITS:
-        return None
-    return key if key.algorithm_name in ALGORITHMS else None
+        return False
+    return key.algorithm_name in ALGORITHMS
