@@ -31,6 +31,7 @@ from app.registry.datasets.files import record_table, to_parquet
 from app.runtime.database import Database
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.settings import Settings
+from benchmarks import harness
 from benchmarks.bare_api import TABLE
 from benchmarks.http_load import Connection, Load, call, closed_loop, open_loop
 from demo.service import free_port
@@ -43,7 +44,6 @@ ROUNDS = 5
 STEADY_ROUNDS = 3
 LIMITS = {"accept_per_s": 300, "poll_ratio": 1.0, "p99_over_median": 10, "filled_ratio": 0.8}
 START_LIMIT_S = 3.0
-RESULTS = Path(__file__).parent / "results" / "api_load.json"
 POLICY = {"epsilon": 1.0, "mechanism": "retraining"}
 _MODEL = "head"
 _READY_S = 300.0
@@ -78,6 +78,7 @@ class Bench:
 
 def main() -> None:
     """Measure, print, write; exit with 1 below a target."""
+    options = harness.parsed(harness.arguments(__doc__), "api_load")
     with (
         tempfile.TemporaryDirectory(prefix="expunge-api-load-") as folder,
         serving(folder) as bench,
@@ -95,8 +96,7 @@ def main() -> None:
             name: filled[name]["ratio"] / empty[name]["ratio"] for name in ("accept", "poll")
         },
     }
-    print(json.dumps(document, indent=1))
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+    harness.show(document, options.results)
     sys.exit(not _within_limits(document))
 
 

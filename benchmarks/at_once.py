@@ -7,8 +7,6 @@ POST to the answer with the signed certificate at a quarter of that rate (50 ms 
 for the slowest percent; at 100,000 at most 1.5 times the median at 1,000).
 """
 
-import argparse
-import json
 import os
 import sys
 import tempfile
@@ -22,6 +20,7 @@ from app.access.tables import ApiKeyRow
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.runtime.settings import Settings
 from app.services import Services, open_services
+from benchmarks import harness
 from benchmarks.api_load import RECORDS, Bench, serving
 from benchmarks.http_load import closed_loop, open_loop
 
@@ -30,7 +29,6 @@ CONNECTIONS = 16
 ROUND_S = 5.0
 ROUNDS = 3
 LIMITS = {"per_s": 100, "median_ms": 50, "p99_ms": 100, "growth": 1.5}
-RESULTS = Path(__file__).parent / "results" / "at_once.json"
 _TOGETHER = 500
 POLICY = {
     "epsilon": 8.0,
@@ -41,10 +39,9 @@ POLICY = {
 
 def main() -> None:
     """Measure, print, write; exit with 1 beyond a limit."""
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--earlier", type=int, nargs="+", default=EARLIER)
-    arguments.add_argument("--results", type=Path, default=RESULTS)
-    asked = arguments.parse_args()
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--earlier", type=int, nargs="+", default=EARLIER)
+    asked = harness.parsed(parser, "at_once")
     measured = []
     with (
         tempfile.TemporaryDirectory(prefix="expunge-at-once-") as folder,
@@ -61,8 +58,7 @@ def main() -> None:
         "measured": measured,
         "growth": last["median_ms"] / first["median_ms"],
     }
-    print(json.dumps(document, indent=1))
-    asked.results.write_text(json.dumps(document, indent=1) + "\n")
+    harness.show(document, asked.results)
     sys.exit(not _within_limits(document))
 
 

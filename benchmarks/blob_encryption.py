@@ -5,7 +5,6 @@ beside copying the same bytes in the same chunks; then whole blobs on the disk b
 Target: 400 MB/s or more per core, both ways.
 """
 
-import json
 import os
 import tempfile
 import time
@@ -24,11 +23,11 @@ from app.storage.encryption import (
     encrypt,
 )
 from app.storage.objects import LocalObjectStore
+from benchmarks import harness
 
 SIZE_BYTES = 256 * 1024**2
 ROUNDS = 7
 LEAST_MB_PER_S = 400.0
-RESULTS = Path(__file__).parent / "results" / "blob_encryption.json"
 _IDENTITY = Identity("blob_benchmark", "weights")
 _NONCE = bytes(12)
 
@@ -60,8 +59,7 @@ def main() -> None:
         "encrypted_over_plain_write": disk["encrypted"] / disk["plain"],
         "met": min(rates["encrypt"], rates["decrypt"]) >= LEAST_MB_PER_S,
     }
-    RESULTS.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary, indent=1))
+    harness.show(summary, harness.parsed(harness.arguments(__doc__), "blob_encryption").results)
 
 
 def _rates(works: dict[str, Callable[[], None]], clock: Callable[[], float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ def calibrate(
     epsilon: float,
     delta: float,
     relative_width: float = 1e-12,
-    **setting: Any,  # noqa: ANN401
+    **setting: Any,
 ) -> float:
     """Return the smallest noise that reaches (epsilon, delta) under a bound, rounded up.
 
@@ -44,7 +44,7 @@ def calibrate(
     return found
 
 
-def steps_needed(*, delta: float, **setting: Any) -> int:  # noqa: ANN401
+def steps_needed(*, delta: float, **setting: Any) -> int:
     """Return the number of steps of Koloskova et al. 2025, Theorem 4.2 (its equation 10)."""
     one, two = (math.log(theorem_4_2(**setting, steps=steps).at_delta) for steps in (1, 2))
     factor = two - one

@@ -4,14 +4,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-mpl.use("Agg")
-from matplotlib import pyplot as plt
+from benchmarks import harness
 
-_STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
 _LEAST: Final = 100  # where a logarithmic axis puts a cost of nothing
 _SOURCES: Final = {"published": ("--", "X", 10), "ours": ("-", "o", 6), "exact": (":", "s", 4)}
 _COLOURS: Final = {
@@ -37,8 +33,8 @@ Row = dict[str, Any]
 
 def draw_sequential(document: dict[str, Any], path: Path) -> Path:
     """Draw cost against epsilon, accuracy against cost at epsilon 1, and the release noise."""
-    with mpl.rc_context(_STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(17, 7))
+    with harness.picture(path, (17, 7), columns=3, bottom=0.2) as (figure, grid):
+        axes = grid[0]
         rows = [row for row in document["rows"] if row["neighbours"] != "zero_out"]
         rows.sort(key=lambda row: list(_SOURCES).index(row["source"]))
         shown = [row for row in rows if not _is_control(row)]
@@ -62,14 +58,14 @@ def draw_sequential(document: dict[str, Any], path: Path) -> Path:
             "neighbouring relation: replacement"
         )
         figure.legend(handles, labels, loc="lower center", ncols=3, fontsize=10)
-        return _save(figure, path, bottom=0.2)
+    return path
 
 
 def draw_multiclass(document: dict[str, Any], path: Path) -> Path:
     """Draw, for each case, accuracy against cost and against release noise."""
     cases = document["cases"]
-    with mpl.rc_context(_STYLE):
-        figure, axes = plt.subplots(2, len(cases), figsize=(6.5 * len(cases), 11), squeeze=False)
+    size = (6.5 * len(cases), 11)
+    with harness.picture(path, size, 2, len(cases), bottom=0.07) as (figure, axes):
         for column, case in enumerate(cases):
             _score_curves(axes[0][column], case["rows"])
             axes[0][column].set_title(
@@ -83,7 +79,7 @@ def draw_multiclass(document: dict[str, Any], path: Path) -> Path:
             f"{document['data']}, ten classes"
         )
         figure.legend(handles, labels, loc="lower center", ncols=2, fontsize=10)
-        return _save(figure, path, bottom=0.07)
+    return path
 
 
 def _score_curves(axis: Axes, rows: Sequence[Row]) -> None:
@@ -215,10 +211,3 @@ def _face(method: str) -> str:
     """Return the filling that tells the rows of one method apart."""
     filling = (end for end in _FILLINGS if method.endswith(end))
     return _FILLINGS.get(next(filling, ""), _colour(method))
-
-
-def _save(figure: Figure, path: Path, *, bottom: float) -> Path:
-    figure.tight_layout(rect=(0, bottom, 1, 0.98))
-    figure.savefig(path)
-    plt.close(figure)
-    return path

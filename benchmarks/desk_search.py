@@ -6,18 +6,14 @@ person's id, by a record's id and by a name that nothing has. Measured is the ti
 form over HTTP to the whole page of found requests. The median must be below 50 ms.
 """
 
-import argparse
-import json
 import os
 import random
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 
 import httpx
@@ -29,19 +25,15 @@ from app.cli.application import create_app
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.ledger.new_requests import Call, NewForgetRequest
-from app.operations import schema
-from app.registry.datasets.files import record_table, to_parquet
-from app.registry.datasets.service import define_dataset
-from app.runtime.embedded import EmbeddedServers
-from app.runtime.settings import Settings
-from app.services import Services, create_keys, open_services
+from app.registry.datasets.files import record_table
+from app.services import Services
+from benchmarks import harness
 
 REQUESTS = 100_000
 SEARCHES = 200
 LIMIT_MS = 50.0
 FOUND = {"ticket": 1, "person": 1, "record": 1, "nothing": 0}
 """How many requests a search by a name of each kind finds."""
-RESULTS = Path(__file__).parent / "results" / "desk_search.json"
 _TOGETHER = 500
 _PUSHED = 20_000
 _DATASET = "people"
@@ -51,36 +43,25 @@ _LINE = re.compile(r'href="/requests/fr_')
 
 def main() -> None:
     """Measure, print, write; exit with 1 beyond the limit."""
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--requests", type=int, default=REQUESTS)
-    arguments.add_argument("--results", type=Path, default=RESULTS)
-    asked = arguments.parse_args()
-    with tempfile.TemporaryDirectory(prefix="expunge-desk-search-") as folder:
-        settings = Settings(data_dir=Path(folder), environment="test")
-        servers = EmbeddedServers(settings.data_dir)
-        servers.start()
-        try:
-            schema.upgrade(servers.migration_url, service_url=servers.database_url)
-            create_keys(settings)
-            services = open_services(settings)
-            secret = fill(services, asked.requests)
-            with served(services) as address, logged_in(address, secret) as page:
-                document = {
-                    "cores": os.cpu_count(),
-                    "requests": asked.requests,
-                    "searches": SEARCHES,
-                    "median_ms": {
-                        what: round(median(search(page, what, asked.requests, found)), 1)
-                        for what, found in FOUND.items()
-                    },
-                    "limit_ms": LIMIT_MS,
-                }
-            services.database.dispose()
-        finally:
-            servers.stop()
-    text = json.dumps(document, indent=1) + "\n"
-    sys.stdout.write(text)
-    asked.results.write_text(text)
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    asked = harness.parsed(parser, "desk_search")
+    with harness.embedded(EXPUNGE_ENVIRONMENT="test"):
+        services = harness.new_services()
+        secret = fill(services, asked.requests)
+        with served(services) as address, logged_in(address, secret) as page:
+            document = {
+                "cores": os.cpu_count(),
+                "requests": asked.requests,
+                "searches": SEARCHES,
+                "median_ms": {
+                    what: round(median(search(page, what, asked.requests, found)), 1)
+                    for what, found in FOUND.items()
+                },
+                "limit_ms": LIMIT_MS,
+            }
+        services.database.dispose()
+    harness.show(document, asked.results)
     sys.exit(max(document["median_ms"].values()) > LIMIT_MS)
 
 
@@ -89,17 +70,18 @@ def fill(services: Services, count: int) -> str:
     with services.database.transaction() as session:
         row, secret = api_keys.create_key(session, name="desk", scopes=[Scope.ADMIN])
         key_id = row.id
-        features = FeatureSchema(shape=(1,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-        define_dataset(session, name=_DATASET, schema=features)
-    for first in range(0, count, _PUSHED):
-        numbers = range(first, min(count, first + _PUSHED))
-        table = record_table(
+    features = FeatureSchema(shape=(1,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    parts = (range(at, min(count, at + _PUSHED)) for at in range(0, count, _PUSHED))
+    files = (
+        record_table(
             record_ids=[f"record-{i}" for i in numbers],
             subject_ids=[f"person-{i}" for i in numbers],
             labels=[0 for _ in numbers],
             features=np.zeros((len(numbers), 1), dtype=np.float32),
         )
-        services.records.push(_DATASET, to_parquet(table))
+        for numbers in parts
+    )
+    harness.fill(services, _DATASET, features, files)
     for first in range(0, count, _TOGETHER):
         calls = [
             Call(

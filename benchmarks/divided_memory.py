@@ -10,7 +10,6 @@ twice a second), where what several processes share is divided among them.
 
 import argparse
 import os
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -21,20 +20,18 @@ import numpy as np
 import psutil
 from torch import nn
 
+from app.access import api_keys
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
-from app.domain.states import WeightsSource
-from app.ledger import repository
-from app.ledger.models import definitions
-from app.operations import schema
-from app.registry.datasets.files import record_table, to_parquet
-from app.registry.datasets.service import define_dataset
-from app.runtime.embedded import EmbeddedServers
-from app.runtime.locations import database_url, migration_url
+from app.ledger import scheduling
+from app.ledger.new_requests import NewForgetRequest
+from app.registry import repository as registry
+from app.registry.datasets.files import record_table
 from app.runtime.settings import Settings
-from app.services import create_keys, open_services
-from benchmarks.worker_memory import forget, in_child, run_id_of
+from app.services import open_services
+from benchmarks import harness
+from benchmarks.harness import in_child
 from workers import jobs
 
 FACTORY: Final = "benchmarks.divided_memory:deep"
@@ -136,47 +133,26 @@ def main() -> None:
     os.environ["EXPUNGE_ALLOWED_FACTORIES"] = f'["{FACTORY}"]'
     for devices in asked.devices:
         os.environ["EXPUNGE_DEVICES"] = str(devices)
-        with tempfile.TemporaryDirectory(prefix="expunge-divided-") as directory:
-            os.environ["EXPUNGE_DATA_DIR"] = directory
-            servers = EmbeddedServers(Path(directory))
-            servers.start_postgres()
-            try:
-                _measure(asked, devices)
-            finally:
-                servers.stop()
+        with harness.embedded():
+            _measure(asked, devices)
 
 
 def _measure(asked: argparse.Namespace, devices: int) -> None:
-    settings = Settings()
-    in_child(lambda: _set_up(asked, settings))
-    for kind in ("train", "unlearn"):
-        if kind == "unlearn":
-            in_child(lambda: forget(settings, ["subject-3"]))
-        file = settings.data_dir / "run-id"
-        in_child(lambda file=file: file.write_text(run_id_of(settings)))
-        run_id, began = file.read_text(), time.monotonic()
+    for kind, start in (("train", lambda: _set_up(asked)), ("unlearn", _forget)):
+        run_id, _ = in_child(start)
+        began = time.monotonic()
         with Watched(os.getpid()) as watched:
-            in_child(lambda run_id=run_id: _carry_out(settings, run_id))
+            in_child(lambda run_id=run_id: jobs.execute_run(run_id))
         took = time.monotonic() - began
+        in_child(lambda run_id=run_id: harness.phases_of(run_id))
         print(f"devices {devices}, {kind}, {took:.0f} s", flush=True)
         for name, peak in sorted(watched.peaks.items()):
             resident, proportional = peak.resident / _MIB, peak.proportional / _MIB
             print(f"  {name}: resident {resident:.0f} MiB, proportional {proportional:.0f} MiB")
 
 
-def _carry_out(settings: Settings, run_id: str) -> None:
-    jobs.execute_run(run_id)
-    services = open_services(settings)
-    with services.database.transaction() as session:
-        run = repository.run(session, run_id)
-        if run.state != "published":
-            raise RuntimeError(f"the run is {run.state}: {run.failure_reason}")
-
-
-def _set_up(asked: argparse.Namespace, settings: Settings) -> None:
-    create_keys(settings)
-    services = open_services(settings)
-    schema.upgrade(migration_url(settings), service_url=database_url(settings))
+def _set_up(asked: argparse.Namespace) -> str:
+    """Define the model; return its run."""
     generator = np.random.default_rng(0)
     table = record_table(
         record_ids=[f"record-{number}" for number in range(_RECORDS)],
@@ -185,28 +161,32 @@ def _set_up(asked: argparse.Namespace, settings: Settings) -> None:
         features=generator.integers(0, 256, size=(_RECORDS, _INPUTS), dtype=np.uint8),
     )
     features = FeatureSchema(shape=(_INPUTS,), dtype="uint8", scale=1 / 255, classes=_CLASSES)
-    with services.database.transaction() as session:
-        define_dataset(session, name="data", schema=features)
-    services.records.push("data", to_parquet(table))
+    harness.fill(harness.new_services(), "data", features, [table])
     options = {"width": asked.width, "layers": asked.layers}
-    definitions.define_model(
-        services.database,
-        definitions.ModelDefinition(
-            name="model",
-            dataset="data",
-            architecture=ArchitectureSpec("custom", options, factory=FACTORY),
-            recipe={
-                "epochs": 1,
-                "batch_size": 24,
-                "optimizer": asked.optimizer,
-                "learning_rate": 1e-4,
-            },
-            policy=Policy(
-                mechanism="gradient_clipping", parameters={"steps": 3}, budget_epochs=2.0
-            ),
-            weights_source=WeightsSource.TRAIN,
-        ),
+    return harness.defined_run(
+        "model",
+        architecture=ArchitectureSpec("custom", options, factory=FACTORY),
+        recipe={
+            "epochs": 1,
+            "batch_size": 24,
+            "optimizer": asked.optimizer,
+            "learning_rate": 1e-4,
+        },
+        policy=Policy(mechanism="gradient_clipping", parameters={"steps": 3}, budget_epochs=2.0),
     )
+
+
+def _forget() -> str:
+    """Ask for a person to be forgotten; return the model's run."""
+    services = open_services(Settings())
+    with services.database.transaction() as session:
+        key, _ = api_keys.create_key(session, name="memory", scopes=[])
+        asked = NewForgetRequest("data", subject_ids=["subject-3"])
+        services.acceptance.submit(session, asked, api_key_id=key.id)
+    with services.database.transaction() as session:
+        model_id = registry.model_named(session, "model").id
+    scheduling.schedule_model(services.database, model_id)
+    return harness.active_run(services, "model")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ measures seconds from POST to certificate.
     python -m benchmarks.ensembles [--case NAME ...] [--cache FOLDER] [--results FILE] [--quick]
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from torch import nn
 
 from app.accounting.exact import expected_members
 from benchmarks import ensembles_cases as cases
+from benchmarks import harness
 from benchmarks.ensembles_cases import Case
 from benchmarks.ensembles_figures import draw, table
 from benchmarks.ensembles_pictures import cifar10
@@ -36,7 +36,6 @@ from benchmarks.public_features import default_cache
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network
 
-RESULTS: Final = Path(__file__).parent / "results" / "ensembles.json"
 PEOPLE: Final = 100
 _SEED: Final = 11
 _CPU: Final = torch.device("cpu")
@@ -170,15 +169,14 @@ def quick_cases() -> dict[str, Callable[[], Case]]:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.arguments(__doc__)
     parser.add_argument("--case", action="append", choices=list(all_cases(Path())))
     parser.add_argument("--cache", type=Path, default=default_cache(), help="of public weights")
-    parser.add_argument("--results", type=Path, default=None)
     parser.add_argument("--quick", action="store_true", help="small data and two sizes")
-    options = parser.parse_args()
+    options = harness.parsed(parser, "ensembles")
     torch.set_num_threads(1)
     made = quick_cases() if options.quick else all_cases(options.cache)
-    results = options.results or (None if options.quick else RESULTS)
+    results = options.results
     document: dict[str, Any] = {}
     if results is not None and results.exists():
         document = json.loads(results.read_text())
@@ -188,8 +186,7 @@ def main() -> None:
             case = replace(case, sizes=case.sizes[:2])
         for found in measure(case, document.get(name, {})):
             document[name] = found
-            if results is not None:
-                results.write_text(json.dumps(document, indent=1) + "\n")
+            harness.write(document, results)
             print(name, *found["rows"][-1:], flush=True)
     print(table(document))
     if results is not None:

@@ -4,12 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
+from benchmarks import harness
 
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-
-_STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
 _NAMES: Final = {
     "scratch": "MNIST, from scratch",
     "public": "MNIST, public weights",
@@ -25,15 +21,13 @@ Document = dict[str, Any]
 def table(document: Document) -> str:
     """Return a table of all cases, in Markdown."""
     head = "case | members | accuracy | after 100 are forgotten | one person | 100 at once"
-    lines = [f"| {head} |", f"|{' --- |' * (head.count('|') + 1)}"]
-    lines += [f"| {' | '.join(cells)} |" for cells in _cells(document)]
-    return "\n".join(lines)
+    return harness.table(head, _cells(document))
 
 
 def draw(document: Document, path: Path) -> Path:
     """Draw the points of accuracy that are lost against how much less a request costs."""
-    with mpl.rc_context(_STYLE):
-        figure, axis = plt.subplots(figsize=(8, 5))
+    with harness.picture(path, (8, 5)) as (_, axes):
+        axis = axes[0][0]
         for number, (case, found) in enumerate(document.items()):
             rows = sorted(found["rows"], key=lambda row: row["members"])
             if not rows or rows[0]["members"] != 1:
@@ -56,9 +50,6 @@ def draw(document: Document, path: Path) -> Path:
         )
         axis.set_xticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
         axis.legend(fontsize=9)
-        figure.tight_layout()
-        figure.savefig(path)
-        plt.close(figure)
     return path
 
 

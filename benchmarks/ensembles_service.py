@@ -9,7 +9,6 @@ once. Results go to benchmarks/results/ensembles_service.json; the machine shoul
     python -m benchmarks.ensembles_service [--rounds N] [--results FILE] [--quick]
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -31,23 +30,19 @@ import torch
 from app.client import ExpungeClient
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
-from app.evidence.certificates.verification import verify
 from app.operations.monitoring.queue_state import queue_state
-from app.registry.datasets.files import record_table, to_parquet
 from app.runtime.locations import redis_connection
 from app.runtime.processes.python import python_command
 from app.runtime.settings import Settings
+from benchmarks import harness
 from benchmarks.data import CLASSES, Pictures, load
 from demo.service import data_dir_in, running_service
 from workers.training.examples import classified
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
 
-RESULTS: Final = Path(__file__).parent / "results" / "ensembles_service.json"
 MEMBERS: Final = 4
 _NAME: Final = "pictures"
-_HELD_S: Final = 60
-_TIMEOUT_S: Final = 900.0
 _BATCH_SIZE: Final = 64
 _LEARNING_RATE: Final = 0.05
 
@@ -145,7 +140,7 @@ class _Trainings:
         return time.perf_counter() - started
 
 
-def _train(count: int, inputs: Any, target: Any, hidden: int, epochs: int) -> None:  # noqa: ANN401
+def _train(count: int, inputs: Any, target: Any, hidden: int, epochs: int) -> None:
     """Train so many networks as a member is trained."""
     torch.set_num_threads(1)
     examples = classified(inputs, target, scale=1 / 255)
@@ -196,7 +191,7 @@ def _second_worker(folder: Path) -> Iterator[None]:
         )
     try:
         while queue_state(redis).states["idle"] < 2:
-            _require(worker.poll() is None, "the second worker starts")
+            harness.require(worker.poll() is None, "the second worker starts")
             time.sleep(0.1)
         yield
     finally:
@@ -207,67 +202,35 @@ def _second_worker(folder: Path) -> Iterator[None]:
 def _set_up(client: ExpungeClient, pictures: Pictures, scale: Scale) -> None:
     inputs = pictures.train.inputs[: scale.records].flatten(1).numpy()
     targets = pictures.train.target[: scale.records].numpy()
-    count = len(inputs)
-    client.define_dataset(
-        _NAME,
-        features={"shape": [inputs.shape[1]], "dtype": "uint8", "scale": 1 / 255},
-        classes=CLASSES,
-    )
-    for start in range(0, count, 5000):
-        rows = slice(start, min(start + 5000, count))
-        table = record_table(
-            record_ids=[f"record-{number}" for number in range(rows.start, rows.stop)],
-            labels=targets[rows],
-            features=inputs[rows],
-        )
-        client.push_records(_NAME, to_parquet(table))
-    client.define_model(_definition(scale))
-    model = client.wait_for_model(_NAME, timeout_s=_TIMEOUT_S)
-    _require(model["latest_run"]["state"] == "published", "the ensemble is released")
+    features = {"shape": [inputs.shape[1]], "dtype": "uint8", "scale": 1 / 255}
+    client.define_dataset(_NAME, features=features, classes=CLASSES)
+    harness.push(client, _NAME, inputs, targets, rows=5000)
+    harness.released(client, _definition(scale))
 
 
 def _answered(
     client: ExpungeClient, record_ids: list[str], folder: Path
 ) -> tuple[float, dict[str, float]]:
     """Return the seconds until the certificate, and those of the run's phases."""
-    started = time.perf_counter()
-    request = client.forget(_NAME, record_ids=record_ids)
-    while request["state"] in ("accepted", "unlearning"):
-        request = client.request(request["id"], wait_s=_HELD_S)
-    seconds = time.perf_counter() - started
-    certificates = client.certificates_of(request["id"])
-    ended = client.wait_for_request(request["id"], timeout_s=_TIMEOUT_S)
-    run = client.run(ended["obligations"][0]["run"])
-    trusted = client.trusted_keys()
-    weights = client.download(_NAME, folder, trusted=trusted).weights
-    bundle = json.dumps(certificates[0]["bundle"]).encode()
-    statement = verify(bundle=bundle, weights=weights, trusted=trusted)
+    seconds, phases, statement = harness.certified(client, _NAME, _NAME, record_ids, folder)
     version = statement["model"]["version"]
     anew = [member for member in statement["members"] if member["trained_in"] == version]
-    _require(len(anew) == MEMBERS, "the request concerns all members")
-    return seconds, run["phase_seconds"]
-
-
-def _require(condition: bool, statement: str) -> None:  # noqa: FBT001
-    if not condition:
-        raise RuntimeError(f"check failed: {statement}")
+    harness.require(len(anew) == MEMBERS, "the request concerns all members")
+    return seconds, phases
 
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=None)
-    parser.add_argument("--results", type=Path, default=None)
     parser.add_argument("--quick", action="store_true", help="small digits, one round")
-    options = parser.parse_args()
+    options = harness.parsed(parser, "ensembles_service")
     scale = QUICK if options.quick else Scale()
     if options.rounds is not None:
         scale = replace(scale, rounds=options.rounds)
-    results = options.results or (None if options.quick else RESULTS)
     for document in measure(load(scale.data), scale):
         print(json.dumps(document["round"][-1]), flush=True)
-        if results is not None:
-            results.write_text(json.dumps(document, indent=1) + "\n")
+        harness.write(document, options.results)
     print(json.dumps(document, indent=1))
 
 

@@ -10,11 +10,9 @@ who leave a ridge head on ratings. Results go to benchmarks/results/exact_heads.
     python -m benchmarks.exact_heads [--cache FOLDER] [--quick]
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +21,7 @@ import torch
 from benchmarks import exact_heads_networks as networks
 from benchmarks import exact_heads_people as people
 from benchmarks import exact_heads_service as service
+from benchmarks import harness
 from benchmarks.exact_heads_arithmetic import (
     CONVERGED,
     TOLERANCE,
@@ -34,8 +33,6 @@ from benchmarks.exact_heads_arithmetic import (
 )
 from benchmarks.exact_heads_figures import draw, table
 from benchmarks.public_features import PublicFeatures, cifar10, default_cache, pixels_of_digits
-
-RESULTS: Final = Path(__file__).parent / "results" / "exact_heads.json"
 
 
 @dataclass(frozen=True)
@@ -137,9 +134,7 @@ def measure(features: PublicFeatures, ratings: people.Ratings, scale: Scale) -> 
     """
     group = features.of_group(scale.group)
     product_s = product_seconds(group)
-    rows = list[Row]()
-    for row in (*head_rows(group, scale, product_s=product_s), *other_groups(features, scale)):
-        rows.append(row)
+    rows = [*head_rows(group, scale, product_s=product_s), *other_groups(features, scale)]
     softmax_s = next(row.seconds for row in rows if row.head == "softmax" and row.forgotten)
     document: dict[str, Any] = {
         "data": features.pictures.name,
@@ -150,7 +145,7 @@ def measure(features: PublicFeatures, ratings: people.Ratings, scale: Scale) -> 
         "threads": torch.get_num_threads(),
         "product_s": product_s,
         "tolerance": TOLERANCE,
-        "rows": [row.to_json() for row in rows],
+        "rows": [asdict(row) for row in rows],
         "networks": list(network_rows(features, scale, seconds=softmax_s)),
         "people": people.measure(ratings),
     }
@@ -166,11 +161,10 @@ def measure(features: PublicFeatures, ratings: people.Ratings, scale: Scale) -> 
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.arguments(__doc__)
     parser.add_argument("--cache", type=Path, default=default_cache(), help="of the features")
     parser.add_argument("--quick", action="store_true", help="small digits, in seconds")
-    parser.add_argument("--results", type=Path, default=None)
-    options = parser.parse_args()
+    options = harness.parsed(parser, "exact_heads")
     started = time.perf_counter()
     if options.quick:
         document = measure(pixels_of_digits(), people.made_up(), QUICK)
@@ -178,10 +172,9 @@ def main() -> None:
         document = measure(cifar10(options.cache), people.load(options.cache), Scale())
     document["wall_s"] = round(time.perf_counter() - started, 1)
     print(table(document))
-    results = options.results or (None if options.quick else RESULTS)
-    if results is not None:
-        results.write_text(json.dumps(document, indent=1) + "\n")
-        draw(document, results.with_suffix(".png"))
+    if options.results is not None:
+        harness.write(document, options.results)
+        draw(document, options.results.with_suffix(".png"))
 
 
 if __name__ == "__main__":

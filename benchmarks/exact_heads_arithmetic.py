@@ -5,10 +5,10 @@ one float64 matrix product of the features with themselves on all threads, taken
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from benchmarks.convex_case import Case
 from benchmarks.convex_methods import Method, Target, tracked
 from benchmarks.convex_runs import Trainings, answer
 from benchmarks.data import CLASSES
+from benchmarks.harness import require, seconds_of
 from benchmarks.public_features import PublicFeatures
 from workers.mechanisms.exact_training import minimum, scaled
 from workers.training.evaluate import evaluate
@@ -62,17 +63,6 @@ class Row:
     products: float
     gradients: float
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row as JSON values."""
-        return asdict(self)
-
-
-def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return how long a call took, and what it returned."""
-    started = time.perf_counter()
-    result = call()
-    return time.perf_counter() - started, result
 
 
 def product_seconds(features: PublicFeatures, *, repeats: int = 2) -> float:
@@ -125,8 +115,7 @@ class RidgeRows:
             RuntimeError: sums are not those of a fresh start.
         """
         sums = Statistics.from_named(self._sums.named())
-        if sums is None:
-            raise RuntimeError("check failed: sums can be copied")
+        assert sums is not None
         seconds = list[float]()
         solution = ridge.solve(sums, regularisation=self._regularisation)
         per_request = forgotten // requests if requests else 0
@@ -160,8 +149,8 @@ class RidgeRows:
             for left, right in zip(sums.named().values(), fresh.named().values(), strict=True)
         )
         again = ridge.solve(fresh, regularisation=self._regularisation)
-        if not same or again.weight.tobytes() != solution.weight.tobytes():
-            raise RuntimeError("check failed: forgetting leaves what a fresh start gives")
+        same = same and again.weight.tobytes() == solution.weight.tobytes()
+        require(same, "forgetting leaves what a fresh start gives")
 
     def _over(self, rows: slice) -> Statistics:
         return Statistics.over(self._numbers[rows], self._targets[rows])
@@ -229,19 +218,11 @@ def tracked_rows(
     trainings = Trainings(case, seed=0, epochs=epochs)
     spent, start = seconds_of(lambda: trainings.start(method, target))
     for forgotten, requests in settings:
-        if requests == 0:
-            outcome = answer(case, method, target, start, requests=1, records=0, seed=0)
-            gradients, seconds = float(outcome.training_gradients), spent
-        else:
-            outcome = answer(
-                case,
-                method,
-                target,
-                start,
-                requests=requests,
-                records=forgotten // requests,
-                seed=0,
-            )
+        count = max(1, requests)
+        each = forgotten // count
+        outcome = answer(case, method, target, start, requests=count, records=each, seed=0)
+        gradients, seconds = float(outcome.training_gradients), spent
+        if requests:
             gradients = outcome.gradients / requests
             seconds = spent * gradients / outcome.training_gradients
         yield Row(

@@ -1,15 +1,10 @@
 """The tables and the picture of ``benchmarks.exact_heads``."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
+from benchmarks import harness
 
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-
-_STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
 _COLOURS: Final = {"ridge": "C0", "softmax": "C2", "tracked release": "C3"}
 _LEAST_SECONDS: Final = 0.01  # where a logarithmic axis puts what took no time
 
@@ -18,67 +13,69 @@ Document = dict[str, Any]
 
 def table(document: Document) -> str:
     """Return all tables, in Markdown."""
-    return "\n".join(
+    heads = (
         (
-            f"{document['data']}: {document['records']:,} records, {document['tested']:,} tested; "
-            f"one matrix product takes {document['product_s']:.2f} s on {document['threads']} "
-            f"threads. {document['note']}",
-            "",
-            *_lines(
-                "head | features | forgotten | requests | accuracy | seconds a request | "
-                "in products | gradients a request | ",
-                _head_cells(document["rows"]),
-            ),
-            "",
-            *_lines(
-                "network | pixels | seconds | pictures seen | accuracy",
-                (
-                    (
-                        row["network"],
-                        row["pixels"],
-                        f"{row['seconds']:.1f}",
-                        f"{row['gradients']:,}",
-                        f"{row['accuracy']:.1%}",
-                    )
-                    for row in document["networks"]
-                ),
-            ),
-            "",
-            *_lines(
-                "service | records | forgotten at once | seconds from POST to certificate | phases",
-                (
-                    (
-                        row["head"],
-                        f"{row['records']:,}",
-                        f"{row['forgotten']:,}",
-                        f"{row['seconds']:.2f}",
-                        ", ".join(f"{name} {s:.2f}" for name, s in row["phase_seconds"].items()),
-                    )
-                    for row in document["service"]
-                ),
-            ),
-            "",
-            *_lines(
-                "people forgotten | ratings | error | seconds | seconds anew",
-                (
-                    (
-                        f"{row['people']:,}",
-                        f"{row['records']:,}",
-                        f"{row['error']:.4f}",
-                        f"{row['seconds']:.2f}",
-                        f"{row['fresh_s']:.2f}" if "fresh_s" in row else "",
-                    )
-                    for row in document["people"]["rows"]
-                ),
-            ),
+            row["head"],
+            row["features"],
+            f"{row['forgotten']:,}",
+            f"{row['requests']:,}",
+            f"{row['accuracy']:.1%}",
+            f"{row['seconds']:.2f}",
+            f"{row['products']:.2f}",
+            f"{row['gradients']:,.0f}",
+            row["note"],
         )
+        for row in document["rows"]
     )
+    networks = (
+        (
+            row["network"],
+            row["pixels"],
+            f"{row['seconds']:.1f}",
+            f"{row['gradients']:,}",
+            f"{row['accuracy']:.1%}",
+        )
+        for row in document["networks"]
+    )
+    served = (
+        (
+            row["head"],
+            f"{row['records']:,}",
+            f"{row['forgotten']:,}",
+            f"{row['seconds']:.2f}",
+            ", ".join(f"{name} {s:.2f}" for name, s in row["phase_seconds"].items()),
+        )
+        for row in document["service"]
+    )
+    people = (
+        (
+            f"{row['people']:,}",
+            f"{row['records']:,}",
+            f"{row['error']:.4f}",
+            f"{row['seconds']:.2f}",
+            f"{row['fresh_s']:.2f}" if "fresh_s" in row else "",
+        )
+        for row in document["people"]["rows"]
+    )
+    heading = (
+        f"{document['data']}: {document['records']:,} records, {document['tested']:,} tested; "
+        f"one matrix product takes {document['product_s']:.2f} s on {document['threads']} "
+        f"threads. {document['note']}"
+    )
+    columns = "head | features | forgotten | requests | accuracy | seconds | products | gradients"
+    tables = (
+        harness.table(f"{columns} | ", heads),
+        harness.table("network | pixels | seconds | pictures seen | accuracy", networks),
+        harness.table("service | records | forgotten | seconds to certificate | phases", served),
+        harness.table("people forgotten | ratings | error | seconds | seconds anew", people),
+    )
+    return "\n\n".join((heading, *tables))
 
 
 def draw(document: Document, path: Path) -> Path:
     """Draw accuracy against the seconds of one request, heads and networks."""
-    with mpl.rc_context(_STYLE):
-        figure, axis = plt.subplots(figsize=(8, 5))
+    with harness.picture(path, (8, 5)) as (_, axes):
+        axis = axes[0][0]
         group = document["rows"][0]["features"]
         rows = [row for row in document["rows"] if row["features"] == group and row["forgotten"]]
         for head, colour in _COLOURS.items():
@@ -103,29 +100,4 @@ def draw(document: Document, path: Path) -> Path:
         axis.set(xscale="log", xlabel="seconds of one request", ylabel="test accuracy, %")
         axis.set_title(f"{document['data']}: forgetting on public features")
         axis.legend(fontsize=8, loc="lower left")
-        figure.tight_layout()
-        figure.savefig(path)
-        plt.close(figure)
     return path
-
-
-def _head_cells(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    for row in rows:
-        yield (
-            row["head"],
-            row["features"],
-            f"{row['forgotten']:,}",
-            f"{row['requests']:,}",
-            f"{row['accuracy']:.1%}",
-            f"{row['seconds']:.2f}",
-            f"{row['products']:.2f}",
-            f"{row['gradients']:,.0f}",
-            row["note"],
-        )
-
-
-def _lines(head: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
-    yield f"| {head} |"
-    yield f"|{' --- |' * (head.count('|') + 1)}"
-    for row in rows:
-        yield f"| {' | '.join(str(cell) for cell in row)} |"

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.exact_heads_arithmetic import seconds_of
+from benchmarks.harness import require, seconds_of
 from workers.training.exact import ridge
 from workers.training.exact.statistics import Statistics
 
@@ -100,15 +100,14 @@ def measure(ratings: Ratings) -> dict[str, Any]:
 
         def forget(leaving: Ratings = leaving) -> tuple[Statistics, ridge.Solution]:
             after = Statistics.from_named(sums.named())
-            if after is None:
-                raise RuntimeError("check failed: sums can be copied")
+            assert after is not None
             after.subtract(leaving.sums())
             return after, _solved(after)
 
         seconds, (after, solution) = seconds_of(forget)
         fresh_s, fresh = seconds_of(lambda left=left: _solved(left.sums()))
-        if fresh.weight.tobytes() != solution.weight.tobytes():
-            raise RuntimeError("check failed: forgetting people leaves what a fresh start gives")
+        same = fresh.weight.tobytes() == solution.weight.tobytes()
+        require(same, "forgetting people leaves what a fresh start gives")
         row = _row(people, len(leaving.students), seconds, solution, tested)
         rows.append(row | {"fresh_s": fresh_s, "retained": int(after.records)})
     return {

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -28,14 +27,15 @@ from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks.convex_case import Case
 from benchmarks.convex_methods import Method, Target, retrained, tracked
 from benchmarks.convex_runs import Trainings
-from benchmarks.exact_heads_arithmetic import seconds_of
+from benchmarks.harness import RESULTS as FOLDER
+from benchmarks.harness import seconds_of, write
 from workers.mechanisms.exact_training import minimum
 from workers.training.evaluate import evaluate
 from workers.training.examples import classified
 from workers.training.networks.linear_head import LinearHead
 from workers.training.tasks.classification import CLASSIFICATION
 
-RESULTS: Final = Path(__file__).parent / "results" / "head_costs.json"
+RESULTS: Final = FOLDER / "head_costs.json"
 EQUAL: Final = 0.003  # nats
 EXACT: Final = (ExactTraining.name, Retraining.name)
 REPEATS: Final = 3
@@ -197,7 +197,7 @@ def main() -> None:
             rows.append({**asdict(setting), "offers": offers, "cheapest": cheapest(offers)})
             print(json.dumps(rows[-1]), flush=True)
     document = {"equal_nats": EQUAL, "epsilon": EPSILON, "delta": DELTA, "settings": rows}
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+    write(document, RESULTS)
 
 
 if __name__ == "__main__":

@@ -10,55 +10,47 @@ Made-up rows of thirty columns (two of ids) in files as pyarrow writes them. Bes
 Target: the first import at half the rate of rewriting, or more.
 """
 
-import argparse
-import json
 import os
 import resource
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.domain.table_schema import TableSchema
-from app.operations import schema
 from app.registry.datasets.imports import service as imports
 from app.registry.datasets.imports.tables import ImportRow
 from app.registry.datasets.service import define_dataset
-from app.runtime.embedded import EmbeddedServers
 from app.runtime.settings import Settings
-from app.services import Services, create_keys, open_services
+from app.services import Services
 from app.storage.encryption import KEY_BYTES, Identity, encrypt
 from app.storage.objects import LocalObjectStore
+from benchmarks import harness
 
 ROWS_IN_A_FILE = 500_000
 ROWS_IN_A_GROUP = 125_000
 LEAST_RATIO = 0.5
-RESULTS = Path(__file__).parent / "results" / "imports.json"
 _KINDS = {"float64": 10, "float32": 8, "int32": 6, "int64": 2, "timestamp": 1, "string": 1}
 
 
 def main() -> None:
     """Measure, print and store."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--rows", type=int, default=5_000_000)
-    options.add_argument("--rounds", type=int, default=1)
-    options.add_argument("--out", type=Path, default=RESULTS)
-    asked = options.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        summary = _measured(Path(directory), asked.rows, asked.rounds)
-    asked.out.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary, indent=1))
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
+    asked = harness.parsed(parser, "imports")
+    with harness.embedded() as data:
+        directory = data / "benchmark"
+        directory.mkdir()
+        harness.show(_measured(directory, asked.rows, asked.rounds), asked.results)
 
 
-def _measured(directory: Path, rows: int, rounds: int) -> dict[str, object]:
+def _measured(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
     folder = directory / "exports"
     folder.mkdir()
     for first in range(0, rows, ROWS_IN_A_FILE):
@@ -68,33 +60,29 @@ def _measured(directory: Path, rows: int, rounds: int) -> dict[str, object]:
     rewritten: list[float] = []
     first_times: list[float] = []
     again_times: list[float] = []
-    with _Worker(directory / "data", folder) as worker:
-        for number in range(rounds):
-            rewritten.append(_timed(lambda: _rewrite(folder, directory / "objects")))
-            worker.define(f"members-{number}")
-            first_times.append(worker.imported(f"members-{number}", added=rows))
-            if number == 0:
-                again_times.append(worker.imported(f"members-{number}", added=0))
-        ratio = median(rewritten) / median(first_times)
-        return {
-            "rows": rows,
-            "columns": 30,
-            "parquet_mb": size / 1e6,
-            "rounds": rounds,
-            "rewritten_s": rewritten,
-            "imported_s": first_times,
-            "imported_again_s": again_times,
-            "rows_per_s": rows / median(first_times),
-            "rate_over_rewriting": ratio,
-            "worker_peak_mb": worker.peak_mb,
-            "met": ratio >= LEAST_RATIO,
-        }
-
-
-def _timed(work: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    os.environ["EXPUNGE_IMPORT_PREFIXES"] = folder.as_uri()
+    worker = _Worker(harness.new_services(), folder)
+    for number in range(rounds):
+        rewritten.append(harness.seconds_of(lambda: _rewrite(folder, directory / "objects"))[0])
+        worker.define(f"members-{number}")
+        first_times.append(worker.imported(f"members-{number}", added=rows))
+        if number == 0:
+            again_times.append(worker.imported(f"members-{number}", added=0))
+    ratio = median(rewritten) / median(first_times)
+    return {
+        "rows": rows,
+        "columns": 30,
+        "parquet_mb": size / 1e6,
+        "rounds": rounds,
+        "rewritten_s": rewritten,
+        "imported_s": first_times,
+        "imported_again_s": again_times,
+        "rows_per_s": rows / median(first_times),
+        "rate_over_rewriting": ratio,
+        # The most memory that a job has taken, or a process that decodes for it.
+        "worker_peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3,
+        "met": ratio >= LEAST_RATIO,
+    }
 
 
 def _table(first: int, count: int) -> pa.Table:
@@ -131,34 +119,11 @@ def _rewrite(folder: Path, objects: Path) -> None:
 
 
 class _Worker:
-    """A service with the embedded servers, whose imports run in processes of their own."""
+    """Imports, each in a process of its own."""
 
-    def __init__(self, data_dir: Path, folder: Path) -> None:
+    def __init__(self, services: Services, folder: Path) -> None:
+        self._services = services
         self._folder = folder
-        data_dir.mkdir()
-        self._environment = {
-            "EXPUNGE_DATA_DIR": str(data_dir),
-            "EXPUNGE_IMPORT_PREFIXES": folder.as_uri(),
-        }
-        os.environ.update(self._environment)
-        self._servers = EmbeddedServers(data_dir)
-        self._settings = Settings()
-
-    def __enter__(self) -> Self:
-        self._servers.start()
-        schema.upgrade(self._servers.migration_url, service_url=self._servers.database_url)
-        create_keys(self._settings)
-        self._services: Services = open_services(self._settings)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._services.database.dispose()
-        self._servers.stop()
-
-    @property
-    def peak_mb(self) -> float:
-        """The most memory that a job has taken, or a process that decodes for it."""
-        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
 
     def define(self, name: str) -> None:
         """Define a dataset of the thirty columns."""
@@ -174,7 +139,7 @@ class _Worker:
                 session,
                 dataset=name,
                 url=self._folder.as_uri(),
-                prefixes=self._settings.import_prefixes,
+                prefixes=Settings().import_prefixes,
             )
         job = "from workers import jobs\nimport sys, time\ns = time.perf_counter()\n"
         job += "jobs.carry_out_import(sys.argv[1])\nprint(time.perf_counter() - s)"

@@ -11,22 +11,19 @@ gradients after training. The figures go to benchmarks/results/multiclass_head.j
     python -m benchmarks.multiclass_head [--seeds 3] [--processes 2]
 """
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from app.accounting.histories.strong_convexity import contraction
 from app.accounting.terms import Neighbours
-from benchmarks import convex_figures
+from benchmarks import convex_figures, harness
 from benchmarks.convex_backbone import backbone_features
 from benchmarks.convex_case import Case, of_features
 from benchmarks.convex_methods import (
@@ -47,7 +44,6 @@ from benchmarks.convex_runs import (
 )
 from benchmarks.data import Pictures, load
 
-RESULTS: Final = Path(__file__).parent / "results" / "multiclass_head.json"
 EPSILONS: Final = (0.1, 1.0, 5.0)
 REQUESTS: Final = 100
 RECORDS: Final = 10
@@ -174,12 +170,11 @@ def one_seed(seed: int, grid: Grid) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run, print and write everything."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.arguments(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = harness.parsed(parser, "multiclass_head")
     started = time.perf_counter()
     with ProcessPoolExecutor(options.processes) as pool:
         grid = Grid(requests=options.requests)
@@ -201,7 +196,7 @@ def main() -> None:
         }
         document["cases"].append(same[0] | tables)
     document["wall_s"] = round(time.perf_counter() - started, 1)
-    options.results.write_text(json.dumps(document, indent=1) + "\n")
+    harness.write(document, options.results)
     convex_figures.draw_multiclass(document, options.results.with_suffix(".png"))
     for case in document["cases"]:
         print(case["case"])

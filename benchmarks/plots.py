@@ -6,19 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
 from app.accounting.published import koloskova as bounds
 from app.domain.errors import ParameterError
+from benchmarks import harness
 from benchmarks.calibration import calibrate, steps_needed
-
-mpl.use("Agg")
-mpl.rcParams.update({"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130})
-from matplotlib import pyplot as plt  # noqa: E402 - the backend is chosen first
 
 DELTA = 1e-5
 EPSILONS = np.geomspace(0.05, 20, 40)
@@ -36,76 +31,82 @@ def draw(*, folder: Path, koloskova: dict[str, Any], chien: dict[str, Any]) -> l
 
 def noise_against_epsilon(path: Path, koloskova: dict[str, Any]) -> Path:
     """Draw the noise that each accountant of the gradient-clipping chain asks for."""
-    figure, axes = plt.subplots(1, 2, figsize=(12, 5))
-    plain = _setting(1.0, 10.0, 0.001, 0.0, 100)
-    decayed = _setting(20.0, 10.0, 0.01, 50.0, 11)
-    _noise_curves(axes[0], plain)
-    axes[0].set_title("no weight decay\nC0=1, C1=10, γ=0.001, T=100")
-    _noise_curves(axes[1], decayed)
-    published = next(row for row in koloskova["gradient_clipping"] if row["C0"] == 20)
-    axes[1].plot(1, published["sigma"], "kX", markersize=10, label="published, for ε = 1")
-    axes[1].plot(
-        published["true_epsilon"], published["sigma"], "k*", markersize=12, label="what it gives"
-    )
-    axes[1].set_title("weight decay\nC0=20, C1=10, γ=0.01, λ=50, T=11")
-    for axis in axes:
-        axis.set(xscale="log", yscale="log", xlabel="ε at δ = 1e-5", ylabel="noise a step, σ")
-        axis.legend(fontsize=9, loc="upper right")
-    return _save(figure, path)
+    with harness.picture(path, (12, 5), columns=2) as (_, grid):
+        axes = grid[0]
+        plain = _setting(1.0, 10.0, 0.001, 0.0, 100)
+        decayed = _setting(20.0, 10.0, 0.01, 50.0, 11)
+        _noise_curves(axes[0], plain)
+        axes[0].set_title("no weight decay\nC0=1, C1=10, γ=0.001, T=100")
+        _noise_curves(axes[1], decayed)
+        published = next(row for row in koloskova["gradient_clipping"] if row["C0"] == 20)
+        axes[1].plot(1, published["sigma"], "kX", markersize=10, label="published, for ε = 1")
+        axes[1].plot(
+            published["true_epsilon"],
+            published["sigma"],
+            "k*",
+            markersize=12,
+            label="what it gives",
+        )
+        axes[1].set_title("weight decay\nC0=20, C1=10, γ=0.01, λ=50, T=11")
+        for axis in axes:
+            axis.set(xscale="log", yscale="log", xlabel="ε at δ = 1e-5", ylabel="noise a step, σ")
+            axis.legend(fontsize=9, loc="upper right")
+    return path
 
 
 def steps_against_noise(path: Path, koloskova: dict[str, Any]) -> Path:
     """Draw the steps of model clipping against its noise, Theorem 4.2 and the sharper recursion."""
-    figure, axis = plt.subplots(figsize=(7.5, 5))
-    ratios = np.geomspace(0.35, 12, 60)
-    for label, style, needed in (
-        ("Theorem 4.2 (ε throughout)", "C1--", steps_needed),
-        ("ours (ε_t grows with every step)", "C0-", model_clipping.steps_needed),
-    ):
-        steps = [
-            needed(
-                epsilon=1.0, delta=DELTA, initial_clip=1.0, model_clip=1.0, noise_std=float(ratio)
-            )
-            for ratio in ratios
-        ]
-        axis.plot(ratios, steps, style, label=label)
-    for row in koloskova["model_clipping"]:
-        label = "published tables" if row["C2"] == 0.5 else None
-        axis.plot(row["sigma"] / row["C2"], row["T"], "kX", label=label)
-    axis.set(
-        xscale="log",
-        yscale="log",
-        xlabel="noise over clip norm, σ / C2",
-        ylabel="steps to (1, 1e-5)",
-        title="model clipping: steps against noise",
-    )
-    axis.legend()
-    return _save(figure, path)
+    with harness.picture(path, (7.5, 5)) as (_, grid):
+        axis = grid[0][0]
+        ratios = np.geomspace(0.35, 12, 60)
+        for label, style, needed in (
+            ("Theorem 4.2 (ε throughout)", "C1--", steps_needed),
+            ("ours (ε_t grows with every step)", "C0-", model_clipping.steps_needed),
+        ):
+            start = {"initial_clip": 1.0, "model_clip": 1.0}
+            steps = [
+                needed(epsilon=1.0, delta=DELTA, noise_std=float(ratio), **start)
+                for ratio in ratios
+            ]
+            axis.plot(ratios, steps, style, label=label)
+        for row in koloskova["model_clipping"]:
+            label = "published tables" if row["C2"] == 0.5 else None
+            axis.plot(row["sigma"] / row["C2"], row["T"], "kX", label=label)
+        axis.set(
+            xscale="log",
+            yscale="log",
+            xlabel="noise over clip norm, σ / C2",
+            ylabel="steps to (1, 1e-5)",
+            title="model clipping: steps against noise",
+        )
+        axis.legend()
+    return path
 
 
 def sequential_requests(path: Path, chien: dict[str, Any]) -> Path:
     """Draw the epochs that 100 sequential requests take, published and ours."""
     sizes = sorted({row["batch_size"] for row in chien["requests"]})
-    figure, axes = plt.subplots(1, len(sizes), figsize=(13, 4.6))
-    for axis, size in zip(axes, sizes, strict=True):
-        rows = [row for row in chien["requests"] if row["batch_size"] == size]
-        noise = [row["sigma"] for row in rows]
-        for key, label, style in (
-            ("total_epochs", "published", "ko-"),
-            ("our_epochs_replacement", "ours, replacement", "C0s-"),
-            ("our_epochs_zero_out", "ours, zero out", "C2^-"),
-        ):
-            axis.plot(noise, [row[key] for row in rows], style, label=label)
-        axis.set(
-            xscale="log",
-            yscale="log",
-            xlabel="noise scale σ",
-            title="full batch" if size > 10_000 else f"batches of {size}",
-        )
-    axes[0].set_ylabel("epochs, 100 requests")
-    axes[0].legend(fontsize=9)
-    figure.suptitle("100 sequential requests at (0.01, 1/n), MNIST 3 against 8")
-    return _save(figure, path)
+    with harness.picture(path, (13, 4.6), columns=len(sizes)) as (figure, grid):
+        axes = grid[0]
+        for axis, size in zip(axes, sizes, strict=True):
+            rows = [row for row in chien["requests"] if row["batch_size"] == size]
+            noise = [row["sigma"] for row in rows]
+            for key, label, style in (
+                ("total_epochs", "published", "ko-"),
+                ("our_epochs_replacement", "ours, replacement", "C0s-"),
+                ("our_epochs_zero_out", "ours, zero out", "C2^-"),
+            ):
+                axis.plot(noise, [row[key] for row in rows], style, label=label)
+            axis.set(
+                xscale="log",
+                yscale="log",
+                xlabel="noise scale σ",
+                title="full batch" if size > 10_000 else f"batches of {size}",
+            )
+        axes[0].set_ylabel("epochs, 100 requests")
+        axes[0].legend(fontsize=9)
+        figure.suptitle("100 sequential requests at (0.01, 1/n), MNIST 3 against 8")
+    return path
 
 
 def _setting(
@@ -150,10 +151,3 @@ def _calibrated(search: Callable[..., float], epsilon: float, parameters: dict[s
         return search(epsilon=epsilon, delta=DELTA, **parameters)
     except ParameterError:
         return math.nan
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    figure.tight_layout()
-    figure.savefig(path)
-    plt.close(figure)
-    return path

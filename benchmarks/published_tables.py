@@ -7,16 +7,14 @@ benchmarks/results/published_tables.json and the plots under docs/images, and ex
 cannot be reproduced.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chien_tables, koloskova_tables
+from benchmarks import chien_tables, harness, koloskova_tables, plots
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "published_tables.json"
 IMAGES = HERE.parent / "docs" / "images"
 
 COLUMNS = {
@@ -92,42 +90,25 @@ def published_folder() -> Path:
 
 def main() -> int:
     """Print, write and draw everything; return the exit status."""
-    from benchmarks import plots  # noqa: PLC0415 - matplotlib is only needed here
-
     tables = compute(published_folder())
     failures = 0
     for paper in tables.values():
         for name, columns in COLUMNS.items():
             if name in paper:
                 print(f"\n{TITLES[name]}\n")
-                _print(paper[name], columns)
+                rows = ([_cell(row[key]) for key in columns] for row in paper[name])
+                print(harness.table(" | ".join(columns.values()), rows))
                 failures += sum(not row["reproduced"] for row in paper[name])
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(tables, indent=1) + "\n")
+    harness.write(tables, harness.RESULTS / "published_tables.json")
     drawn = plots.draw(folder=IMAGES, koloskova=tables["koloskova"], chien=tables["chien"])
-    print(f"\n{failures} row(s) not reproduced. Wrote {_short(RESULTS)}")
-    print("\n".join(_short(path) for path in drawn))
+    print(f"\n{failures} row(s) not reproduced. Drew {', '.join(path.name for path in drawn)}")
     return 1 if failures else 0
-
-
-def _print(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
-    cells = [[_cell(row[key]) for key in columns] for row in rows]
-    widths = [
-        max(len(title), *(len(line[index]) for line in cells))
-        for index, title in enumerate(columns.values())
-    ]
-    for line in [list(columns.values()), *cells]:
-        print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)))
 
 
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "NO"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(HERE.parent))
 
 
 if __name__ == "__main__":

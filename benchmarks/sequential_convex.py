@@ -11,7 +11,6 @@ benchmarks/results/sequential_convex.json and .png.
     python -m benchmarks.sequential_convex [--seeds 3] [--processes 2]
 """
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -19,13 +18,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from app.accounting.terms import Neighbours
-from benchmarks import convex_figures, convex_published
+from benchmarks import convex_figures, convex_published, harness
 from benchmarks.convex_case import Case, two_digits
 from benchmarks.convex_methods import (
     Method,
@@ -46,7 +44,6 @@ from benchmarks.convex_runs import (
 )
 from benchmarks.data import load
 
-RESULTS: Final = Path(__file__).parent / "results" / "sequential_convex.json"
 EPSILONS: Final = (0.05, 0.1, 0.5, 1.0, 5.0)
 REQUESTS: Final = 100
 SCORES: Final = ("mean_accuracy", "final_accuracy")
@@ -234,12 +231,11 @@ def _relations(method: Method) -> list[Method]:
 
 def main() -> None:
     """Run, print and write everything."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.arguments(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = harness.parsed(parser, "sequential_convex")
     started = time.perf_counter()
     with ProcessPoolExecutor(options.processes) as pool:
         job = partial(one_seed, requests=options.requests)
@@ -259,7 +255,7 @@ def main() -> None:
         "release_noise": combined([seed["release_noise"] for seed in seeds]),
         "wall_s": round(time.perf_counter() - started, 1),
     }
-    options.results.write_text(json.dumps(document, indent=1) + "\n")
+    harness.write(document, options.results)
     convex_figures.draw_sequential(document, options.results.with_suffix(".png"))
     for row in rows:
         print(line(row))

@@ -5,9 +5,7 @@ tutorial has, over the same tensors, batches of the same size and the same optim
 processor time of several rounds counts. The aim: at most 1.05 times the loop's.
 """
 
-import json
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -16,11 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
+from benchmarks import harness
 from benchmarks.data import CLASSES, Pictures, load
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
 
-RESULTS: Final = Path(__file__).parent / "results" / "training_loop.json"
 ROUNDS: Final = 7
 _CPU: Final = torch.device("cpu")
 _RECIPE: Final = TrainingRecipe(
@@ -33,8 +31,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [_row(load("digits"), 10), _row(load("mnist"), 1)]
     document = {"rounds": ROUNDS, "batch_size": _RECIPE.batch_size, "rows": rows}
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document, indent=1))
+    harness.show(document, harness.parsed(harness.arguments(__doc__), "training_loop").results)
 
 
 def _row(pictures: Pictures, epochs: int) -> dict[str, Any]:

@@ -5,14 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 
-mpl.use("Agg")
-mpl.rcParams.update({"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130})
-from matplotlib import pyplot as plt  # noqa: E402 - the backend is chosen first
-
-from benchmarks.unlearning_arms import PLANNED, PUBLISHED, RETRAINING  # noqa: E402 - likewise
+from benchmarks import harness
+from benchmarks.unlearning_arms import PLANNED, PUBLISHED, RETRAINING
 
 _TITLES: Final = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "8 x 8 digits"}
 _NOTE_WIDTH: Final = 48
@@ -33,18 +29,15 @@ def draw(figures: Mapping[str, Any], path: Path) -> Path:
     """Draw every data set in ``figures`` and return the path."""
     columns = len(_SETTINGS)
     size = (6.3 * columns, 5.6 * len(figures))
-    figure, axes = plt.subplots(len(figures), columns, figsize=size, sharey="row", squeeze=False)
-    for row, (name, result) in zip(axes, figures.items(), strict=True):
-        for axis, settings in zip(row, _SETTINGS, strict=True):
-            _panel(axis, result, settings)
-            axis.set_title(f"{_TITLES[name]}: {_SETTINGS[settings]}")
-        row[0].set_ylabel("test accuracy, %")
-        if result["note"]:
-            note = textwrap.fill(result["note"], _NOTE_WIDTH)
-            row[0].text(0.02, 0.97, note, transform=row[0].transAxes, size=8, va="top")
-    figure.tight_layout()
-    figure.savefig(path)
-    plt.close(figure)
+    with harness.picture(path, size, len(figures), columns, sharey="row") as (_, axes):
+        for row, (name, result) in zip(axes, figures.items(), strict=True):
+            for axis, settings in zip(row, _SETTINGS, strict=True):
+                _panel(axis, result, settings)
+                axis.set_title(f"{_TITLES[name]}: {_SETTINGS[settings]}")
+            row[0].set_ylabel("test accuracy, %")
+            if result["note"]:
+                note = textwrap.fill(result["note"], _NOTE_WIDTH)
+                row[0].text(0.02, 0.97, note, transform=row[0].transAxes, size=8, va="top")
     return path
 
 

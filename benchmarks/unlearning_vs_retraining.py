@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from app.domain.recipes.recipe import TrainingRecipe
-from benchmarks import unlearning_figures
+from benchmarks import harness, unlearning_figures, unlearning_plots
 from benchmarks.data import Pictures, load
 from benchmarks.unlearning_arms import (
     METHODS,
@@ -37,8 +37,6 @@ from benchmarks.unlearning_arms import (
 )
 from benchmarks.unlearning_case import FORGOTTEN_SHARE, Case
 from workers.training.device import choose_device
-
-RESULTS: Final = Path(__file__).parent / "results" / "unlearning_vs_retraining.json"
 
 
 @dataclass(frozen=True)
@@ -143,8 +141,6 @@ def measure(pictures: Pictures, grid: Grid) -> Iterator[dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write and draw."""
-    from benchmarks import unlearning_plots  # noqa: PLC0415 - matplotlib is only needed here
-
     options = _options(arguments)
     device = choose_device()
     for name in options.dataset:
@@ -156,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             grid = replace(grid, repeats=options.seeds, narrow_repeats=options.seeds)
         for figures in measure(pictures, grid):
             document = earlier(options.out) | {pictures.name: figures}
-            options.out.write_text(json.dumps(document, indent=1) + "\n")
+            harness.write(document, options.out)
             print(f"{pictures.name}: {figures['repeats_done']} of {grid.seeds} repeats done")
         unlearning_figures.show(figures)
     print(
@@ -174,7 +170,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, help="repeats, instead of the data set's own number")
     parser.add_argument("--budgets", type=float, nargs="+", help="epochs; all arms run at each")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file; the plot lies beside")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=harness.RESULTS / "unlearning_vs_retraining.json",
+        help="JSON file; the plot lies beside",
+    )
     return parser.parse_args(arguments)
 
 
