@@ -150,7 +150,7 @@ class Lineage:
             return
         descend(
             self._network,
-            self._descent,
+            self._descent.step_,
             self._feed(steps),
             steps=steps,
             noise=self._noise,

@@ -1,6 +1,6 @@
 """The benchmark of exact heads, on small digits and made-up ratings."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_tables_and_picture(rows, tmp_path):
         "tested": 360,
         "threads": 1,
         "product_s": 0.1,
-        "rows": [row.to_json() for row in rows],
+        "rows": [asdict(row) for row in rows],
         "networks": list(network_rows(FEATURES, replace(QUICK, longer_s=0.1), seconds=0.1)),
         "people": people.measure(people.made_up()),
         "service": [
