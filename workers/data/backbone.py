@@ -21,6 +21,7 @@ from app.evidence.certificates.weights_file import BACKBONE
 from workers.data.extraction import Extraction
 from workers.training.examples import Examples
 from workers.training.frame import ReferenceFrame
+from workers.training.networks.base import first_difference
 from workers.training.networks.half import half
 from workers.training.networks.held import digests_held
 
@@ -99,10 +100,9 @@ class FrozenBackbone(Backbone):
 
         What it holds is compared, and what it makes of records that everybody may know.
         """
-        now = digests_held(self.whole)
-        for name in sorted(now.keys() | self.held.keys()):
-            if now.get(name) != self.held.get(name):
-                raise RunFailedError(f"backbone {self.name!r} changes its own {name!r}")
+        name = first_difference(digests_held(self.whole), self.held)
+        if name is not None:
+            raise RunFailedError(f"backbone {self.name!r} changes its own {name!r}")
         before = self.probed[device]
         if not torch.allclose(self._of_probe(device), before, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise RunFailedError(

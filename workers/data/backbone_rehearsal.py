@@ -15,6 +15,7 @@ from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from workers.training.forms import FeatureForm, fainter
 from workers.training.networks.architectures import zeros
+from workers.training.networks.base import first_difference
 from workers.training.networks.held import digests_held
 from workers.training.networks.operator_code import called
 from workers.training.networks.tensor_names import require_tied_alike
@@ -88,10 +89,9 @@ class Rehearsal:
         before, held = self._forward(kinds[0]), digests_held(self._whole)
         for kind in kinds:
             self._forward(kind)
-        now = digests_held(self._whole)
-        for name in sorted(now.keys() | held.keys()):
-            if now.get(name) != held.get(name):
-                raise RunFailedError(self._remembers(repr(name)))
+        name = first_difference(digests_held(self._whole), held)
+        if name is not None:
+            raise RunFailedError(self._remembers(repr(name)))
         if not _alike(self._forward(kinds[0]), before):
             raise RunFailedError(self._remembers("something"))
         for kind in kinds:

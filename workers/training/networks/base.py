@@ -50,9 +50,15 @@ def base_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def require_same(now: Mapping[str, str], before: Mapping[str, str], fault: str) -> None:
     """Raise ``PlanError`` with a tensor's name, and ``fault``, if two bases differ."""
-    for name in sorted(now.keys() | before.keys()):
-        if now.get(name) != before.get(name):
-            raise PlanError(f"the network's public tensor {name!r} {fault}")
+    name = first_difference(now, before)
+    if name is not None:
+        raise PlanError(f"the network's public tensor {name!r} {fault}")
+
+
+def first_difference(now: Mapping[str, str], before: Mapping[str, str]) -> str | None:
+    """Return the first name whose digests differ, or that only one side has; None without any."""
+    names = sorted(now.keys() | before.keys())
+    return next((name for name in names if now.get(name) != before.get(name)), None)
 
 
 def digest_of(tensor: torch.Tensor) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 
 from app.domain.architectures.base import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
-from workers.training.networks.base import base_of, digest_of, digests_of
+from workers.training.networks.base import base_of, digest_of, digests_of, first_difference
 
 _OF_TORCH: Final = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
@@ -61,14 +61,13 @@ def require_same_start(factory: Callable[[], nn.Module], before: Mapping[str, st
     Raises:
         PlanError: they do not; the message names what differs.
     """
-    now = start_of(factory)
-    for name in sorted(now.keys() | before.keys()):
-        if now.get(name) != before.get(name):
-            raise PlanError(
-                f"the factory starts {name!r} otherwise after another network was trained: what it "
-                "keeps from one network to the next could carry forgotten records into a fresh "
-                "start. Build everything anew in each call"
-            )
+    name = first_difference(start_of(factory), before)
+    if name is not None:
+        raise PlanError(
+            f"the factory starts {name!r} otherwise after another network was trained: what it "
+            "keeps from one network to the next could carry forgotten records into a fresh "
+            "start. Build everything anew in each call"
+        )
 
 
 def pinned(
@@ -98,16 +97,12 @@ def pinned(
 
 def digests_held(module: nn.Module) -> dict[str, str]:
     """Return the digest of each thing that a network holds, by where it is."""
+    seen: set[int] = set()
     return {
         name: digest_of(value) if isinstance(value, torch.Tensor) else _digest_of_plain(value)
-        for name, value in _held(module)
+        for path, layer in module.named_modules()
+        for name, value in _of_layer(f"{path}." if path else "", layer, seen)
     }
-
-
-def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    seen: set[int] = set()
-    for name, layer in module.named_modules():
-        yield from _of_layer(f"{name}." if name else "", layer, seen)
 
 
 def _of_layer(path: str, layer: nn.Module, seen: set[int]) -> Iterator[tuple[str, Any]]:
