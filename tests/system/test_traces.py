@@ -1,6 +1,7 @@
 """One trace from the call to the erasure, from a real service to a real collector."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +118,17 @@ def test_no_id_of_a_person_a_record_a_ticket_or_a_request_leaves(
     assert search_bytes({"spans": sent}, [people.ids(), *people.features()]) == []
     for word in (people.token, request_id, request_id.removeprefix("fr_"), "ticket", "sesame"):
         assert word.encode() not in sent
+
+
+def test_what_is_left_is_sent_when_the_service_ends(tmp_path: Path, people: People) -> None:
+    with Collector() as collector:
+        variables = collector.environment | {"OTEL_BSP_SCHEDULE_DELAY": "3600000"}
+        with running(tmp_path / "data", **variables) as service:
+            with service.client() as client:
+                client.define_dataset("digits", features=DATASET["features"], classes=10)
+                client.push_records("digits", people.parquet())
+                request = client.forget("digits", subject_ids=[people.subject(3)])
+                client.wait_for_request(request["id"], timeout_s=PATIENCE_S)
+            assert collector.spans() == []
+            assert service.stop() == 0
+        assert {span.name for span in collector.spans()} == {"forget request", "erase"}

@@ -1,5 +1,6 @@
 """Help with an ensemble's run: what another worker hands over is what its own would have made."""
 
+import threading
 import time
 
 import pytest
@@ -13,8 +14,11 @@ from app.ledger import member_trainings
 from app.ledger.tables import OutboxRow, RunRow
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
+from app.runtime import spans
 from app.runtime.processes.stopping import StopSignal
+from app.runtime.tracing import Sender
 from app.storage.tables import BlobRow
+from tests.support.collector import Collector
 from tests.support.exact_heads import carry_out, define_backbone
 from tests.support.workshop import Workshop, record_ids
 from workers.data.loading import load_model, readers_for
@@ -94,6 +98,32 @@ def test_a_helper_gives_way_to_a_run_and_help_is_asked_for_again(services, monke
     with workshop.transaction() as session:
         assert member_trainings.waiting(session, held.run_id) == len(members)
         assert session.scalars(select(OutboxRow.topic)).all() == ["enqueue_members"]
+
+
+def test_a_helper_sends_nothing_while_it_trains_its_next_member(services, monkeypatch):
+    workshop = Workshop(services)
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    held = workshop.lease()
+    members = workshop.begin(held).members
+    with workshop.transaction() as session:
+        member_trainings.begin(session, held.run_id, held.token, list(members))
+    real, threads = helping._train, []
+
+    def train(*given):
+        threads.append({thread.name for thread in threading.enumerate()})
+        real(*given)
+
+    monkeypatch.setattr(helping, "_train", train)
+    with Collector() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        spans.send_by(Sender)
+        try:
+            helping.help_with(services, held.run_id, StopSignal())
+            assert len(collector.named("member", 2)) == len(threads) == 2
+        finally:
+            spans.send_by(None)
+    assert not [name for seen in threads for name in seen if "Otel" in name]
 
 
 def test_help_is_asked_for_once_there_are_features_that_others_can_read(services, monkeypatch):
