@@ -90,8 +90,8 @@ def test_no_network_and_no_recipe_imports_while_sealed(api: TestClient, services
     api.post("/v1/datasets", json=DATASET)
     api.put("/v1/datasets/digits/records", content=digits_parquet())
     policies: list[dict[str, Any]] = [
-        {"audit": True},
-        {"mechanism": "retraining", "audit": True, "first_release": "as_trained"},
+        {},
+        {"mechanism": "retraining", "first_release": "as_trained"},
         {"mechanism": "dp_sgd", "epsilon": 8.0, "parameters": {"capacity": 5}},
     ]
     networks = [

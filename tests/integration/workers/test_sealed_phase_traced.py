@@ -11,9 +11,9 @@ from sqlalchemy import select
 
 from app.ledger.tables import RunRow
 from app.runtime.locations import redis_connection
-from tests.support.collector import handed_over
+from tests.support.collector import Collector
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S
 from tests.support.s3 import ACCESS, S3Server
 from tests.support.slow import FACTORY
 from tests.support.strace import sealed_phases, traced, why_unavailable
@@ -137,9 +137,9 @@ def trace(tmp_path, program, *arguments, **environment):
 
 @pytest.mark.slow  # a run under strace
 def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id, tmp_path):
-    with handed_over() as spans:
-        phases = trace(tmp_path, RUN, run_id)
-        until(lambda: any(span.name == "training" for span in spans))
+    with Collector() as collector:
+        phases = trace(tmp_path, RUN, run_id, **collector.environment)
+        assert collector.named("training")
     with services.database.transaction() as session:
         run = session.get_one(RunRow, run_id)
         assert run.state == "published", run.failure_reason

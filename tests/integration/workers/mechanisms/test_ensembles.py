@@ -24,9 +24,11 @@ from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
+from app.runtime import spans
 from app.runtime.database import leases
+from app.runtime.tracing import Sender
 from app.storage.tables import BlobRow
-from tests.support.collector import assert_connected, handed_over
+from tests.support.collector import Collector, assert_connected
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.patience import PATIENCE_S, until
@@ -229,15 +231,20 @@ def test_other_workers_train_members_too(workshop, monkeypatch):
     monkeypatch.setattr(ensembles, "train_member", after_help)
     monkeypatch.setattr(ensembles, "step_reporter", lambda _: lambda *step: told.append(step))
     monkeypatch.setattr(ensembles, "ram_only", nullcontext)  # the test itself starts a process
-    with handed_over() as spans:
-        carry_out(workshop)
-        until(lambda: any(span.name == "run" for span in spans))
-    assert_connected(spans)
-    (run,) = (span for span in spans if span.name == "run")
-    helped = [span for span in spans if span.name == "member"]
+    with Collector() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        spans.send_by(Sender)
+        try:
+            carry_out(workshop)
+            (run,) = collector.named("run")
+            helped = collector.named("member", MEMBERS - 1)
+        finally:
+            spans.send_by(None)
+    assert_connected(collector.spans())
     assert len(helped) == MEMBERS - 1
-    assert {span.parent for span in helped} == {run.place.span}
-    assert run.pid not in {span.pid for span in helped}
+    assert {span.parent for span in helped} == {run.span}
+    assert run.attributes["process.pid"] not in {span.attributes["process.pid"] for span in helped}
     assert len(own) == 1
     assert told[0] == (1000 * (MEMBERS - 1) + 1, 1000 * MEMBERS)
     assert all(step <= steps for step, steps in told)
