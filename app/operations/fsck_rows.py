@@ -7,9 +7,10 @@ and each dataset has as many records as were pushed, and as many erased ones as 
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from app.evidence.log import rows
+from app.operations.schema import logged_tables
 
 # As ``app/registry/datasets/digests.py`` makes them.
 _SETS = """
@@ -72,7 +73,7 @@ _LEFT = text(
 
 def check_rows(connection: Connection, fault: Callable[[str, str], None]) -> int:
     """Report every row that is not what the log says; return how many were compared."""
-    stored = " UNION ALL ".join((_SETS, *(rows.query(table) for table in rows.tables())))
+    stored = " UNION ALL ".join((_SETS, *(rows.query(inspect(table)) for table in logged_tables())))
     compared = 0
     statement = text(_COMPARED.replace("__STORED__", stored))
     for row, untold, missing, count in connection.execute(statement):

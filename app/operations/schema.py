@@ -2,6 +2,7 @@
 
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
@@ -21,6 +22,7 @@ import app.registry.datasets.tables
 import app.registry.tables
 import app.storage.tables  # noqa: F401
 from app.runtime.database import Base, Database
+from app.runtime.database.logged import Logged
 
 _EXCESS = text(
     """
@@ -38,6 +40,11 @@ _LARGE_OBJECTS = text("SELECT has_function_privilege('lo_from_bytea(oid, bytea)'
 def all_tables() -> MetaData:
     """Return the metadata of every table."""
     return Base.metadata
+
+
+def logged_tables() -> list[type[Any]]:
+    """Return the classes of the tables whose rows the log follows."""
+    return [table.class_ for table in Base.registry.mappers if issubclass(table.class_, Logged)]
 
 
 def migration_config(migration_url: str, *, service_role: str | None = None) -> Config:

@@ -15,16 +15,9 @@ from typing import Any
 from sqlalchemy import Column, DateTime, LargeBinary, TextClause, event, inspect, text
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
-from app.runtime.database import Base
 from app.runtime.database.logged import Logged
 
 _CHANGED = "expunge.log.changed"
-
-
-def tables() -> list[Mapper[Any]]:
-    """Return the tables that the log follows, by name."""
-    mapped = (table for table in Base.registry.mappers if issubclass(table.class_, Logged))
-    return sorted(mapped, key=_name)
 
 
 @cache

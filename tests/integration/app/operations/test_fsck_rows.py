@@ -5,6 +5,8 @@ undone. Those that no part of the service makes are refused to the service's rol
 superuser who lifts nothing.
 """
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,11 +22,11 @@ from app.domain.scopes import Scope
 from app.domain.states import RunState
 from app.evidence import log
 from app.evidence.certificates.signing import StatementSigner
-from app.evidence.log import rows, signing_keys
+from app.evidence.log import signing_keys
 from app.ledger.models import policies
 from app.ledger.tables import ForgetRequestRow
 from app.operations.fsck_rows import check_rows
-from app.operations.schema import all_tables
+from app.operations.schema import all_tables, logged_tables
 from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets.imports.tables import ImportRow
@@ -219,7 +221,7 @@ def _other(column: Column) -> str:
 
 def test_every_cell_of_every_logged_table_is_digested_or_left_out(lifted: Connection) -> None:
     wrong = []
-    for table in (each.class_ for each in rows.tables()):
+    for table in logged_tables():
         name, (key,) = table.__tablename__, table.__table__.primary_key
         row = lifted.scalar(text(f"SELECT min({key.name}) FROM {name}"))
         assert table.__left_out__ < set(table.__table__.columns.keys()) - {key.name}
@@ -234,7 +236,7 @@ def test_every_cell_of_every_logged_table_is_digested_or_left_out(lifted: Connec
 
 
 def test_every_missing_and_every_added_row_is_named(lifted: Connection) -> None:
-    for table in (each.class_ for each in rows.tables()):
+    for table in logged_tables():
         name, (key,) = table.__tablename__, table.__table__.primary_key
         row = lifted.scalar(text(f"SELECT max({key.name}) FROM {name}"))
         mine = f"WHERE {key.name} = '{row}'"
@@ -256,9 +258,19 @@ def test_every_table_is_logged_or_checked_otherwise() -> None:
         *("blobs", "shards", "feature_shards", "member_trainings", "outbox"),
         *("idempotency_keys", "callback_endpoints", "callback_events"),
     }
-    logged = {each.class_.__tablename__ for each in rows.tables()}
+    logged = {table.__tablename__ for table in logged_tables()}
     assert logged | otherwise == set(all_tables().tables)
     assert not logged & otherwise
+
+
+def test_a_process_that_does_nothing_else_knows_every_table() -> None:
+    program = (
+        "from app.operations.fsck_rows import logged_tables\n"
+        "print(*(table.__tablename__ for table in logged_tables()))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    known = {table.__tablename__ for table in logged_tables()}
+    assert set(told.stdout.decode().split()) == known
 
 
 def _is_refused(connection: Connection, change: str, ids: dict[str, str]) -> bool:
