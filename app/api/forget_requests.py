@@ -17,7 +17,6 @@ from app.api.protocol.dependencies import part
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, ExternalId, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
-from app.api.protocol.watching import WatcherOf
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
@@ -130,8 +129,7 @@ async def get_forget_request(
     request: Request,
     services: ServicesOf,
     polls: Annotated[Polls, part("polls")],
-    watcher: WatcherOf,
-    _: ForgetReader,
+    caller: ForgetReader,
     prefer: Prefer = None,
 ) -> Response:
     """Show one request; with ``Prefer: wait=N``, as soon as its state has changed."""
@@ -142,7 +140,7 @@ async def get_forget_request(
         view = request_views.one(session, request_id)
         return Found(view.id, answer_of(services, view), is_final=view.state in _ENDED)
 
-    return await answer_with_news(request, watcher, Kind.FORGET_REQUEST, read, prefer=prefer)
+    return await answer_with_news(request, caller, Kind.FORGET_REQUEST, read, prefer=prefer)
 
 
 @router.delete("/{request_id}", **answers(404, 409))

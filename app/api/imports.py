@@ -2,21 +2,25 @@
 
 from datetime import datetime
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
+from sqlalchemy.orm import Session
 
 from app.api.protocol.access import DataWriter, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Page
+from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.domain.places import MOST_URL_CHARACTERS
 from app.domain.states import ImportState
+from app.ledger.views.changes import Kind
 from app.registry.datasets.imports import repository, service
 from app.registry.datasets.imports.tables import ImportRow
 
 router = APIRouter(
     prefix="/v1/datasets/{name}/imports", tags=["datasets"], route_class=GuardedRoute
 )
+_ENDED = (ImportState.COMPLETED, ImportState.FAILED, ImportState.CANCELLED)
 
 
 class ImportBody(Body):
@@ -92,11 +96,17 @@ def list_imports(
         )
 
 
-@router.get("/{import_id}", **answers(404))
-def get_import(name: str, import_id: str, services: ServicesOf, _: DataWriter) -> ImportAnswer:
-    """Show one import."""
-    with services.database.transaction() as session:
-        return _answer(name, repository.import_of(session, name, import_id))
+@router.get("/{import_id}", **answers(404), response_model=ImportAnswer)
+async def get_import(
+    name: str, import_id: str, request: Request, caller: DataWriter, prefer: Prefer = None
+) -> Response:
+    """Show one import; ``Prefer: wait=N`` waits for news of its progress."""
+
+    def read(session: Session) -> Found:
+        row = repository.import_of(session, name, import_id)
+        return Found(row.id, _answer(name, row), is_final=row.state in _ENDED)
+
+    return await answer_with_news(request, caller, Kind.IMPORT, read, prefer=prefer)
 
 
 @router.post("/{import_id}/cancel", **answers(404, 409))

@@ -18,7 +18,6 @@ from app.api.protocol.errors import answers
 from app.api.protocol.etags import etag_of
 from app.api.protocol.schemas import Answer, Body, Name, Page, described_by
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
-from app.api.protocol.watching import WatcherOf
 from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
 from app.domain.architectures.architecture import ArchitectureSpec
@@ -186,7 +185,7 @@ def list_models(
 
 @router.get("/{name}", **answers(404), response_model=ModelAnswer)
 async def get_model(
-    name: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
+    name: str, request: Request, caller: ModelsReader, prefer: Prefer = None
 ) -> Response:
     """Show one model; ``Prefer: wait=N`` waits for a change of its version or run."""
 
@@ -194,7 +193,7 @@ async def get_model(
         model = registry.model_named(session, name)
         return Found(model.id, _model_answer(session, model), is_final=False)
 
-    return await answer_with_news(request, watcher, Kind.MODEL, read, prefer=prefer)
+    return await answer_with_news(request, caller, Kind.MODEL, read, prefer=prefer)
 
 
 @router.patch("/{name}", **answers(404, 409, 410, 412))

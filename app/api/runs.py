@@ -1,31 +1,21 @@
 """``/v1/runs``: progress, cancellation, and retries."""
 
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 
-from app.api.events import EVENT_CONTENT, EventStream, LastEventId, event_stream
-from app.api.protocol.access import (
-    GuardedRoute,
-    ModelsReader,
-    ModelsWriter,
-    ServicesOf,
-    authenticate_again,
-)
+from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.dependencies import Make
-from app.api.protocol.errors import answers, problem_responses
+from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
-from app.api.protocol.watching import WatcherOf
 from app.domain.states import RunState
 from app.ledger import runs
 from app.ledger.views import run_views
-from app.ledger.views.changes import Kind, RunProgress, progress_of
+from app.ledger.views.changes import Kind
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 
@@ -73,48 +63,15 @@ def list_runs(
 
 @router.get("/{run_id}", **answers(404), response_model=RunAnswer)
 async def get_run(
-    run_id: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
+    run_id: str, request: Request, caller: ModelsReader, prefer: Prefer = None
 ) -> Response:
-    """Show one run; ``Prefer: wait=N`` waits for a change of its state."""
+    """Show one run; ``Prefer: wait=N`` waits for news of its progress."""
 
     def read(session: Session) -> Found:
         view = run_views.one(session, run_id)
         return Found(view.id, RunAnswer.of(view), is_final=view.has_ended)
 
-    return await answer_with_news(request, watcher, Kind.RUN, read, prefer=prefer)
-
-
-@router.get(
-    "/{run_id}/events",
-    response_class=EventStream,
-    responses=problem_responses(404)
-    | {
-        200: {"description": "Events until the run has ended", "content": EVENT_CONTENT},
-        204: {"description": "The run has ended, and the caller has its last state"},
-    },
-)
-async def stream_run_events(
-    run_id: str,
-    request: Request,
-    services: ServicesOf,
-    watcher: WatcherOf,
-    caller: ModelsReader,
-    last_event_id: LastEventId = None,
-) -> Response:
-    """Follow a run's state, phase, step and current epsilon until it has ended."""
-
-    def look() -> RunProgress:
-        with services.database.transaction() as session:
-            return progress_of(session, run_id)
-
-    return event_stream(
-        watcher,
-        run_id,
-        await run_in_threadpool(look),
-        last_event_id=last_event_id,
-        caller_id=caller.key_id,
-        look_again=partial(authenticate_again, request),
-    )
+    return await answer_with_news(request, caller, Kind.RUN, read, prefer=prefer)
 
 
 @router.post("/{run_id}/cancel", **answers(404, 409))

@@ -15,7 +15,7 @@ from app.api.protocol.access import metrics_access
 from app.api.protocol.admission import Admission
 from app.api.protocol.observation import Observation
 from app.api.protocol.quotas import QuotaHeaders
-from app.api.protocol.watching import Watcher
+from app.api.protocol.waiting import Watcher
 from app.domain.errors import KeyStoreError
 from app.operations import schema
 from app.operations.monitoring.api_metrics import ApiMetrics

@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 
 from app.api.protocol.connections import Connections
-from app.api.protocol.watching import Watcher
+from app.api.protocol.waiting import Watcher
 from app.cli.application import app_from_environment
 from app.planning.planners import Planners
 from app.runtime import spans

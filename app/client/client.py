@@ -1,6 +1,5 @@
 """The client's calls: one method for each."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
@@ -8,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.client.connection import ApiError, Json, at, checked, error_of
+from app.client.connection import ApiError, Json, at, error_of
 from app.client.download import (
     Announced,
     Downloaded,
@@ -206,7 +205,7 @@ class ExpungeClient(Sources, Waiting):
         return self._list(at("forget-requests", request_id, "certificates"), since=since)
 
     def run(self, run_id: str, *, wait_s: int = 0) -> Json:
-        """Return a run; see ``request``."""
+        """Return a run; with ``wait_s``, at most 60, as soon as there is news of its progress."""
         return self._news(at("runs", run_id), wait_s)
 
     def runs(self, **filters: str | None) -> list[Json]:
@@ -220,15 +219,6 @@ class ExpungeClient(Sources, Waiting):
     def retry_run(self, run_id: str) -> Json:
         """Start a new run like one that failed or was cancelled."""
         return self._object("POST", at("runs", run_id, "retry"))
-
-    def follow_run(self, run_id: str) -> Iterator[Json]:
-        """Yield a run's state, phase, step and epsilon each time that they change, to its end."""
-        with self._http.stream("GET", at("runs", run_id, "events")) as answer:
-            if answer.is_error:
-                answer.read()
-            for line in checked(answer).iter_lines():
-                if line.startswith("data: "):
-                    yield json.loads(line.removeprefix("data: "))
 
     def create_key(
         self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None

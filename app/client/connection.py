@@ -98,6 +98,12 @@ class Connection:
         answer: Json = checked(self._http.request("GET", path, **options)).json()
         return answer
 
+    def held(self, path: str, left_s: float, known: Mapping[str, str]) -> httpx.Response:
+        """Ask for news of a resource, which the service waits for if an answer is ``known``."""
+        wait_s = int(min(self._hold_s, left_s))
+        headers = {**known, "Prefer": f"wait={wait_s}"} if known else None
+        return self._http.request("GET", path, headers=headers)
+
     def _news(self, path: str, wait_s: int) -> Json:
         if wait_s == 0:
             return self._object("GET", path)

@@ -1,18 +1,24 @@
-"""Waiting until a service has done what it owes, also while it is away."""
+"""Waiting until a service has done what it owes, also while it is away.
+
+``Prefer: wait`` has the service hold each answer until there is news.
+"""
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import httpx
 
-from app.client.connection import ApiError, Connection, Json, at
+from app.client.connection import ApiError, Connection, Json, at, checked
 
 _POLL_S = 0.2
 _ENDED = {"completed", "failed", "cancelled"}
+_GOING = {"queued", "leased", "running"}
+_Seen = TypeVar("_Seen")
 
 
 class Waiting(Connection):
-    """Waits for requests and models."""
+    """Waits for requests, models, backbones and imports."""
 
     def wait_for_request(
         self,
@@ -21,28 +27,22 @@ class Waiting(Connection):
         timeout_s: float,
         on_change: Callable[[Json, Json | None], None] | None = None,
     ) -> Json:
-        """Wait until a request has ended.
+        """Wait until a request has ended; if the service is unreachable for a while, wait for it.
 
-        The service holds its answers until something changes. With ``on_change`` it is polled
-        instead, and ``on_change`` is called with the request and its run each time. If the service
-        is unreachable for a while, this waits for it.
+        ``on_change`` is called with the request and its run at every progress of either.
 
         Raises:
             TimeoutError: it has not ended in time.
         """
-        path = at("forget-requests", request_id)
 
-        def look(left_s: float) -> Json:
-            if on_change is None:
-                held = {"Prefer": f"wait={int(min(self._hold_s, left_s))}"}
-                return self._once(path, headers=held)
-            request = self._once(path)
+        def run_of(request: Json) -> str | None:
             run_ids = [o["run"] for o in request["obligations"] if o["run"] is not None]
-            run = self._once(at("runs", run_ids[-1])) if run_ids else None
-            on_change(request, run)
-            return request
+            return run_ids[-1] if run_ids and on_change is not None else None
 
-        for request in _seen_until(timeout_s, look):
+        look = self._with_its_run(at("forget-requests", request_id), run_of)
+        for request, run in _seen_until(timeout_s, look):
+            if on_change is not None:
+                on_change(request, run)
             if request["state"] in _ENDED:
                 return request
         raise TimeoutError(f"request {request_id} has not ended within {timeout_s:g} s")
@@ -52,9 +52,9 @@ class Waiting(Connection):
         name: str,
         *,
         timeout_s: float,
-        on_change: Callable[[Json], None] = lambda _run: None,
+        on_change: Callable[[Json], None] | None = None,
     ) -> Json:
-        """Poll a model until its newest run has ended; wait while the service is away.
+        """Wait until a model's newest run has ended; wait while the service is away.
 
         A model that waits for its weights has no run, and is returned as it is.
 
@@ -62,16 +62,18 @@ class Waiting(Connection):
             TimeoutError: it has not ended in time.
         """
 
-        def look(_: float) -> Json:
-            return self._once(at("models", name))
+        def run_of(model: Json) -> str | None:
+            run = model["latest_run"]
+            return None if run is None or on_change is None else run["id"]
 
-        for model in _seen_until(timeout_s, look):
+        for model, _ in _seen_until(timeout_s, self._with_its_run(at("models", name), run_of)):
             run = model["latest_run"]
             if run is None and model["weights"] == "upload":
                 return model
             if run is not None:
-                on_change(run)
-                if run["state"] in ("published", "failed", "cancelled"):
+                if on_change is not None:
+                    on_change(run)
+                if run["state"] not in _GOING:
                     return model
         raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
 
@@ -83,20 +85,60 @@ class Waiting(Connection):
         timeout_s: float,
         on_change: Callable[[Json], None] = lambda _import: None,
     ) -> Json:
-        """Poll an import until it has ended; wait while the service is away.
+        """Wait until an import has ended; wait while the service is away.
 
         Raises:
             TimeoutError: it has not ended in time.
         """
-        path = at("datasets", name, "imports", import_id)
-        for seen in _seen_until(timeout_s, lambda _: self._once(path)):
+        held = _Held(self, at("datasets", name, "imports", import_id))
+        for seen in _seen_until(timeout_s, held.news):
             on_change(seen)
             if seen["state"] in _ENDED:
                 return seen
         raise TimeoutError(f"import {import_id} has not ended within {timeout_s:g} s")
 
+    def _with_its_run(
+        self, path: str, run_of: Callable[[Json], str | None]
+    ) -> Callable[[float], tuple[Json, Json | None]]:
+        """Return what waits for news of a resource, or of the run that it waits for."""
+        whole, run = _Held(self, path), None
 
-def _seen_until(timeout_s: float, look: Callable[[float], Json]) -> Iterator[Json]:
+        def look(left_s: float) -> tuple[Json, Json | None]:
+            nonlocal run
+            is_going = run is not None and run.seen.get("state") in _GOING
+            if run is not None and is_going:
+                run.news(left_s)
+            found = whole.news(0 if is_going else left_s)
+            run_id = run_of(found)
+            if run_id is not None:
+                if run is None or run.path != at("runs", run_id):
+                    run = _Held(self, at("runs", run_id))
+                if not run.seen:
+                    run.news(0)
+            return found, None if run is None else run.seen
+
+        return look
+
+
+class _Held:
+    """A resource, and the newest answer about it; the first one is not waited for."""
+
+    def __init__(self, connection: Connection, path: str) -> None:
+        self.path = path
+        self.seen: Json = {}
+        self._connection = connection
+        self._headers: dict[str, str] = {}
+
+    def news(self, left_s: float) -> Json:
+        """Return the resource as soon as it differs from the last answer, or the time is over."""
+        answer = self._connection.held(self.path, left_s, self._headers)
+        if answer.status_code != httpx.codes.NOT_MODIFIED:
+            self.seen = checked(answer).json()
+            self._headers = {"If-None-Match": answer.headers.get("ETag", "")}
+        return self.seen
+
+
+def _seen_until(timeout_s: float, look: Callable[[float], _Seen]) -> Iterator[_Seen]:
     """Yield what there is to see, repeatedly, until the time is over."""
     deadline = time.monotonic() + timeout_s
     while (left_s := deadline - time.monotonic()) > 0:
@@ -108,7 +150,7 @@ def _seen_until(timeout_s: float, look: Callable[[float], Json]) -> Iterator[Jso
             time.sleep(_POLL_S)
 
 
-def _unless_away(look: Callable[[], Json]) -> Json | None:
+def _unless_away(look: Callable[[], _Seen]) -> _Seen | None:
     """Return what there is to see, or None while the service is unreachable or asks to wait."""
     try:
         return look()

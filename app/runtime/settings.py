@@ -110,7 +110,7 @@ class Settings(BaseSettings):
         max_connections: how many connections, and calls, there may be at once.
         max_connections_per_address: how many of them one address may have; a trusted proxy's may
             have all.
-        max_waits_per_caller: how many waits for changes and streams one caller may hold at once.
+        max_waits_per_caller: how many waits for changes one caller may hold at once.
         max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
         max_json_bytes: the largest of all other JSON bodies.
         max_parameters: how many weights a built-in architecture, or a head on a backbone, may have

@@ -1,14 +1,26 @@
-"""Who views a page: the session's API key and its scopes."""
+"""Who views a page: the session's API key and its scopes.
 
+A session is a random id in a cookie, mapped to an API key in Redis. Redis holds a hash of the
+session's id, the key's id, and a seal over both under a key that is not in Redis. Reading Redis
+gives no access; writing to it can neither create a session nor move one to another key. If Redis is
+wiped, users log in again.
+"""
+
+import hashlib
+import hmac
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+from redis import Redis
 
 from app.access import api_keys
 from app.access.api_keys import Caller
+from app.access.pseudonyms import Pseudonyms
 from app.access.tables import ApiKeyRow
 from app.api.protocol.access import ServicesOf, require_scope
 from app.api.protocol.dependencies import part
@@ -18,9 +30,10 @@ from app.evidence.log import actor
 from app.services import Services
 from app.web import forms
 from app.web.forms import Form
-from app.web.sessions import Sessions
 
 COOKIE = "expunge-session"
+_PREFIX = "expunge:session:"
+_TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,39 @@ class Visitor:
     def token(self) -> str:
         """The token for this session's forms."""
         return forms.token_of(self.cookie)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The valid sessions."""
+
+    redis: Redis
+    pseudonyms: Pseudonyms
+    lifetime: timedelta
+
+    def start(self, key_id: str) -> str:
+        """Start a session for a key; return the secret for the cookie."""
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        seal = self.pseudonyms.session(token, key_id).hex()
+        self.redis.set(_name(token), f"{key_id} {seal}", ex=self.lifetime)
+        return token
+
+    def key_of(self, token: str) -> str | None:
+        """Return the id of a session's key, or None if the session is over."""
+        found = self.redis.get(_name(token))
+        if not isinstance(found, bytes):
+            return None
+        key_id, _, seal = found.decode(errors="replace").partition(" ")
+        expected = self.pseudonyms.session(token, key_id).hex()
+        return key_id if hmac.compare_digest(seal.encode(), expected.encode()) else None
+
+    def end(self, token: str) -> None:
+        """End a session now."""
+        self.redis.delete(_name(token))
+
+
+def _name(token: str) -> str:
+    return _PREFIX + hashlib.sha256(token.encode()).hexdigest()
 
 
 def open_sessions(services: Services) -> Sessions:
@@ -88,6 +134,7 @@ def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
         require_scope(someone.caller, scope)
         return someone
 
+    check.scope = scope  # type: ignore[attr-defined]
     return check
 
 
@@ -99,18 +146,23 @@ def _sends(scope: Scope) -> Callable[..., Awaitable[Visitor]]:
         actor.become(someone.caller.key_id)
         return someone
 
+    check.scope = scope  # type: ignore[attr-defined]
     return check
+
+
+def scope_of(route: APIRoute) -> Scope | None:
+    """Return the scope that a page or an action needs; None if any visitor may have it."""
+    calls = [dependant.call for dependant in route.dependant.dependencies]
+    return next((call.scope for call in calls if hasattr(call, "scope")), None)
 
 
 RequestsReader = Annotated[Visitor, Depends(_requires(Scope.FORGET_READ))]
 ModelsReader = Annotated[Visitor, Depends(_requires(Scope.MODELS_READ))]
 RequestsWriter = Annotated[Visitor, Depends(_requires(Scope.FORGET_WRITE))]
-ModelsWriter = Annotated[Visitor, Depends(_requires(Scope.MODELS_WRITE))]
 Admin = Annotated[Visitor, Depends(_requires(Scope.ADMIN))]
 RequestsSender = Annotated[Visitor, Depends(_sends(Scope.FORGET_WRITE))]
 RequestsSeeker = Annotated[Visitor, Depends(_sends(Scope.FORGET_READ))]
 ModelsSender = Annotated[Visitor, Depends(_sends(Scope.MODELS_WRITE))]
-DataSender = Annotated[Visitor, Depends(_sends(Scope.DATA_WRITE))]
 AdminSender = Annotated[Visitor, Depends(_sends(Scope.ADMIN))]
 
 

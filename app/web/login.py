@@ -1,4 +1,4 @@
-"""``/login`` and ``/logout``: exchanges an API key for a session."""
+"""``/login`` and ``/logout``: exchanges an API key for a session; ``/``: where it may begin."""
 
 import secrets
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from app.access.api_keys import Caller
 from app.access.gate import Gate
 from app.api.protocol.access import address_of
 from app.domain.errors import TooManyRequestsError, UnauthenticatedError
+from app.domain.scopes import Scope
 from app.web import forms, pages
 from app.web.access import COOKIE, AnyVisitor, SessionsOf, set_cookie
 from app.web.forms import Form
@@ -19,6 +20,21 @@ from app.web.rendering import render
 router = pages.router()
 
 _FORM_COOKIE = "expunge-login"
+_PLACES = ((Scope.FORGET_READ, "/requests"), (Scope.MODELS_READ, "/models"))
+
+
+@router.get("/")
+def show(visitor: AnyVisitor) -> Response:
+    """Go to the first place, or say that there is none."""
+    for scope, place in _PLACES:
+        if visitor.caller.allows(scope):
+            return pages.redirect(place)
+    return render(
+        "error.html",
+        visitor,
+        title="Nothing to see",
+        message="This key may see neither requests nor models.",
+    )
 
 
 @router.get("/login")

@@ -1,4 +1,4 @@
-"""``/models``: served models, their versions, and the contents of their certificates."""
+"""``/models``: models, their versions, what their certificates state; retraining and archiving."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
+from app.api.protocol.dependencies import Make
 from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
 from app.domain.architectures.ensemble import Member
@@ -20,17 +21,16 @@ from app.domain.states import UNMET_OBLIGATION_STATES
 from app.evidence.certificates.bundle import MEDIA_TYPE
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
-from app.ledger.models import serving
+from app.ledger.models import endings, retraining, serving
 from app.ledger.tables import ObligationRow
 from app.ledger.views import run_views
 from app.registry import repository as registry
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
-from app.web import pages
-from app.web.access import ModelsReader
-from app.web.figures.charts import Chart, Series, lines
-from app.web.figures.queries import costs_of_model
+from app.web import pages, weeks
+from app.web.access import ModelsReader, ModelsSender
+from app.web.charts import Chart, by_name
 from app.web.rendering import render
 
 router = pages.router()
@@ -38,18 +38,17 @@ router = pages.router()
 _FEWEST_SCORES = 2
 
 
-def model_lines(session: Session) -> list[dict[str, Any]]:
-    """Return all models by name: what each serves now, and how many obligations are unmet."""
-    owed = _owed_by_model(session)
-    return [_line(session, model, owed.get(model.id, 0)) for model in registry.models(session)]
-
-
 @router.get("/models")
 def show_all(services: ServicesOf, visitor: ModelsReader) -> Response:
-    """List models."""
+    """List models by name: what each serves now, how many obligations are unmet, and its cost."""
     with services.database.snapshot() as session:
-        found = model_lines(session)
-    return render("models/models.html", visitor, lines=found)
+        owed = _owed_by_model(session)
+        costs = weeks.costs_against_retraining(session, weeks.last_weeks()[0])
+        lines = [
+            _line(session, model, owed.get(model.id, 0)) | {"cost": costs.get(model.id)}
+            for model in registry.models(session)
+        ]
+    return render("models/models.html", visitor, lines=lines, weeks=weeks.WEEKS)
 
 
 @router.get("/models/{name}")
@@ -58,7 +57,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
     with services.database.snapshot() as session:
         model = registry.model_named(session, name)
         released = registry.released_versions(session, model.id)
-        gradients, met = costs_of_model(session, model.id)
+        gradients, met = weeks.costs_of_model(session, model.id)
         metric, scores = _scores(released)
         return render(
             "models/model.html",
@@ -81,7 +80,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
 def show_version(
     name: str, number: Number, services: ServicesOf, visitor: ModelsReader
 ) -> Response:
-    """Show the contents of a version's certificate, and let the browser verify it."""
+    """Show the contents of a version's certificate."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
@@ -99,6 +98,7 @@ def show_version(
         members=members_in_words(members, version=number) if members else None,
         trained=members_by_version(members),
         weights=weights_filename(name, number),
+        certificate=certificate_filename(name, number),
     )
 
 
@@ -123,6 +123,21 @@ def weights(
     return weights_answer(request, services, name, number)
 
 
+@router.post("/models/{name}/retrain")
+def retrain(name: str, services: ServicesOf, _: ModelsSender, make: Make) -> Response:
+    """Train a model anew on the records that are there now."""
+    run = retraining.retrain(services.database, name, make=make)
+    return pages.redirect(f"/runs/{run.id}")
+
+
+@router.post("/models/{name}/archive")
+def archive(name: str, services: ServicesOf, _: ModelsSender) -> Response:
+    """Take a model out of service for good."""
+    with services.database.transaction() as session:
+        endings.archive_model(session, name)
+    return pages.redirect(f"/models/{name}")
+
+
 def _scores(released: Sequence[VersionRow]) -> tuple[str, Chart | None]:
     """Return the newest headline metric in words, and a chart of it over the versions."""
     headline = next((v.evaluation["headline"] for v in released if "headline" in v.evaluation), "")
@@ -132,7 +147,7 @@ def _scores(released: Sequence[VersionRow]) -> tuple[str, Chart | None]:
         return "", None
     metric = metric_in_words(headline)
     names = [f"v{version.number}" for version in oldest_first]
-    return metric, lines(names, [Series("", values)], title=f"{metric} of each version")
+    return metric, by_name(names, values, title=f"{metric} of each version")
 
 
 def _owed_by_model(session: Session) -> Mapping[str, int]:

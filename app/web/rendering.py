@@ -9,7 +9,6 @@ from markupsafe import Markup, escape
 
 from app.registry.card import IN_WORDS
 from app.web.access import Visitor
-from app.web.figures.charts import Series, bars, lines
 
 _DAY_S = 86_400
 _UNITS = ((_DAY_S, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
@@ -110,7 +109,6 @@ def _environment() -> Environment:
     environment.filters |= IN_WORDS
     for spelling in (moment, since, due, number, count, size, words, short, emphasised):
         environment.filters[spelling.__name__] = spelling
-    environment.globals |= {"bar_chart": bars, "line_chart": lines, "Series": Series}
     return environment
 
 

@@ -1,31 +1,85 @@
-"""``/requests``: forget requests, what is owed to them, certificates, and what may be done."""
+"""``/requests``: what failed or is due first; sending, finding, cancelling, answering.
 
+Ids go from a form to its preview and back with the answer. Between the two, nothing is stored.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from fastapi import Response
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from app.api import forget_requests as api
+from app.api.forgetting import ForgettingOf
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
+from app.api.protocol.dependencies import Make
+from app.api.protocol.schemas import ExternalId, OwnerId
 from app.delivery.publishing import repository as publishing
 from app.domain.errors import InvalidInputError, NotFoundError
-from app.domain.states import RequestState
-from app.ledger import repository
+from app.domain.states import UNMET_OBLIGATION_STATES, RequestState
+from app.evidence.certificates.receipts import Receipt
+from app.ledger import previews, repository
 from app.ledger.certificates import issued
-from app.ledger.views import request_views
+from app.ledger.deadlines import IS_OPEN
+from app.ledger.new_requests import Call, NewForgetRequest
+from app.ledger.requests import ForgetRequests
+from app.ledger.views import request_views, run_views
+from app.operations.monitoring import ledger_metrics
 from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
 from app.services import Services
-from app.web import pages
-from app.web.access import RequestsReader, RequestsSeeker, RequestsSender, Visitor
+from app.web import pages, weeks
+from app.web.access import (
+    RequestsReader,
+    RequestsSeeker,
+    RequestsSender,
+    RequestsWriter,
+    SessionsOf,
+    Visitor,
+)
 from app.web.forms import Form
 from app.web.rendering import render
+from app.web.runs import queue_or_none
 
 router = pages.router()
 
+_MOST = 200
 _LONGEST_NAME = 512
+_MOST_IDS = 10_000
+_Ids = TypeAdapter(list[OwnerId])
+_Ticket = TypeAdapter(ExternalId)
 
 
 @router.get("/requests")
+def show_queue(services: ServicesOf, sessions: SessionsOf, visitor: RequestsReader) -> Response:
+    """Show open requests, what failed first, then the earliest deadline; and the last weeks."""
+    with services.database.transaction() as session:
+        lines = request_views.most_urgent(session, IS_OPEN, limit=_MOST + 1)
+        runs = {run.model: run for run in run_views.active(session)}
+        counts = ledger_metrics.requests_by_state(session)
+        overdue = ledger_metrics.overdue_requests(session)
+        weekly = _by_week(session)
+    found = queue_or_none(sessions)
+    return render(
+        "requests/requests.html",
+        visitor,
+        waiting=sorted(lines[:_MOST], key=lambda line: line.state != RequestState.FAILED),
+        runs=runs,
+        idle=found is not None and not found.workers,
+        unmet=UNMET_OBLIGATION_STATES,
+        most=_MOST if len(lines) > _MOST else None,
+        counts=counts,
+        overdue=overdue,
+        weekly=weekly,
+    )
+
+
+@router.get("/requests/all")
 def show_all(
     services: ServicesOf,
     visitor: RequestsReader,
@@ -47,7 +101,7 @@ def show_all(
         lines = list(request_views.read(session, [row.id for row in rows]).values())
         names = registry.model_names(session)
     return render(
-        "requests/requests.html",
+        "requests/all.html",
         visitor,
         lines=lines,
         models=names,
@@ -57,6 +111,60 @@ def show_all(
         first=page.after is None,
         next_cursor=next_cursor,
     )
+
+
+@router.get("/requests/new")
+def ask(services: ServicesOf, visitor: RequestsWriter) -> Response:
+    """Ask who or what must be forgotten."""
+    with services.database.transaction() as session:
+        names = [
+            each.name
+            for each in datasets.datasets(session)
+            if not each.public and each.archived_at is None
+        ]
+    return render("requests/new_request.html", visitor, datasets=names)
+
+
+@router.post("/requests/preview")
+def preview(
+    services: ServicesOf, forgetting: ForgettingOf, visitor: RequestsSender, form: Form, make: Make
+) -> Response:
+    """Show which models a request would reach, and what it would cost."""
+    fields = _fields(form)
+    database, acceptance, key_id = services.database, services.acceptance, visitor.caller.key_id
+    found = [
+        previews.preview(database, acceptance, asked, api_key_id=key_id, make=make)
+        for asked in forgetting.parts_of(_call(fields, visitor))
+    ]
+    return render(
+        "requests/preview.html", visitor, fields=fields, previews=found, ids=_count(fields)
+    )
+
+
+@router.post("/requests")
+async def submit(forgetting: ForgettingOf, visitor: RequestsSender, form: Form) -> Response:
+    """Send a request; sent twice, it is accepted once."""
+    call = _call(_fields(form), visitor)
+    if call.request.dataset:
+        made = [(await forgetting.submit(call), call.request)]
+    else:
+        made = await run_in_threadpool(forgetting.everywhere, call)
+    return render("requests/accepted.html", visitor, status=201, made=made)
+
+
+@router.post("/requests/{request_id}/receipt")
+def receipt(request_id: str, services: ServicesOf, _: RequestsSeeker, form: Form) -> Response:
+    """Return the receipt, if these are the ids that the request named."""
+    fields = _fields(form)
+    with services.database.transaction() as session:
+        document = receipt_of(
+            session,
+            services.forget_requests,
+            request_id,
+            record_ids=_lines(fields["record_ids"]),
+            subject_ids=_lines(fields["subject_ids"]),
+        )
+    return pages.attachment(document, f"{request_id}.receipt.json")
 
 
 @router.post("/requests/found")
@@ -136,6 +244,113 @@ def cancel(request_id: str, services: ServicesOf, _: RequestsSender, form: Form)
     return pages.redirect(f"/requests/{request_id}")
 
 
+def _by_week(session: Session) -> list[list[str]]:
+    last = weeks.last_weeks()
+    hours = weeks.hours_to_certificate(session, last[0])
+
+    def spelt(value: float | None, form: str) -> str:
+        return "–" if value is None else form.format(value)
+
+    return weeks.rows_of(
+        last,
+        {
+            week: [
+                f"{found.received:,}",
+                spelt(found.met_percent, "{:.0f} %"),
+                *(spelt(taken, "{:.1f} h") for taken in hours.get(week, (None, None))),
+            ]
+            for week, found in weeks.requests_by_week(session, last[0]).items()
+        },
+    )
+
+
 def _certificates(request_id: str, services: Services, visitor: Visitor) -> list[dict[str, Any]]:
     found = api.list_forget_request_certificates(request_id, services, visitor.caller)
     return [each.model_dump(mode="json", exclude_none=True) for each in found]
+
+
+def _call(fields: Mapping[str, str], visitor: Visitor) -> Call:
+    request = NewForgetRequest(
+        dataset=fields["dataset"],
+        record_ids=_lines(fields["record_ids"]),
+        subject_ids=_lines(fields["subject_ids"]),
+        external_id=fields["external_id"] or None,
+        idempotency_key=fields["call"],
+    )
+    return Call(request, visitor.caller.key_id, visitor.caller.key_id)
+
+
+def _fields(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the checked fields, with one id on each line."""
+    kind = form.get("kind", "subject_ids")
+    fields = {name: form.get(name, "") for name in ("record_ids", "subject_ids")}
+    if kind not in fields:
+        raise InvalidInputError("say whether these are ids of people or of records")
+    fields[kind] += f"\n{form.get('ids', '')}"
+    fields = {name: "\n".join(_ids(text)) for name, text in fields.items()}
+    if not any(fields.values()):
+        raise InvalidInputError("give at least one id, one on each line")
+    if _count(fields) > _MOST_IDS:
+        raise InvalidInputError(f"at most {_MOST_IDS:,} ids here: the API takes more")
+    ticket = form.get("external_id", "").strip()
+    try:
+        external_id = _Ticket.validate_python(ticket) if ticket else ""
+    except ValidationError as error:
+        raise InvalidInputError("the ticket is too long, or has a character of no text") from error
+    return fields | {
+        "dataset": form.get("dataset", ""),
+        "external_id": external_id,
+        "call": form.get("call") or str(uuid4()),
+    }
+
+
+def _ids(text: str) -> list[str]:
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    try:
+        return _Ids.validate_python(list(dict.fromkeys(filter(None, lines))))
+    except ValidationError as error:
+        raise InvalidInputError("an id has at most 512 characters") from error
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n") if text else []
+
+
+def _count(fields: Mapping[str, str]) -> int:
+    return sum(len(_lines(fields[name])) for name in ("record_ids", "subject_ids"))
+
+
+def receipt_of(
+    session: Session,
+    requests: ForgetRequests,
+    request_id: str,
+    *,
+    record_ids: Sequence[str],
+    subject_ids: Sequence[str],
+) -> dict[str, Any]:
+    """Return the receipt of a request as ``expunge verify --receipt`` reads it.
+
+    The ids are not stored here, so they are given again.
+
+    Raises:
+        NotFoundError: the request does not exist.
+        InvalidInputError: these are not the ids that it named.
+    """
+    row = repository.request(session, request_id)
+    salt = requests.receipt_salt(request_id)
+    receipt = Receipt(salt, row.record_count, tuple(record_ids), tuple(subject_ids))
+    stored = set(repository.commitments_of(session, request_id))
+    people = receipt.of_subjects(stored)
+    named = receipt.of_records.union(*(found.values() for found in people))
+    if not stored or named != stored or not all(people):
+        raise InvalidInputError(
+            "these are not the ids of this request: give all of them, as they were sent, and no "
+            "others"
+        )
+    return {
+        "request": request_id,
+        "receipt_salt": base64.b64encode(salt).decode(),
+        "records": row.record_count,
+        "record_ids": list(record_ids),
+        "subject_ids": list(subject_ids),
+    }

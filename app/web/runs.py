@@ -1,28 +1,60 @@
-"""``/runs``: runs, their progress, and retries."""
+"""``/runs``: runs and workers, live; retries."""
 
-from dataclasses import asdict
+from collections.abc import Callable
 
-from fastapi import Response
-from fastapi.responses import JSONResponse
+from fastapi import Request, Response
+from redis import RedisError
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.dependencies import Make
+from app.api.protocol.schemas import Answer
+from app.api.protocol.waiting import Found, Prefer, answer_with_news
+from app.api.runs import RunAnswer
 from app.domain.plan import Plan
 from app.domain.states import RunState
 from app.ledger import runs
+from app.ledger.tables import OutboxRow
 from app.ledger.views import run_views
-from app.ledger.views.changes import progress_of
+from app.ledger.views.changes import ALL_RUNS, Kind
+from app.operations.monitoring.queue_state import QueueState, queue_state
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
-from app.web import pages
-from app.web.access import ModelsReader, ModelsSender
+from app.web import pages, weeks
+from app.web.access import ModelsReader, ModelsSender, Sessions, SessionsOf, Visitor, visitor
+from app.web.charts import by_name, epsilon_curve
 from app.web.rendering import render
 
 router = pages.router()
 
+_MOST_FAILED = 100
+
+
+class _Going(Answer):
+    """The runs that are queued or going."""
+
+    runs: list[RunAnswer]
+
 
 @router.get("/runs")
+def show_going(services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader) -> Response:
+    """Show the runs that are queued, going or failed, and who works on them."""
+    with services.database.transaction() as session:
+        return render(
+            "runs.html",
+            visitor,
+            active=run_views.active(session),
+            failed=run_views.failed(session, limit=_MOST_FAILED),
+            outbox=session.scalar(select(func.count()).select_from(OutboxRow)),
+            queue=queue_or_none(sessions),
+            weekly=_by_week(session),
+        )
+
+
+@router.get("/runs/all")
 def show_all(
     services: ServicesOf,
     visitor: ModelsReader,
@@ -43,7 +75,7 @@ def show_all(
         names = registry.model_names(session)
     found, next_cursor = page.cut(found, lambda line: (line.created_at, line.id))
     return render(
-        "runs.html",
+        "all_runs.html",
         visitor,
         lines=found,
         models=names,
@@ -55,6 +87,19 @@ def show_all(
     )
 
 
+@router.get("/runs/progress")
+async def progress_of_all(
+    request: Request, visitor: ModelsReader, prefer: Prefer = None
+) -> Response:
+    """Return the runs that are queued or going; ``Prefer: wait`` waits for news of any."""
+
+    def read(session: Session) -> Found:
+        going = [RunAnswer.of(line) for line in run_views.active(session)]
+        return Found(ALL_RUNS, _Going(runs=going), is_final=False)
+
+    return await _news(request, visitor, Kind.ALL_RUNS, read, prefer)
+
+
 @router.get("/runs/{run_id}")
 def show(run_id: str, services: ServicesOf, visitor: ModelsReader) -> Response:
     """Show one run with the curve of its mechanism."""
@@ -62,7 +107,10 @@ def show(run_id: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         line = run_views.one(session, run_id)
         released = registry.version_of_run(session, run_id, shown=True)
     plan = Plan.from_json(line.plan)
+    planned = epsilon_by_step(plan)
     reports = line.reports or []
+    reported = [(each["step"], each["epsilon"]) for each in reports if each["epsilon"] is not None]
+    losses = [(each["step"], each["loss"]) for each in reports if each["loss"] is not None]
     return render(
         "run.html",
         visitor,
@@ -70,17 +118,26 @@ def show(run_id: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         plan=plan,
         version=None if released is None else released.number,
         phase_seconds=line.phase_seconds or {},
-        curve=epsilon_by_step(plan),
-        reported=[each for each in reports if each["epsilon"] is not None],
-        losses=[each for each in reports if each["loss"] is not None],
+        planned=planned,
+        reported=reported,
+        curve=epsilon_curve(planned, reported, target=plan.epsilon, steps=line.total_steps or 1),
+        losses=by_name(
+            [str(step) for step, _ in losses], [loss for _, loss in losses], title="Loss by step"
+        ),
     )
 
 
 @router.get("/runs/{run_id}/progress")
-def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse:
-    """Return a run's progress in the format of its events."""
-    with services.database.transaction() as session:
-        return JSONResponse(asdict(progress_of(session, run_id)))
+async def progress(
+    run_id: str, request: Request, visitor: ModelsReader, prefer: Prefer = None
+) -> Response:
+    """Return a run as the API does; ``Prefer: wait`` waits for news of its progress."""
+
+    def read(session: Session) -> Found:
+        line = run_views.one(session, run_id)
+        return Found(line.id, RunAnswer.of(line), is_final=line.has_ended)
+
+    return await _news(request, visitor, Kind.RUN, read, prefer)
 
 
 @router.post("/runs/{run_id}/retry")
@@ -96,3 +153,35 @@ def cancel(run_id: str, services: ServicesOf, _: ModelsSender) -> Response:
     with services.database.transaction() as session:
         runs.cancel_run(session, run_id)
     return pages.redirect(f"/runs/{run_id}")
+
+
+def queue_or_none(sessions: Sessions) -> QueueState | None:
+    """Return the queue's state, or None if Redis cannot be reached."""
+    try:
+        return queue_state(sessions.redis)
+    except RedisError:
+        return None
+
+
+async def _news(
+    request: Request,
+    someone: Visitor,
+    kind: Kind,
+    read: Callable[[Session], Found],
+    prefer: str | None,
+) -> Response:
+    async def look_again(_: Request) -> None:
+        services, sessions = request.app.state.services, request.app.state.sessions
+        await run_in_threadpool(visitor, request, services, sessions)
+
+    return await answer_with_news(
+        request, someone.caller, kind, read, prefer=prefer, look_again=look_again
+    )
+
+
+def _by_week(session: Session) -> list[list[str]]:
+    last = weeks.last_weeks()
+    costs = weeks.costs_by_week(session, last[0])
+    return weeks.rows_of(
+        last, {week: [f"{runs}", f"{epsilon:.4g}"] for week, (_, epsilon, runs) in costs.items()}
+    )

@@ -17,7 +17,6 @@ _SENDABLE = (
     "If-Match",
     "If-None-Match",
     "If-Range",
-    "Last-Event-ID",
     "Prefer",
     "Range",
     REQUEST_ID,

@@ -1,7 +1,6 @@
 """Facts that callers can wait for, with one query for each kind."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -12,8 +11,16 @@ from sqlalchemy.orm import Session
 from app.domain.states import ACTIVE_RUN_STATES
 from app.ledger.reports import finite
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.registry.datasets.imports.tables import ImportRow
 from app.registry.tables import ModelRow, VersionRow
-from app.runtime.database.queries import is_one_of, known
+from app.runtime.database.queries import is_one_of
+
+ALL_RUNS = "all"
+"""The id of all active runs together."""
+_PROGRESS = (
+    *(RunRow.state, RunRow.attempt, RunRow.phase, RunRow.step, RunRow.total_steps),
+    *(RunRow.epsilon, RunRow.loss, RunRow.failure_reason),
+)
 
 
 class Kind(StrEnum):
@@ -21,45 +28,18 @@ class Kind(StrEnum):
 
     FORGET_REQUEST = "forget request"
     RUN = "run"
-    PROGRESS = "progress of a run"
+    ALL_RUNS = "all active runs"
     MODEL = "model"
+    IMPORT = "import"
 
 
-@dataclass(frozen=True)
-class RunProgress:
-    """The progress of a run. ``loss`` is present once the target is met."""
-
-    state: str
-    attempt: int
-    phase: str | None
-    step: int | None
-    total_steps: int | None
-    epsilon: float | None
-    loss: float | None
-    failure_reason: str | None
-
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the run has ended."""
-        return self.state not in ACTIVE_RUN_STATES
-
-
-Facts = RunProgress | tuple[object, ...]
+Facts = tuple[object, ...]
 """A snapshot of one thing, which changes with it."""
 
 
 def facts_of(session: Session, kind: Kind, ids: Collection[str]) -> dict[str, Facts]:
     """Return the facts about those of ``ids`` that exist, without NaN and infinite numbers."""
-    rows = ((row[0], map(finite, row[1:])) for row in session.execute(_query(kind, ids)))
-    if kind is Kind.PROGRESS:
-        return {run_id: RunProgress(*facts) for run_id, facts in rows}  # type: ignore[arg-type]
-    return {row_id: tuple(facts) for row_id, facts in rows}
-
-
-def progress_of(session: Session, run_id: str) -> RunProgress:
-    """Return a run's progress, or raise ``NotFoundError``."""
-    found = facts_of(session, Kind.PROGRESS, [run_id]).get(run_id)
-    return known(found if isinstance(found, RunProgress) else None, "run", run_id)
+    return {row[0]: tuple(map(finite, row[1:])) for row in session.execute(_query(kind, ids))}
 
 
 def _query(kind: Kind, ids: Collection[str]) -> Select[Any]:
@@ -85,6 +65,12 @@ def _query(kind: Kind, ids: Collection[str]) -> Select[Any]:
             .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
             .where(is_one_of(ModelRow.id, ids))
         )
-    names = ("state", "attempt") if kind is Kind.RUN else RunProgress.__dataclass_fields__
-    columns = [getattr(RunRow, name) for name in names]
-    return select(RunRow.id, *columns).where(is_one_of(RunRow.id, ids))
+    if kind is Kind.IMPORT:
+        columns = (ImportRow.state, ImportRow.attempt, ImportRow.rows, ImportRow.total_rows)
+        return select(ImportRow.id, *columns).where(is_one_of(ImportRow.id, ids))
+    if kind is Kind.ALL_RUNS:
+        each = func.concat_ws(":", RunRow.id, *_PROGRESS[:4])
+        going = RunRow.state.in_(ACTIVE_RUN_STATES)
+        every = func.string_agg(each, aggregate_order_by(literal(","), RunRow.id))
+        return select(literal(ALL_RUNS), every).where(going)
+    return select(RunRow.id, *_PROGRESS).where(is_one_of(RunRow.id, ids))

@@ -10,20 +10,28 @@ from sqlalchemy.orm import Session, aliased
 
 from app.domain.states import ACTIVE_RUN_STATES, RETRYABLE_RUN_STATES, RunState
 from app.ledger.tables import RunRow
-from app.ledger.views.changes import RunProgress
 from app.registry.tables import ModelRow
 from app.runtime.database.queries import known, newest_first
 
 
 @dataclass(frozen=True)
-class RunView(RunProgress):
+class RunView:
     """A run, with its model's name.
 
     Attributes:
+        loss: present once the target is met.
         retryable: it failed or was cancelled, and its model is there and has had no other run
             since.
     """
 
+    state: str
+    attempt: int
+    phase: str | None
+    step: int | None
+    total_steps: int | None
+    epsilon: float | None
+    loss: float | None
+    failure_reason: str | None
     id: str
     kind: str
     plan: dict[str, Any]
@@ -34,6 +42,11 @@ class RunView(RunProgress):
     finished_at: datetime | None
     model: str
     retryable: bool
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the run has ended."""
+        return self.state not in ACTIVE_RUN_STATES
 
 
 _OF_ROW = [getattr(RunRow, field.name) for field in fields(RunView)[:-2]]

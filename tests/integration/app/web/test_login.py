@@ -44,9 +44,10 @@ PAGES = (
     "/models/x/versions/1",
     "/models/x/versions/1/certificate",
     "/models/x/versions/1/weights",
-    "/workers",
-    "/failures",
-    "/verify",
+    "/runs/progress",
+    "/data/x",
+    "/settings",
+    "/settings/audit",
 )
 POSTS = (
     "/requests",
@@ -69,13 +70,13 @@ def test_without_a_session_every_page_asks_for_a_key(stranger: TestClient) -> No
 
 
 def test_a_bearer_key_opens_no_page(stranger: TestClient, key: tuple[str, str]) -> None:
-    answer = stranger.get("/", headers={"Authorization": f"Bearer {key[1]}"})
+    answer = stranger.get("/requests", headers={"Authorization": f"Bearer {key[1]}"})
 
     assert answer.headers["location"] == "/login"
 
 
 def test_a_session_opens_nothing_of_the_interface(operator: TestClient) -> None:
-    assert operator.get("/").status_code == 200
+    assert operator.get("/requests").status_code == 200
     assert operator.get("/v1/models").status_code == 401
 
 
@@ -141,12 +142,12 @@ def test_a_revoked_key_ends_its_sessions(
     stranger: TestClient, key: tuple[str, str], services: Services
 ) -> None:
     log_in(stranger, key[1])
-    assert stranger.get("/").status_code == 200
+    assert stranger.get("/requests").status_code == 200
 
     with services.database.transaction() as session:
         api_keys.revoke(session, key[0])
 
-    assert stranger.get("/").headers["location"] == "/login"
+    assert stranger.get("/requests").headers["location"] == "/login"
     assert list(redis_connection(services.settings).scan_iter("expunge:session:*")) == []
 
 
@@ -154,13 +155,13 @@ def test_logging_out_ends_the_session_for_every_copy_of_the_cookie(
     operator: TestClient, stranger: TestClient
 ) -> None:
     stranger.cookies = operator.cookies
-    assert stranger.get("/").status_code == 200
+    assert stranger.get("/requests").status_code == 200
 
-    token = token_in(operator.get("/").text)
+    token = token_in(operator.get("/requests").text)
     assert operator.post("/logout", data={"token": token}).headers["location"] == "/login"
 
     assert "expunge-session" not in operator.cookies
-    assert stranger.get("/").headers["location"] == "/login"
+    assert stranger.get("/requests").headers["location"] == "/login"
 
 
 def test_sessions_expire(services: Services) -> None:
@@ -220,22 +221,25 @@ FOREIGN_FORMS = [
 def test_a_form_of_another_site_is_refused(operator: TestClient, subtests: pytest.Subtests) -> None:
     for path, (headers, data) in product(["/login", *POSTS], FOREIGN_FORMS):
         with subtests.test(path=path, headers=headers, data=data):
-            right = token_in(operator.get("/login" if path == "/login" else "/").text)
+            right = token_in(operator.get("/login" if path == "/login" else "/requests").text)
             sent = {"token": right} if data is None else data
 
             answer = operator.post(path, data=sent | {"key": "x"}, headers=headers)
 
             assert answer.status_code == 403
             assert "Not sent" in answer.text
-            assert operator.get("/").status_code == 200
+            assert operator.get("/requests").status_code == 200
 
 
 def test_a_token_of_another_session_is_refused(visitor_of: VisitorOf) -> None:
     mine, theirs = visitor_of(Scope.ADMIN), visitor_of(Scope.ADMIN)
-    token = token_in(theirs.get("/").text)
+    token = token_in(theirs.get("/requests").text)
 
     assert mine.post("/logout", data={"token": token}).status_code == 403
-    assert mine.post("/logout", data={"token": token_in(mine.get("/").text)}).status_code == 303
+    assert (
+        mine.post("/logout", data={"token": token_in(mine.get("/requests").text)}).status_code
+        == 303
+    )
 
 
 NO_FORMS = [
@@ -260,7 +264,7 @@ def test_without_redis_the_page_says_so(services: Services) -> None:
     object.__setattr__(services, "settings", away)
     client = TestClient(create_app(services), cookies={"expunge-session": "x"})
 
-    answer = client.get("/")
+    answer = client.get("/requests")
 
     assert answer.status_code == 503
     assert "Redis cannot be reached" in answer.text

@@ -331,10 +331,10 @@ def test_a_model_that_is_gone_may_have_learned_from_the_records(
 
 def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: Workshop) -> None:
     def reasons() -> str:
-        page = re.sub(r"\s+", " ", operator.get("/queue").text)
+        page = re.sub(r"\s+", " ", operator.get("/requests").text)
         return unescape(" ".join(re.findall(r"<li>(.*?)</li>", page.split("<main")[1])))
 
-    assert "Nothing is owed" in operator.get("/queue").text
+    assert "No one has asked to be forgotten yet" in operator.get("/requests").text
     workshop.define()
     workshop.work()
     learned = workshop.split()[0]
@@ -348,5 +348,5 @@ def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: W
     assert "came after its present run had begun" in reasons()
     workshop.give_up(held, "it broke")
     assert "model: failed: it broke" in reasons()
-    assert _ids(operator.get("/queue").text) == [first, second]
-    assert f'action="/requests/{first}/retry"' in operator.get("/queue").text
+    assert _ids(operator.get("/requests").text) == [first, second]
+    assert f'action="/requests/{first}/retry"' in operator.get("/requests").text

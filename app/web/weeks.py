@@ -1,6 +1,6 @@
-"""The numbers in the figures, week by week."""
+"""Numbers of the last weeks: how requests went, and what runs cost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,11 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.states import ObligationState, RequestState, RunKind, RunState
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import ShardRow
+
+WEEKS = 12
 
 Week = datetime
 _GRADIENTS = cast(RunRow.plan["predicted"]["gradient_computations"].astext, Float)
@@ -33,11 +37,16 @@ class Requests:
         return 100 * self.met / ended if ended else None
 
 
-def last_weeks(count: int, *, now: datetime) -> list[Week]:
+def last_weeks() -> list[Week]:
     """Return the Mondays that begin the last weeks, the present one last, in UTC."""
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     monday = today - timedelta(days=today.weekday())
-    return [monday - timedelta(weeks=back) for back in reversed(range(count))]
+    return [monday - timedelta(weeks=back) for back in reversed(range(WEEKS))]
+
+
+def rows_of(weeks: Sequence[Week], found: Mapping[Week, Sequence[str]]) -> list[list[str]]:
+    """Return a row for each week in which there was something: its name, and what was found."""
+    return [[f"{week.day} {week:%b}", *found[week]] for week in weeks if week in found]
 
 
 def records_by_week(session: Session, dataset_id: str, since: Week) -> Mapping[Week, int]:
@@ -117,13 +126,21 @@ def costs_of_model(session: Session, model_id: str) -> tuple[float, int]:
     return gradients, session.scalar(met) or 0
 
 
-def gradients_by_model(session: Session, since: Week) -> Mapping[str, tuple[float, int]]:
-    """Return the gradients of models' unlearning runs since then, and their number, by id."""
+def costs_against_retraining(session: Session, since: Week) -> Mapping[str, float]:
+    """Return models' gradients since then as a share of as many trainings on today's records."""
     query = select(RunRow.model_id, func.sum(_GRADIENTS), func.count()).where(
         *_unlearned(), RunRow.finished_at >= since
     )
-    rows = session.execute(query.group_by(RunRow.model_id))
-    return {row[0]: (row[1] or 0.0, row[2]) for row in rows}
+    found = {row[0]: row[1:] for row in session.execute(query.group_by(RunRow.model_id))}
+    shares: dict[str, float] = {}
+    for model in registry.models(session):
+        gradients, runs = found.get(model.id, (0.0, 0))
+        remembered, _, _ = datasets.counts(session, model.dataset_id) if runs else (0, 0, 0)
+        kept = 1 - float(model.recipe.get("held_out_fraction", 0.0))
+        anew = runs * remembered * kept * float(model.recipe.get("epochs", 1))
+        if anew:
+            shares[model.id] = (gradients or 0.0) / anew
+    return shares
 
 
 def _unlearned() -> tuple[ColumnElement[bool], ...]:

@@ -1,21 +1,27 @@
-"""``/audit``: who did what, with filters, and as a file."""
+"""``/settings``: API keys, made and shown once, and revoked; who did what, also as a file."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter, ValidationError
 
-from app.access import audit_trail
+from app.access import api_keys, audit_trail
 from app.access.audit_trail import AuditEntry
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.cursors import PageByIndex
+from app.api.protocol.cursors import PageByIndex, PageByMoment
+from app.api.protocol.schemas import Name
+from app.domain.errors import InvalidInputError
+from app.domain.scopes import Scope
 from app.services import Services
 from app.web import pages
-from app.web.access import Admin
+from app.web.access import Admin, AdminSender
+from app.web.forms import Form
 from app.web.rendering import render
 
 router = pages.router()
@@ -24,10 +30,52 @@ _AT_ONCE = 1000
 _COLUMNS = ("index", "recorded_at", "kind", "by", "name", "facts")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Word = Annotated[str, Query(max_length=200)]
+_Name = TypeAdapter(Name)
 
 
-@router.get("/audit")
-def show_all(
+@router.get("/settings")
+def show(services: ServicesOf, visitor: Admin, page: PageByMoment) -> Response:
+    """List callers, newest first, and ask for a new key."""
+    with services.database.transaction() as session:
+        rows = api_keys.keys(session, after=page.after, limit=page.limit + 1)
+        rows, next_cursor = page.cut(rows, lambda row: (row.created_at, row.id))
+        return render(
+            "settings.html",
+            visitor,
+            keys=rows,
+            scopes=list(Scope),
+            first=page.after is None,
+            next_cursor=next_cursor,
+        )
+
+
+@router.post("/settings/keys")
+def create(services: ServicesOf, visitor: AdminSender, form: Form) -> Response:
+    """Create a key, and show its secret: this once."""
+    try:
+        name = _Name.validate_python(form.get("name", ""))
+    except ValidationError as error:
+        raise InvalidInputError(
+            "a name has letters, digits, dots, hyphens and underscores, and at most 100 of them"
+        ) from error
+    scopes = [scope for scope in Scope if scope in form]
+    if not scopes:
+        raise InvalidInputError("choose at least one scope")
+    with services.database.transaction() as session:
+        row, secret = api_keys.create_key(session, name=name, scopes=scopes, expires_at=_end(form))
+        return render("new_key.html", visitor, status=201, key=row, secret=secret)
+
+
+@router.post("/settings/keys/{key_id}/revoke")
+def revoke(key_id: str, services: ServicesOf, _: AdminSender) -> Response:
+    """Revoke a key, effective immediately."""
+    with services.database.transaction() as session:
+        api_keys.revoke(session, key_id)
+    return pages.redirect("/settings")
+
+
+@router.get("/settings/audit")
+def show_audit_trail(
     services: ServicesOf, visitor: Admin, page: PageByIndex, caller: Word = "", kind: Word = ""
 ) -> Response:
     """List who did what, newest first."""
@@ -51,7 +99,7 @@ def show_all(
     )
 
 
-@router.get("/audit/export")
+@router.get("/settings/audit/export")
 def export(
     services: ServicesOf,
     _: Admin,
@@ -107,3 +155,14 @@ def _cell(value: object) -> object:
     """Return a cell that no spreadsheet takes for a formula."""
     text = "" if value is None else str(value)
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _end(form: Mapping[str, str]) -> datetime | None:
+    """Return the end of the last day on which a key is valid, in UTC; None for never."""
+    day = form.get("expires_on", "")
+    if not day:
+        return None
+    try:
+        return datetime.strptime(day, "%Y-%m-%d").replace(hour=23, minute=59, second=59, tzinfo=UTC)
+    except ValueError as error:
+        raise InvalidInputError("the last day is a date such as 2030-01-31") from error

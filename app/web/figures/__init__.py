@@ -1,1 +1,0 @@
-"""Charts, the numbers in them, and the page of all figures."""
