@@ -1,5 +1,6 @@
 """A headless Chromium, and the application on a port that it can reach."""
 
+import re
 import shutil
 import threading
 import time
@@ -56,4 +57,4 @@ def log_in(page: Page, address: str, key: str) -> None:
     expect(page.get_by_label("API key")).to_be_focused()
     page.keyboard.type(key)
     page.keyboard.press("Enter")
-    page.wait_for_url(f"{address}/")
+    page.wait_for_url(re.compile(f"^{address}/(?!login)"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from axe_core_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from app.cli.application import create_app
 from app.runtime.locations import redis_connection
@@ -64,16 +64,16 @@ def _by_keyboard(page: Page, name: str, *, most: int = 60) -> None:
 
 
 def test_somebody_logs_in_looks_and_leaves_without_a_mouse(page: Page, address: str) -> None:
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.get_by_role("heading", name="Requests", exact=True)).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("main")).to_be_focused()
 
     page.goto(address)
-    _by_keyboard(page, "Failures")
-    expect(page.get_by_role("heading", name="Failures")).to_be_visible()
-    assert page.locator("[aria-current=page]").text_content() == "Failures"
+    _by_keyboard(page, "Models")
+    expect(page.get_by_role("heading", name="Models")).to_be_visible()
+    assert page.locator("[aria-current=page]").text_content() == "Models"
 
     _by_keyboard(page, "Log out")
     expect(page.get_by_label("API key")).to_be_focused()
@@ -81,38 +81,42 @@ def test_somebody_logs_in_looks_and_leaves_without_a_mouse(page: Page, address: 
     assert page.url == f"{address}/login"
 
 
+def _fact(page: Page, name: str) -> Locator:
+    return page.locator("#state dl div").filter(has_text=name).locator("dd")
+
+
 def test_a_runs_curve_grows(page: Page, address: str, workshop: Workshop) -> None:
     first, _ = scenes.busy(workshop)
     page.goto(f"{address}/runs/{first.run_id}")
-    dots = page.locator("#curve circle.dot")
+    dots = page.locator("figure circle.dot")
     expect(dots).to_have_count(1)
+    page.get_by_text("Cancel this run").click()
     epsilons = []
     for count, share in enumerate((0.7, 0.8, 0.9), start=2):
         step, epsilon = scenes.advance(workshop, first, share)
         epsilons.append(epsilon)
         expect(dots).to_have_count(count)
-        expect(page.locator("[data-field=step]")).to_have_text(f"{step} / {scenes.STEPS}")
-        expect(page.locator("#curve svg")).to_have_attribute(
+        expect(_fact(page, "Step")).to_have_text(f"{step} / {scenes.STEPS}")
+        expect(page.locator("figure .chart")).to_have_attribute(
             "aria-label", re.compile(f"After {step} of {scenes.STEPS} steps ε is {epsilon:.4g}")
         )
+    expect(page.locator("#announcement")).to_have_text("75 % of the steps are taken.")
     heights = [float(dot.get_attribute("cy") or "") for dot in dots.all()[1:]]
     by_epsilon = [height for _, height in sorted(zip(epsilons, heights, strict=True), reverse=True)]
     assert by_epsilon == sorted(heights)
-
-    page.reload()
-    expect(dots).to_have_count(4)
+    # What somebody opened stays open while there is news.
+    expect(page.get_by_role("button", name="Cancel the run")).to_be_visible()
 
     workshop.publish(first)
-    expect(page.locator("#news")).to_contain_text("has published")
-    expect(page.locator("h1 .pill")).to_have_text("published")
-    page.get_by_role("link", name="Show it").click()
     expect(page.locator("#news")).to_contain_text("It published version 3")
+    expect(page.locator("h1 .pill")).to_have_text("published")
+    expect(page.get_by_role("button", name="Cancel the run")).to_have_count(0)
 
 
 def test_a_new_attempt_begins_a_new_curve(page: Page, address: str, workshop: Workshop) -> None:
     first, _ = scenes.busy(workshop)
     page.goto(f"{address}/runs/{first.run_id}")
-    dots = page.locator("#curve circle.dot")
+    dots = page.locator("figure circle.dot")
     expect(dots).to_have_count(1)
     scenes.advance(workshop, first, 0.9)
     expect(dots).to_have_count(2)
@@ -122,20 +126,25 @@ def test_a_new_attempt_begins_a_new_curve(page: Page, address: str, workshop: Wo
     workshop.begin(again)
     step, _ = scenes.advance(workshop, again, 0.2)
 
-    expect(page.locator("[data-field=step]")).to_have_text(f"{step} / {scenes.STEPS}")
-    expect(page.locator("[data-field=attempt]")).to_have_text("2")
+    expect(_fact(page, "Step")).to_have_text(f"{step} / {scenes.STEPS}")
+    expect(_fact(page, "Attempt")).to_have_text("2")
     expect(dots).to_have_count(1)
 
 
-def test_the_overviews_runs_move(page: Page, address: str, workshop: Workshop) -> None:
-    first, _ = scenes.busy(workshop)
-    page.goto(address)
-    row = page.locator(f"tr[data-run={first.run_id}]")
+def test_the_runs_move(page: Page, address: str, workshop: Workshop) -> None:
+    first, second = scenes.busy(workshop)
+    page.goto(f"{address}/runs")
+    row = page.locator("tr", has=page.locator(f"a[href='/runs/{first.run_id}']"))
+    row.locator("th a").focus()
 
     step, epsilon = scenes.advance(workshop, first, 0.95)
 
     expect(row.locator("progress")).to_have_js_property("value", step)
-    expect(row.locator("[data-field=epsilon]")).to_have_text(f"{epsilon:.4g}")
+    expect(row).to_contain_text(f"{epsilon:.4g}")
+    expect(row.locator("th a")).to_be_focused()
+
+    workshop.publish(second)
+    expect(page.locator("#active tbody tr")).to_have_count(1)
 
 
 def test_when_the_session_ends_the_page_stops_asking(
@@ -143,12 +152,18 @@ def test_when_the_session_ends_the_page_stops_asking(
 ) -> None:
     first, _ = scenes.busy(workshop)
     path = f"{address}/runs/{first.run_id}"
-    page.goto(path)
+
+    def asks_to_wait(request: Request) -> bool:
+        return request.url == f"{path}/progress" and "prefer" in request.headers
+
+    with page.expect_request(asks_to_wait):
+        page.goto(path)
     refused = page.expect_response(
         lambda answer: answer.url == f"{path}/progress" and answer.status == 303
     )
     with refused:
         redis_connection(services.settings).flushdb()
+        scenes.advance(workshop, first, 0.9)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
 
@@ -161,7 +176,7 @@ def test_a_failed_run_is_tried_again_by_keyboard(
     page: Page, address: str, workshop: Workshop
 ) -> None:
     held = scenes.failing(workshop)
-    page.goto(f"{address}/failures")
+    page.goto(f"{address}/runs")
     expect(page.get_by_text("use a smaller batch_size").first).to_be_visible()
 
     _by_keyboard(page, f"Try the run of {scenes.MODELS[0]} again")
@@ -195,9 +210,9 @@ def test_the_pages_are_accessible_and_fit(
     axe = Axe()
     with scenes.worker(redis_connection(services.settings), run=held.run_id):
         for path in (
-            "/", "/requests", f"/requests/{request}", "/runs", f"/runs/{held.run_id}", "/models",
-            "/models/face-match", "/models/face-match/versions/1", "/workers", "/failures",
-            "/verify", "/runs/nothing", "/login",
+            "/requests", "/requests/all", f"/requests/{request}", "/models", "/models/face-match",
+            "/models/face-match/versions/1", "/runs", "/runs/all", f"/runs/{held.run_id}",
+            "/runs/nothing", "/login",
         ):  # fmt: skip
             page.goto(address + path)
             for part in page.locator("details").all():
@@ -211,7 +226,7 @@ def test_the_pages_are_accessible_and_fit(
     context.close()
 
 
-def test_without_scripts_everything_but_verifying_works(
+def test_a_run_is_tried_again_without_scripts(
     browser: Browser, address: str, admin_key: str, workshop: Workshop
 ) -> None:
     held = scenes.failing(workshop)

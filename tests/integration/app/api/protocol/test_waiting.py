@@ -1,8 +1,8 @@
 """``Prefer: wait``: answers that come with the news, and waiters that hold nothing."""
 
 import asyncio
+import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -12,13 +12,18 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from app.api.protocol.waiting import wait_of
-from app.api.protocol.watching import Watcher
+from app.access import api_keys
+from app.api.protocol.waiting import Watcher, wait_of
 from app.cli.application import create_app
+from app.client import ExpungeClient
+from app.domain.scopes import Scope
+from app.ledger.views.changes import Kind
+from app.registry.datasets.imports import service as imports
+from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
-from tests.support.workshop import Workshop
+from tests.support.workshop import DATASET, Workshop
 
 WAIT = {"Prefer": "wait=50"}
 
@@ -91,23 +96,123 @@ def test_an_obligation_is_news_too(
     assert answer.json()["obligations"][0]["run"] is not None
 
 
-def test_a_run_is_waited_for_by_state_and_not_by_step(
-    app: FastAPI, served: httpx.Client, workshop: Workshop
+def test_a_run_is_followed_to_its_end(
+    app: FastAPI, served: httpx.Client, workshop: Workshop, admin_key: str
 ) -> None:
     workshop.define()
     held = workshop.lease()
+    path = f"/v1/runs/{held.run_id}"
+    changes = (
+        lambda: workshop.begin(held),
+        lambda: workshop.beat(held, phase="noisy", step=3, total_steps=9, epsilon=2.5),
+        lambda: workshop.beat(held, phase="polish", step=9, epsilon=1.0, loss=float("nan")),
+        lambda: workshop.give_up(held, "out of memory: use a smaller batch_size"),
+    )
+    answer = served.get(path, headers=WAIT | {"If-None-Match": '"none yet"'})
+    seen = [answer.json()]
+    for change in changes:
+        known = WAIT | {"If-None-Match": answer.headers["etag"]}
+        answer = _meanwhile(app, lambda known=known: served.get(path, headers=known), change)
+        seen.append(answer.json())
 
-    def step_and_begin() -> None:
-        workshop.beat(held, step=3)
-        time.sleep(1)
-        assert _waiters(app) == 1
+    assert [run["state"] for run in seen] == ["leased", *["running"] * 3, "failed"]
+    progress = [[run[name] for name in ("phase", "step", "epsilon", "loss")] for run in seen[2:4]]
+    assert progress == [["noisy", 3, 2.5, None], ["polish", 9, 1.0, None]]
+    assert seen[-1]["failure_reason"] == "out of memory: use a smaller batch_size"
+    last = served.get(path, headers=WAIT | {"If-None-Match": answer.headers["etag"]})
+    assert (last.status_code, last.elapsed.total_seconds() < 25) == (304, True)
+
+
+def test_an_import_is_waited_for(
+    app: FastAPI, served: httpx.Client, workshop: Workshop, services: Services
+) -> None:
+    with workshop.transaction() as session:
+        row = imports.request(
+            session, dataset=DATASET, url="s3://exports/x.parquet", prefixes=["s3://exports/"]
+        )
+        path = f"/v1/datasets/{DATASET}/imports/{row.id}"
+
+    answer = _meanwhile(
+        app, lambda: served.get(path, headers=WAIT), lambda: served.post(f"{path}/cancel")
+    )
+
+    assert answer.json()["state"] == "cancelled"
+
+
+def test_a_page_waits_as_a_program_does(
+    app: FastAPI, served: httpx.Client, workshop: Workshop, services: Services, admin_key: str
+) -> None:
+    """With its session in place of a key; when that ends, it is told nothing more."""
+    workshop.define()
+    held = workshop.lease()
+    with httpx.Client(base_url=served.base_url, timeout=PATIENCE_S) as page:
+        token = re.findall(r'name="token" value="(\w+)"', page.get("/login").text)[0]
+        page.post("/login", data={"token": token, "key": admin_key})
+        for path in (f"/runs/{held.run_id}/progress", "/runs/progress"):
+            known = WAIT | {"If-None-Match": page.get(path).headers["etag"]}
+            step = 3 + len(path)
+            answer = _meanwhile(
+                app,
+                lambda path=path, known=known: page.get(path, headers=known),
+                lambda step=step: workshop.beat(held, step=step),
+            )
+            assert answer.status_code == 200
+            assert f'"step":{step},' in answer.text
+
+        def end_session() -> None:
+            redis_connection(services.settings).flushdb()
+            workshop.beat(held, step=1)
+
+        refused = _meanwhile(app, lambda: page.get("/runs/progress", headers=WAIT), end_session)
+    assert (refused.status_code, refused.headers["location"]) == (303, "/login")
+
+
+def test_a_revoked_key_is_told_nothing_more(
+    app: FastAPI, served: httpx.Client, workshop: Workshop, services: Services
+) -> None:
+    workshop.define()
+    held = workshop.lease()
+    with workshop.transaction() as session:
+        row, secret = api_keys.create_key(session, name="s", scopes=[Scope.MODELS_READ])
+    headers = {"Authorization": f"Bearer {secret}", **WAIT}
+
+    def revoke_and_begin() -> None:
+        with workshop.transaction() as session:
+            api_keys.revoke(session, row.id)
         workshop.begin(held)
 
     answer = _meanwhile(
-        app, lambda: served.get(f"/v1/runs/{held.run_id}", headers=WAIT), step_and_begin
+        app, lambda: served.get(f"/v1/runs/{held.run_id}", headers=headers), revoke_and_begin
     )
 
-    assert (answer.json()["state"], answer.json()["step"]) == ("running", 3)
+    assert answer.status_code == 401
+
+
+def test_the_client_waits_for_a_request_and_shows_its_run(
+    app: FastAPI, served: httpx.Client, workshop: Workshop, request_path: str, admin_key: str
+) -> None:
+    workshop.dispatch()
+    held = workshop.lease()
+    changes: list[Callable[[], object]] = [
+        lambda: workshop.begin(held),
+        lambda: workshop.beat(held, phase="noisy", step=3, total_steps=9),
+        lambda: workshop.publish(held),
+        workshop.services.clean_up,
+    ]
+    seen: list[tuple[str, str | None, int | None]] = []
+
+    def note(request: dict, run: dict | None) -> None:
+        seen.append((request["state"], run and run["state"], run and run["step"]))
+        if changes:
+            threading.Timer(0.2, changes.pop(0)).start()
+
+    with ExpungeClient(str(served.base_url), admin_key) as client:
+        request_id = request_path.rpartition("/")[2]
+        ended = client.wait_for_request(request_id, timeout_s=PATIENCE_S, on_change=note)
+
+    assert ended["state"] == "completed"
+    assert ("unlearning", "running", 3) in seen
+    assert len(seen) <= 12  # it is told, and does not ask again and again
 
 
 def test_a_model_is_waited_for(app: FastAPI, served: httpx.Client, workshop: Workshop) -> None:
@@ -247,8 +352,6 @@ def test_preferences_that_are_not_understood_are_ignored(
 
 def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -> None:
     """Waiters whose loop was torn down are dropped, and the others are served."""
-    from app.ledger.views.changes import Kind
-
     watcher = Watcher(services.database, most_per_caller=9, interval_s=0.01)
     abandoned = watcher.watch(Kind.RUN, "run_1", ("queued", 0), caller_id="a")
 

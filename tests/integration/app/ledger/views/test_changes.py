@@ -1,12 +1,8 @@
 """The facts that callers wait for change with what they were told they can wait for."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
-import pytest
-
-from app.domain.errors import NotFoundError
-from app.ledger.views.changes import Facts, Kind, facts_of, progress_of
+from app.ledger.views.changes import ALL_RUNS, Facts, Kind, facts_of
 from tests.support.workshop import Workshop
 
 
@@ -52,29 +48,23 @@ def test_a_requests_facts_change_with_its_obligations_before_its_state(workshop:
     assert len(set(seen)) == len(seen)
 
 
-def test_a_runs_facts_change_with_its_state_and_its_progress_with_its_steps(
-    workshop: Workshop,
-) -> None:
+def test_a_runs_facts_change_with_its_state_and_its_steps(workshop: Workshop) -> None:
     workshop.define()
     held = workshop.lease()
-    state = _reader(workshop, Kind.RUN, held.run_id)
-    progress = _reader(workshop, Kind.PROGRESS, held.run_id)
-    leased, begun = state(), progress()
-    workshop.beat(held, step=3)
-    with workshop.transaction() as session:
-        stepped = progress_of(session, held.run_id)
-
-    assert state() == leased
-    assert stepped == progress()
-    assert stepped.step == 3
-    assert replace(stepped, step=None) == begun
+    for kind, subject in ((Kind.RUN, held.run_id), (Kind.ALL_RUNS, ALL_RUNS)):
+        facts = _reader(workshop, kind, subject)
+        leased = facts()
+        workshop.beat(held, step=3 + len(subject))
+        stepped = facts()
+        assert stepped != leased
+        assert facts() == stepped
     workshop.begin(held)
-    assert state() != leased
+    assert facts() != stepped
+    workshop.give_up(held)
+    assert facts() == (None,)
 
 
 def test_what_is_not_there_has_no_facts(workshop: Workshop) -> None:
     with workshop.transaction() as session:
-        for kind in Kind:
+        for kind in set(Kind) - {Kind.ALL_RUNS}:
             assert facts_of(session, kind, ["none_such"]) == {}
-        with pytest.raises(NotFoundError):
-            progress_of(session, "none_such")
