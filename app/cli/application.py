@@ -51,8 +51,7 @@ def create_app(services: Services) -> FastAPI:
         version="1",
         webhooks=callbacks.webhooks,
         generate_unique_id_function=lambda route: route.name,
-        # FastAPI's pages run scripts from other hosts, which could use an operator's session here:
-        # app/web/reference.py has one without.
+        # FastAPI's pages run scripts from other hosts, which could use an operator's session here.
         docs_url=None,
         redoc_url=None,
         # A redirect to the path without its slash would name the host that the client claims.

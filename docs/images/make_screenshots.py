@@ -34,22 +34,13 @@ DESK = {"width": 1120, "height": 760}
 PHONE = {"width": 360, "height": 740}
 HERE = Path(__file__).parent
 KEPT = (
-    "page-busy-overview-light.png",
-    "page-busy-overview-dark.png",
-    "page-busy-run-light.png",
-    "page-busy-run-dark.png",
-    "page-busy-verify-light.png",
-    "page-failing-overview-light.png",
     *(
-        f"page-busy-{name}-{scheme}{ending}.png"
-        for name in ("preview", "queue")
+        f"page-busy-{name}-{scheme}.png"
+        for name in ("requests", "preview", "run")
         for scheme in ("light", "dark")
-        for ending in ("", "-phone")
     ),
-    "page-busy-figures-light.png",
     "page-busy-model-light.png",
 )
-GOLDEN = HERE.parents[1] / "tests" / "golden" / "v1"
 
 
 @contextmanager
@@ -106,27 +97,9 @@ def _run(workshop: Workshop, held: scenes.Held) -> Callable[[Page], None]:
     def prepare(page: Page) -> None:
         for share in (0.15, 0.2, 0.26, 0.33, 0.4, 0.45, 0.52, 0.57, 0.62):
             step, _ = scenes.advance(workshop, held, share)
-            page.locator("[data-field=step]", has_text=f"{step} / ").wait_for()
+            page.locator("#state dd", has_text=f"{step} / ").wait_for()
 
     return prepare
-
-
-def verify(page: Page) -> None:
-    """Verify a certificate that holds."""
-    page.set_input_files("#bundle", GOLDEN / "gradient_clipping.certificate.json")
-    page.set_input_files("#weights", GOLDEN / "gradient_clipping.safetensors")
-    page.set_input_files("#keys", GOLDEN / "trusted-keys.json")
-    page.get_by_role("button", name="Verify").click()
-    page.wait_for_selector(".verdict")
-
-
-def verify_wrong(page: Page) -> None:
-    """Verify a certificate of other weights."""
-    page.set_input_files("#bundle", GOLDEN / "gradient_clipping.certificate.json")
-    page.set_input_files("#weights", GOLDEN / "retraining.safetensors")
-    page.set_input_files("#keys", GOLDEN / "trusted-keys.json")
-    page.get_by_role("button", name="Verify").click()
-    page.wait_for_selector(".verdict")
 
 
 def preview(page: Page) -> None:
@@ -141,7 +114,7 @@ def preview(page: Page) -> None:
 def empty(browser: Browser, folder: Path) -> None:
     """Nothing was ever done."""
     with service() as services:
-        take(browser, services, folder, "empty", {"overview": ("/", nothing)})
+        take(browser, services, folder, "empty", {"requests": ("/requests", nothing)})
 
 
 def busy(browser: Browser, folder: Path) -> None:
@@ -155,20 +128,16 @@ def busy(browser: Browser, folder: Path) -> None:
         stack.enter_context(scenes.worker(redis, host="cpu-1"))
         model = f"/models/{scenes.MODELS[0]}"
         pages = {
-            "overview": ("/", nothing),
-            "queue": ("/queue", nothing),
             "requests": ("/requests", nothing),
             "preview": ("/requests/new", preview),
-            "figures": ("/figures", nothing),
-            "dataset": ("/datasets/people", nothing),
-            "policy": (f"{model}/policy", nothing),
-            "keys": ("/keys", nothing),
-            "audit": ("/audit", nothing),
+            "dataset": ("/data/people", nothing),
+            "settings": ("/settings", nothing),
+            "audit": ("/settings/audit", nothing),
             "run": (f"/runs/{first.run_id}", _run(workshop, first)),
+            "runs": ("/runs", nothing),
+            "models": ("/models", nothing),
             "model": (model, nothing),
             "version": (f"{model}/versions/2", nothing),
-            "workers": ("/workers", nothing),
-            "verify": ("/verify", verify),
         }
         take(browser, services, folder, "busy", pages)
 
@@ -181,11 +150,10 @@ def failing(browser: Browser, folder: Path) -> None:
         with workshop.transaction() as session:
             request = scenes.oldest_request(session)
         pages = {
-            "overview": ("/", nothing),
-            "failures": ("/failures", nothing),
+            "requests": ("/requests", nothing),
+            "runs": ("/runs", nothing),
             "run": (f"/runs/{held.run_id}", nothing),
             "request": (f"/requests/{request}", nothing),
-            "verify": ("/verify", verify_wrong),
         }
         take(browser, services, folder, "failing", pages)
 

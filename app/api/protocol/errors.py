@@ -240,7 +240,7 @@ def _of_validation_error(error: RequestValidationError) -> Response:
 def _of_http_exception(error: HTTPException) -> Response:
     name = _OF_STATUS.get(error.status_code, "internal")
     bare = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
-    detail = "there is nothing at this path; /docs lists all" if bare else error.detail
+    detail = "there is nothing at this path; /openapi.json lists all" if bare else error.detail
     return _problem(name, detail, headers=dict(error.headers or {}))
 
 

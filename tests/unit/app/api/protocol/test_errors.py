@@ -45,7 +45,7 @@ def test_a_database_that_fails_is_told_from_one_that_is_away(
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (HTTPException(404), "there is nothing at this path; /docs lists all"),
+        (HTTPException(404), "there is nothing at this path; /openapi.json lists all"),
         (HTTPException(404, "no model named 'a'"), "no model named 'a'"),
     ],
 )
