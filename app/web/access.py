@@ -152,8 +152,8 @@ def _sends(scope: Scope) -> Callable[..., Awaitable[Visitor]]:
 
 def scope_of(route: APIRoute) -> Scope | None:
     """Return the scope that a page or an action needs; None if any visitor may have it."""
-    calls = [dependant.call for dependant in route.dependant.dependencies]
-    return next((call.scope for call in calls if hasattr(call, "scope")), None)
+    needs = [getattr(each.call, "scope", None) for each in route.dependant.dependencies]
+    return next(filter(None, needs), None)
 
 
 RequestsReader = Annotated[Visitor, Depends(_requires(Scope.FORGET_READ))]

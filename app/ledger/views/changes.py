@@ -17,7 +17,7 @@ from app.runtime.database.queries import is_one_of
 
 ALL_RUNS = "all"
 """The id of all active runs together."""
-_PROGRESS = (
+_PROGRESS: tuple[Any, ...] = (
     *(RunRow.state, RunRow.attempt, RunRow.phase, RunRow.step, RunRow.total_steps),
     *(RunRow.epsilon, RunRow.loss, RunRow.failure_reason),
 )
@@ -66,7 +66,7 @@ def _query(kind: Kind, ids: Collection[str]) -> Select[Any]:
             .where(is_one_of(ModelRow.id, ids))
         )
     if kind is Kind.IMPORT:
-        columns = (ImportRow.state, ImportRow.attempt, ImportRow.rows, ImportRow.total_rows)
+        columns: list[Any] = [ImportRow.state, ImportRow.attempt, ImportRow.rows]
         return select(ImportRow.id, *columns).where(is_one_of(ImportRow.id, ids))
     if kind is Kind.ALL_RUNS:
         each = func.concat_ws(":", RunRow.id, *_PROGRESS[:4])
