@@ -7,7 +7,8 @@ const WAIT_S = 30;
 const PAUSE_MS = 1000;
 const LONGEST_MS = 15000;
 
-const last = new Map();  // the parts as the server last drew them: somebody may have opened one since
+// The parts as the server last drew them: somebody may have opened something in one since.
+const last = new Map([...document.querySelectorAll("[data-live]")].map((part) => [part.id, part.cloneNode(true)]));
 let known = null;
 for (let path = waitedFor(); path !== undefined; path = waitedFor()) {
   await shown();
@@ -40,7 +41,7 @@ async function refresh() {
   const page = await load();
   for (const part of document.querySelectorAll("[data-live]")) {
     const found = page?.getElementById(part.id);
-    if (!found || found.isEqualNode(last.get(part.id) ?? part)) continue;
+    if (!found || found.isEqualNode(last.get(part.id))) continue;
     last.set(part.id, found.cloneNode(true));
     const focused = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
     part.replaceChildren(...found.childNodes);
