@@ -155,8 +155,7 @@ def test_a_preview_says_what_each_mechanism_gives(
     ("scopes", "path"),
     [
         ((Scope.FORGET_WRITE,), "/requests/new"),
-        ((Scope.FORGET_READ,), "/requests"),
-        ((Scope.MODELS_WRITE,), "/new-model"),
+        ((Scope.FORGET_READ,), "/requests/all"),
     ],
 )
 def test_a_form_offers_no_name_that_the_api_would_not_list(
