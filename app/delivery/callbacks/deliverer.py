@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from standardwebhooks import Webhook
+
 from app.delivery.callbacks import repository
-from app.delivery.callbacks.keys import CallbackKeys, sign
+from app.delivery.callbacks.keys import CallbackKeys
 from app.delivery.callbacks.posting import Outcome, Poster, Result
 from app.delivery.callbacks.repository import Delivery, EventState
 from app.delivery.callbacks.signing_secrets import signing
@@ -59,14 +61,13 @@ def standard_message(
             },
         }
     )
-    timestamp = int(now.timestamp())
+    signed_at = now.astimezone(UTC)  # the library takes every time for one of UTC
     signatures = [
-        sign(secret, message_id=delivery.event_id, timestamp=timestamp, body=body)
-        for secret in secrets
+        Webhook(secret).sign(delivery.event_id, signed_at, body.decode()) for secret in secrets
     ]
     headers = {
         "webhook-id": delivery.event_id,
-        "webhook-timestamp": str(timestamp),
+        "webhook-timestamp": str(int(signed_at.timestamp())),
         "webhook-signature": " ".join(signatures),
     }
     return Message(headers, body)

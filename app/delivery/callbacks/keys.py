@@ -56,13 +56,3 @@ class CallbackKeys:
 
     def _derive(self, *names: str) -> bytes:
         return hmac.digest(self._key, "\0".join(names).encode(), "sha256")
-
-
-def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
-    """Return one entry of the header ``webhook-signature``: version and HMAC-SHA256.
-
-    Source: Standard Webhooks 1.0.0, "Signature scheme".
-    """
-    key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX))
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
