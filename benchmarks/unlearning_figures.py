@@ -4,31 +4,42 @@ Errors are standard errors of the mean over the repeats; that of a difference ad
 """
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from benchmarks.unlearning_arms import OUR_CONTROL, OURS, RETRAINING, Arm
+from matplotlib.axes import Axes
 
-# Koloskova et al. 2025, Table 2, which has CIFAR-10 alone.
-TARGETS: Final = {"cifar10": (0.30, 0.35, 0.40, 0.45, 0.50)}
+from benchmarks import harness
+from benchmarks.unlearning_case import OUR_CONTROL, OURS, RETRAINING, Arm
+
+_TITLES: Final = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "8 x 8 digits"}
+_NOTE_WIDTH: Final = 48
+_POINTS_UNDER_RETRAINING: Final = 6
+_STYLES: Final = {
+    "retraining": ("k", "o"),
+    "gradient_clipping": ("C0", "s"),
+    "model_clipping": ("C1", "^"),
+    "output_perturbation": ("C3", "v"),
+}
 
 Row = dict[str, Any]
 
 
-def summary(rows: Sequence[Row], *, data: str) -> dict[str, Any]:
-    """Return the rows with their means, the verdicts and the epochs to the paper's accuracies."""
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the rows with their means, and the verdicts."""
     finished = [_finished(row) for row in rows]
     return {
         "rows": finished,
         "gradient_clipping_against_retraining": comparison(finished, RETRAINING),
         "gradient_clipping_against_random_start": comparison(finished, OUR_CONTROL),
-        "epochs_to_accuracy": _epochs_to_accuracy(finished, TARGETS.get(data, ())),
     }
 
 
 def comparison(rows: Sequence[Row], other: Arm) -> list[Row]:
-    """Return, by budget, planned gradient clipping minus ``other``, and whether it is not worse."""
+    """Return, by budget, gradient clipping minus ``other``, and whether it is not worse."""
     ours, theirs = _of(rows, OURS), _of(rows, other)
     verdicts = []
     for budget in sorted(set(ours) & set(theirs)):
@@ -65,18 +76,13 @@ def show(figures: dict[str, Any]) -> None:
             f"{row['noisy_steps']:5} {100 * row['mean']:7.2f} ± {error:.2f} ({repeats})"
         )
     for other in ("retraining", "random_start"):
-        print(f"gradient clipping (planned) minus {other.replace('_', ' ')}, percentage points:")
+        print(f"gradient clipping minus {other.replace('_', ' ')}, percentage points:")
         for verdict in figures[f"gradient_clipping_against_{other}"]:
             print(
                 f"{verdict['budget_epochs']:6g}  {100 * verdict['difference']:+.2f} "
                 f"± {100 * verdict['standard_error']:.2f}  "
                 f"{'ok' if verdict['as_good_within_one_standard_error'] else 'WORSE'}"
             )
-    reached = figures["epochs_to_accuracy"]
-    if reached["targets"]:
-        print(f"epochs to {', '.join(f'{100 * goal:.0f} %' for goal in reached['targets'])}:")
-    for row in reached["epochs"]:
-        print(f"{'':8}{name_of(row):44} {row['epochs']}")
 
 
 def name_of(row: Row) -> str:
@@ -84,42 +90,86 @@ def name_of(row: Row) -> str:
     name = str(row["method"]).replace("_", " ")
     if row["method"] == RETRAINING.method:
         return name
-    return f"{name}, {row['settings']}{', random start' if row['control'] else ''}"
+    return f"{name}{', random start' if row['control'] else ''}"
 
 
 def _finished(row: Row) -> Row:
     accuracies = row["accuracies"]
     several = len(accuracies) > 1
-    curves = zip(*row["by_epoch"], strict=True)
-    kept = {name: value for name, value in row.items() if name != "by_epoch"}
     return {
-        **kept,
+        **row,
         "mean": fmean(accuracies),
         "standard_error": stdev(accuracies) / math.sqrt(len(accuracies)) if several else None,
-        "mean_by_epoch": [fmean(accuracy) for accuracy in curves],
     }
-
-
-def _epochs_to_accuracy(rows: Sequence[Row], targets: Sequence[float]) -> Row:
-    return {
-        "how": "first whole epoch at which the mean accuracy within the longest-budget run, whose "
-        "schedule spans the whole budget, reaches the target; null: not reached",
-        "targets": list(targets),
-        "epochs": [
-            {**_arm(row), "epochs": [_first(row["mean_by_epoch"], goal) for goal in targets]}
-            for row in rows
-            if row["mean_by_epoch"] and targets
-        ],
-    }
-
-
-def _arm(row: Row) -> Row:
-    return {name: row[name] for name in ("method", "settings", "control")}
 
 
 def _of(rows: Sequence[Row], arm: Arm) -> dict[float, Row]:
-    return {row["budget_epochs"]: row for row in rows if Arm(**_arm(row)) == arm}
+    return {row["budget_epochs"]: row for row in rows if Arm(row["method"], row["control"]) == arm}
 
 
-def _first(curve: Sequence[float], goal: float) -> int | None:
-    return next((epoch for epoch, mean in enumerate(curve, start=1) if mean >= goal), None)
+def draw(figures: Mapping[str, Any], path: Path) -> Path:
+    """Draw accuracy against budget, a column for each data set, and return the path."""
+    columns = len(figures)
+    with harness.picture(path, (6.3 * columns, 5.6), columns=columns) as (_, grid):
+        for axis, (name, result) in zip(grid[0], figures.items(), strict=True):
+            _panel(axis, result)
+            axis.set_title(f"{_TITLES[name]}: (1, 1e-5)")
+            axis.set_ylabel("test accuracy, %")
+            if result["note"]:
+                note = textwrap.fill(result["note"], _NOTE_WIDTH)
+                axis.text(0.02, 0.97, note, transform=axis.transAxes, size=8, va="top")
+    return path
+
+
+def _panel(axis: Axes, result: Mapping[str, Any]) -> None:
+    lines: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        lines.setdefault((row["method"], row["control"]), []).append(row)
+    for number, ((method, control), rows) in enumerate(lines.items()):
+        colour, marker = _STYLES[method]
+        # Lines that lie on each other stay apart by a little.
+        shift = 1 + 0.012 * (number - len(lines) / 2)
+        axis.errorbar(
+            [row["budget_epochs"] * shift for row in rows],
+            [100 * row["mean"] for row in rows],
+            yerr=[100 * (row["standard_error"] or 0) for row in rows],
+            color=colour,
+            marker=marker,
+            linestyle="--" if control else "-",
+            markerfacecolor="white" if control else colour,
+            capsize=3,
+            label=name_of(rows[0]),
+        )
+    budgets = sorted({row["budget_epochs"] for row in result["rows"]})
+    axis.set(xscale="log", xlabel="budget, epochs of the retained pictures")
+    axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+    axis.minorticks_off()
+    _keep_low_points_outside(axis, result, list(lines.values()))
+    counts = sorted({len(row["accuracies"]) for rows in lines.values() for row in rows})
+    repeats = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    axis.legend(
+        fontsize=8.5,
+        title_fontsize=8.5,
+        ncols=2,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+        title=f"mean and standard error, {repeats} repeats",
+    )
+
+
+def _keep_low_points_outside(
+    axis: Axes, result: Mapping[str, Any], lines: list[list[Mapping[str, Any]]]
+) -> None:
+    """Cut the axis a little under retraining; write the value of a point further down."""
+    retraining = [row for row in result["rows"] if row["method"] == RETRAINING.method]
+    bottom = 100 * min(row["mean"] for row in retraining) - _POINTS_UNDER_RETRAINING
+    axis.set_ylim(bottom=bottom)
+    for row in (row for rows in lines for row in rows if 100 * row["mean"] < bottom):
+        axis.annotate(
+            f"{100 * row['mean']:.0f} % ↓",
+            (row["budget_epochs"], bottom),
+            xytext=(3, 4),
+            textcoords="offset points",
+            color=_STYLES[row["method"]][0],
+            size=9,
+        )

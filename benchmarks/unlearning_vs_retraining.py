@@ -4,8 +4,8 @@
 
 A tenth of the training pictures is forgotten. Each arm gets the same budget, in epochs of the
 retained pictures and noisy steps included, and is scored on the test pictures. Noisy mechanisms run
-twice: at the true (1, 1e-5) with our planning in the reference frame, and as the paper ran them,
-labelled with the epsilon that this truly gives. Beside them runs a random start of the same scale.
+at the true (1, 1e-5) with our planning in the reference frame. Beside them runs a random start of
+the same scale.
 
 The figures go to benchmarks/results/unlearning_vs_retraining.json and .png. A GPU is used where
 there is one; without it, CIFAR-10 runs on a smaller grid, which the result states.
@@ -24,18 +24,17 @@ import numpy as np
 import torch
 
 from app.domain.recipes.recipe import TrainingRecipe
-from benchmarks import harness, unlearning_figures, unlearning_plots
+from benchmarks import harness, unlearning_figures
 from benchmarks.data import Pictures, load
-from benchmarks.unlearning_arms import (
+from benchmarks.unlearning_case import (
+    FORGOTTEN_SHARE,
     METHODS,
     OUR_CONTROL,
     OURS,
-    PLANNED,
-    PUBLISHED,
     RETRAINING,
     Arm,
+    Case,
 )
-from benchmarks.unlearning_case import FORGOTTEN_SHARE, Case
 from workers.training.device import choose_device
 
 
@@ -46,7 +45,7 @@ class Grid:
     Attributes:
         learning_rate: peak of the one-cycle schedule; plain SGD, as in the paper's Tables 3 and 4.
         budgets: in epochs; at these all arms run.
-        narrow_budgets: at these only retraining and planned gradient clipping with its control run.
+        narrow_budgets: at these only retraining and gradient clipping with its control run.
         controlled: mechanisms that have their control beside them.
         repeats: each with its own forgotten pictures and its own original.
         narrow_repeats: the same for the narrow budgets.
@@ -62,11 +61,6 @@ class Grid:
     narrow_repeats: int = 0
 
     @property
-    def longest(self) -> float:
-        """The largest budget: there accuracy is followed epoch by epoch."""
-        return max(*self.budgets, *self.narrow_budgets, 0)
-
-    @property
     def seeds(self) -> int:
         """How many repeats there are at most."""
         return max(self.repeats, self.narrow_repeats if self.narrow_budgets else 0)
@@ -75,11 +69,10 @@ class Grid:
         """Yield every budget with every arm that runs at it in a repeat, counted from 0."""
         for budget in self.budgets if repeat < self.repeats else ():
             yield budget, RETRAINING
-            for settings in (PLANNED, PUBLISHED):
-                for method in METHODS:
-                    yield budget, Arm(method, settings)
-                    if method in self.controlled:
-                        yield budget, Arm(method, settings, control=True)
+            for method in METHODS:
+                yield budget, Arm(method)
+                if method in self.controlled:
+                    yield budget, Arm(method, control=True)
         for budget in self.narrow_budgets if repeat < self.narrow_repeats else ():
             yield from ((budget, arm) for arm in (RETRAINING, OURS, OUR_CONTROL))
 
@@ -110,7 +103,7 @@ def measure(pictures: Pictures, grid: Grid) -> Iterator[dict[str, Any]]:
         case = Case(pictures, recipe, seed=seed)
         originals.append(case.train_original(epochs=grid.original_epochs))
         for budget, arm in grid.arms(seed):
-            outcome = case.run(arm, budget=budget, by_epoch=budget == grid.longest)
+            outcome = case.run(arm, budget=budget)
             row = rows.setdefault(
                 (budget, arm),
                 {
@@ -120,11 +113,9 @@ def measure(pictures: Pictures, grid: Grid) -> Iterator[dict[str, Any]]:
                     "noisy_steps": outcome.noisy_steps,
                     "end_std": outcome.end_std,
                     "accuracies": [],
-                    "by_epoch": [],
                 },
             )
             row["accuracies"].append(outcome.accuracy)
-            row["by_epoch"].append(outcome.by_epoch)
         yield {
             "data": pictures.name,
             "note": pictures.note,
@@ -135,7 +126,7 @@ def measure(pictures: Pictures, grid: Grid) -> Iterator[dict[str, Any]]:
             "recipe": recipe.to_json(),
             "wall_s": time.perf_counter() - started,
             "original_accuracies": originals,
-            **unlearning_figures.summary(list(rows.values()), data=pictures.name),
+            **unlearning_figures.summary(list(rows.values())),
         }
 
 
@@ -155,9 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             harness.write(document, options.out)
             print(f"{pictures.name}: {figures['repeats_done']} of {grid.seeds} repeats done")
         unlearning_figures.show(figures)
-    print(
-        f"drew {unlearning_plots.draw(earlier(options.out), options.out.with_suffix('.png')).name}"
-    )
+    unlearning_figures.draw(earlier(options.out), options.out.with_suffix(".png"))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
