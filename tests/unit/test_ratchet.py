@@ -13,15 +13,15 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 77_600,
-    "source files": 730,
-    "lines of tests": 83_100,
-    "lines of benchmarks": 8_300,
-    "words of docs": 97_173,
-    "functions": 4_545,
-    "classes": 776,
+    "lines of source": 75_710,
+    "source files": 694,
+    "lines of tests": 82_350,
+    "lines of benchmarks": 7_840,
+    "words of docs": 96_380,
+    "functions": 4_520,
+    "classes": 775,
     "settings": 83,
-    "routes": 128,
+    "routes": 112,
 }
 SLACK = 0.02
 """How far below its number a measure may lie before the number must follow."""
