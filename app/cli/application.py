@@ -21,18 +21,13 @@ from app.operations import schema
 from app.operations.monitoring.api_metrics import ApiMetrics
 from app.operations.monitoring.collector import ServiceCollector
 from app.operations.monitoring.readiness import ReadinessChecks
-from app.runtime import json_reading
 from app.runtime.locations import is_key_store_apart, redis_url
 from app.runtime.processes.hardening import harden
-from app.runtime.processes.process_pool import ProcessPool
 from app.runtime.settings import Settings
 from app.services import Services, open_services
 from app.web.installation import install as install_pages
 
 _log = logging.getLogger("expunge.api")
-_WAITING_BODIES = 16
-_READING_S = 20.0
-_READING_BYTES = 1 << 30
 # Modules of `app.api` with a router each, in the order of the documentation. A call is compared
 # with each route before its own, so those that are called most come first.
 _RESOURCES = (
@@ -65,14 +60,6 @@ def create_app(services: Services) -> FastAPI:
     app.state.polls = forget_requests.Polls(services.database)
     app.state.watcher = Watcher(
         services.database, most_per_caller=services.settings.max_waits_per_caller
-    )
-    app.state.readers = ProcessPool(
-        "reading a body",
-        size=1,
-        waiting=_WAITING_BODIES,
-        time_limit_s=_READING_S,
-        memory_bytes=_READING_BYTES,
-        preload=json_reading.__name__,
     )
     app.state.readiness = ReadinessChecks(services)
     app.state.metrics = ApiMetrics()

@@ -8,7 +8,6 @@ from typing import Any
 
 import uvicorn
 
-from app.api.protocol.connections import Connections
 from app.api.protocol.waiting import Watcher
 from app.cli.application import app_from_environment
 from app.planning.planners import Planners
@@ -17,6 +16,8 @@ from app.runtime.processes import memory
 from app.runtime.settings import Settings
 
 _SHUTDOWN_S = 5
+_HEAD_BYTES = 16 * 1024
+_KEEP_ALIVE_S = 75  # longer than a proxy keeps them, so that it uses none that is being closed
 _PROBES = 64
 
 
@@ -77,11 +78,13 @@ def server_options(settings: Settings) -> dict[str, Any]:
     return {
         "host": settings.host,
         "port": settings.port,
-        "http": Connections(settings).protocol,
+        "http": "h11",
         "ws": "none",
         "log_config": None,
         "access_log": False,
         "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
+        "h11_max_incomplete_event_size": _HEAD_BYTES,
+        "timeout_keep_alive": _KEEP_ALIVE_S,
         "timeout_graceful_shutdown": _SHUTDOWN_S,
         # The last resort, which refuses probes too: calls are limited in app/api/protocol.
         "limit_concurrency": settings.max_connections + _PROBES,

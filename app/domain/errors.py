@@ -254,10 +254,6 @@ class TooManyRequestsError(ExpungeError):
         self.retry_after_s = retry_after_s
 
 
-class SlowRequestError(ExpungeError):
-    """The client sent its request too slowly."""
-
-
 class ForbiddenError(ExpungeError):
     """The caller is known but lacks a scope."""
 

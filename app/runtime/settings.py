@@ -104,12 +104,7 @@ class Settings(BaseSettings):
         api_key: the command line's API key; that of ``expunge init`` here when unset.
         allowed_factories: import paths of model factories that workers may call.
         max_upload_bytes: the largest file that is accepted, packed and unpacked.
-        head_timeout_s: how long the head of a request may take to arrive.
-        body_timeout_s: how long a request's body may take, and 1 s more for each 10 kB of it.
-        answer_timeout_s: how long a caller may read nothing of its answer.
         max_connections: how many connections, and calls, there may be at once.
-        max_connections_per_address: how many of them one address may have; a trusted proxy's may
-            have all.
         max_waits_per_caller: how many waits for changes one caller may hold at once.
         max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
         max_json_bytes: the largest of all other JSON bodies.
@@ -215,11 +210,7 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = None
     allowed_factories: tuple[Annotated[str, AfterValidator(_factories)], ...] = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
-    head_timeout_s: float = Field(default=10.0, gt=0)
-    body_timeout_s: float = Field(default=30.0, gt=0)
-    answer_timeout_s: float = Field(default=30.0, gt=0)
     max_connections: int = Field(default=4096, ge=1)
-    max_connections_per_address: int = Field(default=512, ge=1)
     max_waits_per_caller: int = Field(default=256, ge=1)
     max_ids_bytes: int = Field(default=16 * 1024**2, ge=1)
     max_json_bytes: int = Field(default=64 * 1024, ge=1)

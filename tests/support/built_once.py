@@ -15,7 +15,6 @@ from botocore.loaders import JSONFileLoader
 from fastapi.routing import APIRoute, _IncludedRouter
 from starlette.routing import BaseRoute
 
-import app.cli.application
 from app.evidence.certificates import private_keys
 from app.planning import planners
 from app.runtime.processes.process_pool import ProcessPool
@@ -35,7 +34,6 @@ def built_once() -> Iterator[None]:
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: parsed(path))
         pool = _pools_once()
         patch.setattr(planners, "ProcessPool", pool)
-        patch.setattr(app.cli.application, "ProcessPool", pool)
         yield
 
 

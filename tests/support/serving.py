@@ -14,9 +14,10 @@ Scope, Message = dict[str, Any], dict[str, Any]
 
 
 @contextmanager
-def serve(app: Callable[..., Any]) -> Iterator[str]:
+def serve(app: Callable[..., Any], **options: Any) -> Iterator[str]:
     """Serve an ASGI application with uvicorn; yield its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    options |= {"port": 0, "log_config": None, "access_log": False}
+    server = uvicorn.Server(uvicorn.Config(app, **options))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

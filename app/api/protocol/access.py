@@ -17,10 +17,10 @@ from starlette.responses import Response
 
 from app.access.api_keys import Caller
 from app.access.gate import Gate
+from app.api.protocol.bodies import read_body
 from app.api.protocol.dependencies import part
 from app.api.protocol.idempotency import execute_once
 from app.api.protocol.quotas import limit_calls
-from app.api.protocol.reading import read_body
 from app.domain.errors import ForbiddenError
 from app.domain.scopes import Scope
 from app.evidence.log import actor
@@ -119,8 +119,7 @@ class GuardedRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             if body is not None:
-                readers = request.app.state.readers
-                request = await read_body(request, cast("type[BaseModel]", body), readers)
+                request = await read_body(request, cast("type[BaseModel]", body))
             return await handle(request)
 
         async def guarded(request: Request) -> Response:

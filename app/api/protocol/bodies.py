@@ -1,20 +1,40 @@
-"""Limits on the size, coding and media type of bodies, applied before anything reads them."""
+"""Bodies: limits on their size, coding and media type, and JSON that is checked beforehand.
 
+FastAPI would parse and validate JSON in the event loop, and describe each of a million errors.
+"""
+
+import asyncio
+import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.protocol.errors import problem_of
-from app.api.protocol.reading import is_json
-from app.domain.errors import ExpungeError, PayloadTooLargeError, UnsupportedMediaTypeError
+from app.api.protocol.errors import MAX_LISTED, BodyError, problem_of
+from app.domain.errors import (
+    ExpungeError,
+    InvalidInputError,
+    PayloadTooLargeError,
+    UnreadableError,
+    UnsupportedMediaTypeError,
+)
+from app.domain.strict_json import RepeatedFieldError, distinct_fields
 from app.runtime.settings import Settings
 
+LARGE_BYTES = 256 * 1024
+MOST_VALUES = 250_000
+"""Above the size of the largest forget request."""
+
+_READER = ThreadPoolExecutor(1, "reading")
+"""Reads large bodies one after another: what is read of one can take 25 times its memory."""
 _JSON_METHODS = ("POST", "PATCH")
 _BODY_METHODS = (*_JSON_METHODS, "PUT")
 _FILES_AT_ONCE = 2
@@ -157,3 +177,88 @@ async def require_media_type(request: Request) -> None:
     is_form = headers.get("content-type", "").strip().lower().startswith("multipart/")
     if request.method == "PUT" and (is_json(request) or is_form):
         raise UnsupportedMediaTypeError("send the file itself as the body")
+
+
+def is_json(request: Request) -> bool:
+    """Return whether a body is declared as JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
+
+
+class CheckedRequest(Request):
+    """A request whose JSON body is already the endpoint's model."""
+
+    def __init__(self, request: Request, content: bytes, checked: BaseModel) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body = content
+        self._checked = checked
+
+    async def json(self) -> BaseModel:
+        """Return the body, a model, which FastAPI accepts as it is."""
+        return self._checked
+
+
+async def read_body(request: Request, model: type[BaseModel]) -> Request:
+    """Return a request with its JSON body validated; one without such a body unchanged.
+
+    Raises:
+        UnreadableError: it is not UTF-8, is nested too deeply, has a number that is too long, or an
+            object that names a field twice.
+        InvalidInputError: it is not JSON, or holds too many values.
+        BodyError: it does not match the endpoint's model.
+    """
+    if not is_json(request):
+        return request
+    try:
+        content = await request.body()
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the body is incomplete") from error
+    if not content:
+        return request
+    if len(content) <= LARGE_BYTES:
+        checked = _checked(content, model)
+    else:
+        loop = asyncio.get_running_loop()
+        checked = await loop.run_in_executor(_READER, _checked, content, model)
+    return CheckedRequest(request, content, checked)
+
+
+def _checked(content: bytes, model: type[BaseModel]) -> BaseModel:
+    """Return a body as a model; many unknown top-level members are only counted."""
+    document = _document(content)
+    unknown = 0
+    if isinstance(document, dict):
+        known = {name: value for name, value in document.items() if name in model.model_fields}
+        foreign = [name for name in document if name not in known]
+        unknown = max(0, len(foreign) - MAX_LISTED)
+        document = known | dict.fromkeys(foreign[:MAX_LISTED])
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise BodyError(
+            [{**fault, "loc": ("body", *fault["loc"])} for fault in faults[:MAX_LISTED]],
+            error.error_count() + unknown,
+        ) from None
+
+
+def _document(content: bytes) -> Any:  # noqa: ANN401 - JSON
+    try:
+        document = json.loads(content, object_pairs_hook=distinct_fields)
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(f"body: {error.msg} at character {error.pos}") from None
+    except RepeatedFieldError as error:
+        raise UnreadableError("an object of the body names a field twice") from error
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError("the body cannot be read as JSON") from error
+    waiting, count = [document], 1
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            if count > MOST_VALUES:
+                raise InvalidInputError(f"body: more than {MOST_VALUES} values")
+            waiting += value.values() if isinstance(value, dict) else value
+    return document

@@ -58,7 +58,6 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.PlaceNotAllowedError, "place-not-allowed"),
     (errors.InvalidInputError, "invalid-input"),
     (errors.TooManyRequestsError, "too-many-requests"),
-    (errors.SlowRequestError, "request-timeout"),
     (errors.CorruptLogError, "corrupt-log"),
     (errors.CorruptObjectError, "corrupt-object"),
     (errors.IssuerUnavailableError, "issuer-unavailable"),

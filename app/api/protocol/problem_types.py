@@ -83,12 +83,6 @@ _TYPES: dict[str, tuple[Any, ...]] = {
         "The path does not support this method. `Allow` lists those it supports.",
         "this path takes GET, POST",
     ),
-    "request-timeout": (
-        408,
-        "The request was sent too slowly: `EXPUNGE_HEAD_TIMEOUT_S` and `EXPUNGE_BODY_TIMEOUT_S` "
-        "are the operator's limits. The connection is closed; nothing was stored.",
-        "the body of the request came too slowly",
-    ),
     "conflict": (
         409,
         "The call conflicts with the current state: a name that is taken, a request that can no "
@@ -209,8 +203,8 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "too-many-requests": (
         429,
         "The caller reached its limit of calls or of concurrent waits and streams, has hundreds of "
-        "calls that wait for their turn, or its address failed to authenticate too often or has "
-        "too many connections. Repeat the call after `Retry-After` seconds.",
+        "calls that wait for their turn, or its address failed to authenticate too often. Repeat "
+        "the call after `Retry-After` seconds.",
         "too many calls: 60 a minute are allowed",
     ),
     "corrupt-log": (

@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from app.evidence.certificates.private_keys import public_pem
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres
+from tests.support.patience import PATIENCE_S
+from tests.support.serving import serve
 
 PUBLIC = {
     "GET /livez",
@@ -120,6 +123,29 @@ def test_without_a_key_nothing_is_answered_and_no_body_read(
         if operation.startswith("GET "):
             head = _call(client, operation.replace("GET", "HEAD"))
             assert (operation, head.status_code) in {(operation, 401), (operation, 405)}
+
+
+@pytest.mark.parametrize("headers", [[], ["Idempotency-Key: k"]], ids=["once", "repeatable"])
+@pytest.mark.parametrize(
+    ("path", "length"), [("/v1/models", 60_000), ("/v1/forget-requests", 15_000_000)]
+)
+def test_who_lacks_a_scope_is_told_so_before_a_byte_of_the_body_comes(
+    app: FastAPI, caller_of: CallerOf, path: str, length: int, headers: list[str]
+) -> None:
+    head = [
+        f"POST {path} HTTP/1.1",
+        "Host: x",
+        f"Authorization: {caller_of(Scope.LOG_READ).headers['authorization']}",
+        "Content-Type: application/json",
+        f"Content-Length: {length}",
+        *headers,
+    ]
+    with (
+        serve(app) as url,
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), PATIENCE_S) as caller,
+    ):
+        caller.sendall(("\r\n".join(head) + "\r\n\r\n").encode())
+        assert caller.recv(65536).startswith(b"HTTP/1.1 403")
 
 
 def test_a_key_with_all_other_scopes_is_refused_by_name(app: FastAPI, caller_of: CallerOf) -> None:

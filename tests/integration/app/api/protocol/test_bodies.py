@@ -1,15 +1,22 @@
 """Bodies: how large they may be, and of what kind; who may call from a browser."""
 
 import gzip
+import select
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api.protocol.reading import LARGE_BYTES
+from app.api.protocol.bodies import LARGE_BYTES
 from app.cli.application import create_app
 from app.runtime.settings import Settings
 from app.services import Services, open_services
+from tests.support.patience import PATIENCE_S, until
+from tests.support.serving import serve
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 JSON = {"Content-Type": "application/json"}
@@ -74,7 +81,7 @@ def test_the_limits_are_64_kilobytes_and_16_megabytes_for_ids(api: TestClient) -
 
 @pytest.mark.parametrize("count", [21, 100, 50_000])
 def test_twenty_faults_are_listed_of_however_many(api: TestClient, count: int) -> None:
-    """50,000 do not fit into 256 kB: they are read in another process."""
+    """50,000 do not fit into 256 kB: they are read beside the event loop."""
     answer = api.post("/v1/forget-requests", json={f"field-{i}": 0 for i in range(count)})
 
     assert _type(answer) == (422, "invalid-input")
@@ -125,6 +132,53 @@ def test_files_have_another_limit(small: TestClient, workshop: Workshop, chunked
     weights = "/v1/models/nothing/weights"
     assert small.put(weights, content=b"x" * 2000).status_code == 422
     assert small.put(weights, content=b"x" * 2001).status_code == 413
+
+
+@contextmanager
+def _sending(url: str, head: str, body: bytes) -> Iterator[socket.socket]:
+    """Send a request with a body shorter than announced."""
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    with socket.create_connection(address, PATIENCE_S) as caller:
+        caller.sendall(f"{head}\r\nHost: x\r\n\r\n".encode() + body)
+        yield caller
+
+
+def test_all_bodies_together_are_limited(
+    services: Services, admin_key: str, workshop: Workshop
+) -> None:
+    few = {"max_upload_bytes": 100_000, "max_json_bytes": 1000}
+    app = create_app(replace(services, settings=services.settings.model_copy(update=few)))
+    head = f"PUT /v1/datasets/{DATASET}/records HTTP/1.1\r\nContent-Length: 100000\r\n"
+    head += f"Authorization: Bearer {admin_key}"
+    with serve(app) as url, ExitStack() as held:
+        callers = [held.enter_context(_sending(url, head, b"x" * 99_000)) for _ in range(3)]
+        (answered, *_), _, _ = select.select(callers, [], [], PATIENCE_S)
+        assert answered.recv(65536).startswith(b"HTTP/1.1 503")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST /v1/plans HTTP/1.1\r\nContent-Type: application/json",
+        "POST /v1/plans HTTP/1.1\r\nContent-Type: application/json\r\nIdempotency-Key: k",
+        f"PUT /v1/datasets/{DATASET}/records HTTP/1.1",
+    ],
+    ids=["once", "repeatable", "file"],
+)
+def test_a_body_that_ends_early_is_no_body(
+    services: Services, admin_key: str, caplog: pytest.LogCaptureFixture, head: str
+) -> None:
+    app = create_app(services)
+    with serve(app) as url:
+        sent = f"{head}\r\nContent-Length: 99\r\nAuthorization: Bearer {admin_key}"
+        with _sending(url, sent, b"{"):
+            pass
+        until(lambda: 'status="400"' in _metrics(app, admin_key))
+    assert "Traceback" not in caplog.text
+
+
+def _metrics(app: FastAPI, key: str) -> str:
+    return TestClient(app).get("/metrics", headers={"Authorization": f"Bearer {key}"}).text
 
 
 OTHER_TYPES = ["text/plain", "application/x-www-form-urlencoded", "application/xml", "json", ""]

@@ -2,8 +2,11 @@
 
 import asyncio
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -21,6 +24,7 @@ from app.ledger.views.changes import Kind
 from app.registry.datasets.imports import service as imports
 from app.runtime.locations import redis_connection
 from app.services import Services
+from tests.integration.app.api.conftest import CallerOf
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
 from tests.support.workshop import DATASET, Workshop
@@ -321,6 +325,37 @@ def test_many_waiters_hold_neither_threads_nor_connections(
     answers = asyncio.run(poll_together(100))
 
     assert {answer.json()["state"] for answer in answers} == {"cancelled"}
+
+
+def test_waits_of_one_caller_are_limited(
+    services: Services, workshop: Workshop, admin_key: str, caller_of: CallerOf
+) -> None:
+    workshop.define()
+    run = f"/v1/runs/{workshop.lease().run_id}"
+    few = services.settings.model_copy(update={"max_waits_per_caller": 2})
+    app = create_app(replace(services, settings=few))
+    key = {"Authorization": f"Bearer {admin_key}"}
+    other = {"Authorization": caller_of(Scope.MODELS_READ).headers["authorization"]}
+    with serve(app) as url, ExitStack() as waits:
+
+        def wait() -> socket.socket:
+            head = f"GET {run} HTTP/1.1\r\nHost: x\r\nPrefer: wait=60\r\n"
+            head += f"Authorization: Bearer {admin_key}\r\n\r\n"
+            address = ("127.0.0.1", int(url.rpartition(":")[2]))
+            caller = waits.enter_context(socket.create_connection(address, PATIENCE_S))
+            caller.sendall(head.encode())
+            return caller
+
+        def status(headers: dict[str, str]) -> int:
+            headers = {"Prefer": "wait=0", **headers}
+            return httpx.get(url + run, headers=headers, timeout=PATIENCE_S).status_code
+
+        first, _ = wait(), wait()
+        until(lambda: status(key) == 429)
+        assert status(other) == 200
+        first.close()
+        until(lambda: status(key) == 200)
+        app.state.watcher.close()
 
 
 def test_what_is_not_there_and_who_may_not(served: httpx.Client, app: FastAPI) -> None:
