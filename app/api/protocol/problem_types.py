@@ -202,7 +202,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     ),
     "too-many-requests": (
         429,
-        "The caller reached its limit of calls or of concurrent waits and streams, has hundreds of "
+        "The caller reached its limit of calls or of concurrent waits, has hundreds of "
         "calls that wait for their turn, or its address failed to authenticate too often. Repeat "
         "the call after `Retry-After` seconds.",
         "too many calls: 60 a minute are allowed",

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.compose import APP_SERVICES, IMAGE, ROOT, compose, last
 
 SERVICES = compose()["services"]
 STORES = ("postgres", "redis", "objects")
+OTHERS = (*STORES, "proxy")
 
 
 def test_it_satisfies_the_official_schema() -> None:
@@ -80,9 +82,27 @@ def test_stores_are_on_the_internal_network_alone() -> None:
         assert SERVICES[name]["networks"] == ["data"]
 
 
-def test_the_api_alone_is_published_and_to_this_machine_alone() -> None:
-    assert {name for name, service in SERVICES.items() if "ports" in service} == {"api"}
-    assert SERVICES["api"]["ports"] == ["127.0.0.1:8100:8100"]
+def test_the_proxy_alone_is_published_and_to_this_machine_alone() -> None:
+    assert {name for name, service in SERVICES.items() if "ports" in service} == {"proxy"}
+    assert SERVICES["proxy"]["ports"] == ["127.0.0.1:8100:8100"]
+
+
+def test_the_api_is_behind_the_proxy_and_believes_nobody_else_about_addresses() -> None:
+    proxy, api = SERVICES["proxy"], SERVICES["api"]
+    assert list(proxy["networks"]) == ["front"]
+    trusted = api["environment"]["EXPUNGE_TRUSTED_PROXIES"]
+    assert trusted == proxy["networks"]["front"]["ipv4_address"]
+    subnets = [each["subnet"] for each in compose()["networks"]["front"]["ipam"]["config"]]
+    addresses = [service["networks"]["front"]["ipv4_address"] for service in (proxy, api)]
+    for address in addresses:
+        assert any(ip_address(address) in ip_network(subnet) for subnet in subnets)
+    (mounted,) = proxy["volumes"]
+    source, target, mode = mounted.split(":")
+    assert (ROOT / source).is_file()
+    assert (proxy["command"][-1], mode) == (target, "ro")
+    listened = (ROOT / source).read_text()
+    assert "server api:8100;" in listened
+    assert f"listen {proxy['ports'][0].rpartition(':')[2]};" in listened
 
 
 def test_what_touches_weights_cannot_reach_the_world() -> None:
@@ -117,7 +137,7 @@ def test_a_gpu_is_asked_for_by_its_profile_alone() -> None:
 
 
 def test_images_are_named_with_a_version_and_a_digest() -> None:
-    for name in STORES:
+    for name in OTHERS:
         assert re.fullmatch(IMAGE, SERVICES[name]["image"])
 
 

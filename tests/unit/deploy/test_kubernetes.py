@@ -61,6 +61,27 @@ def test_every_manifest_satisfies_the_official_schema(
     kubernetes_validate.validate(resource, version, strict=True)
 
 
+def test_the_guides_ingresses_lead_to_the_api_and_say_what_the_composed_proxy_says() -> None:
+    guide = (ROOT / "docs/how-to/kubernetes.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    proxy = (ROOT / "deploy/nginx.conf").read_text()
+    (port,) = of_kind("Service")["expunge-api"]["spec"]["ports"]
+    for ingress in yaml.safe_load_all(block):
+        for version in VERSIONS:
+            kubernetes_validate.validate(ingress, version, strict=True)
+        for name, value in ingress["metadata"]["annotations"].items():
+            directives = value.splitlines()
+            if not name.endswith(("-type", "-snippets")):
+                directives = [f"{name.removeprefix('nginx.org/').replace('-', '_')} {value};"]
+            for line in directives:
+                if "-type" not in name and not line.startswith(("location", "limit_conn expunge")):
+                    assert f" {line}\n" in proxy
+        for rule in ingress["spec"]["rules"]:
+            for path in rule.get("http", {"paths": []})["paths"]:
+                target = {"name": "expunge-api", "port": {"number": port["port"]}}
+                assert path["backend"] == {"service": target}
+
+
 def test_a_wrong_manifest_does_not_satisfy_it() -> None:
     wrong = of_kind("Deployment")["expunge-api"] | {"spec": {"replica": 2}}
     with pytest.raises(kubernetes_validate.ValidationError):

@@ -98,10 +98,11 @@ def test_the_first_id_that_is_none_is_told_and_no_other_looked_at(api: TestClien
 
 
 def test_more_values_than_any_forget_request_has_are_refused_as_such(api: TestClient) -> None:
-    content = b'{"a":[' + b"[]," * 250_000 + b"0]}"
-    answer = api.post("/v1/forget-requests", content=content, headers=JSON)
-    assert _type(answer) == (422, "invalid-input")
-    assert answer.json()["detail"] == "body: more than 250000 values"
+    for value in (b"0", b"[]", b"{}", b'"x"', rb'"\\"', rb'"\","', b'{"a":0}', b'"\xc3\xa9"'):
+        content = b'{"a":[' + (value + b",") * 250_000 + b"0]}"
+        answer = api.post("/v1/forget-requests", content=content, headers=JSON)
+        assert _type(answer) == (422, "invalid-input")
+        assert answer.json()["detail"] == "body: more than 250000 values"
 
 
 def test_a_large_body_that_is_no_json_is_told_as_a_small_one(api: TestClient) -> None:
@@ -110,6 +111,13 @@ def test_a_large_body_that_is_no_json_is_told_as_a_small_one(api: TestClient) ->
         assert _type(answer) == (422, "invalid-input")
         answer = api.post("/v1/forget-requests", content=b"\xff" * size, headers=JSON)
         assert _type(answer) == (400, "bad-request")
+
+
+def test_a_value_is_no_less_one_for_what_it_holds(api: TestClient, workshop: Workshop) -> None:
+    """What separates values elsewhere counts for nothing within a text."""
+    ids = ["record-0", *([r',[{"\,' * 4] * 60_000)]
+    answer = api.post("/v1/forget-requests", json={"dataset": DATASET, "record_ids": ids})
+    assert _type(answer) == (422, "unknown-records")
 
 
 def test_a_large_forget_request_is_taken(api: TestClient, workshop: Workshop) -> None:
