@@ -8,9 +8,8 @@ from pydantic import Field, StringConstraints
 
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
-from app.api.protocol.cursors import PageByName
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Body, Name, Page
+from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import MOST_LAYERS, FeatureLayer
 from app.ledger.models import definitions, endings

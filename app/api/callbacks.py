@@ -7,9 +7,8 @@ from fastapi import APIRouter, Header, Response
 from pydantic import Field
 
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
-from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Page
+from app.api.protocol.schemas import Answer, Page, PageByMoment
 from app.delivery.callbacks import repository, signing_secrets
 from app.delivery.callbacks.repository import EventState
 from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow

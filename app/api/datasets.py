@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 
 from app.api.protocol.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
-from app.api.protocol.cursors import PageByName
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Body, Name, Page
+from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema

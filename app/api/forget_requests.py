@@ -11,11 +11,9 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.certificates import BundleAnswer, Since, bundle_answer
-from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
-from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.dependencies import part
+from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf, part
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, ExternalId, Page
+from app.api.protocol.schemas import Answer, ExternalId, Page, PageByMoment
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState

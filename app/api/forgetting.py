@@ -15,12 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
 from app.api.forget_requests import RETRY_AFTER_S, ForgetAnswer, ForgetAnswers, answer_of
-from app.api.protocol.access import ForgetWriter, GuardedRoute, ServicesOf
-from app.api.protocol.dependencies import Make, part
+from app.api.protocol.access import ForgetWriter, GuardedRoute, Make, ServicesOf, part
 from app.api.protocol.errors import answers, problem_responses
-from app.api.protocol.headers import answer_headers
 from app.api.protocol.idempotency import CallId
-from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
+from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId, answer_headers
 from app.api.protocol.waiting import json_response
 from app.delivery.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.domain.plan import Plan

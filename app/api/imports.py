@@ -7,9 +7,8 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import DataWriter, GuardedRoute, ServicesOf
-from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Body, Page
+from app.api.protocol.schemas import Answer, Body, Page, PageByMoment
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.domain.places import MOST_URL_CHARACTERS
 from app.domain.states import ImportState

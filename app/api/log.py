@@ -1,23 +1,26 @@
-"""``/v1/log``: the transparency log, its signed checkpoints and its proofs."""
+"""``/v1/log``: the transparency log, its checkpoints and proofs; ``/v1/audit``: who did what."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from app.api.protocol.access import GuardedRoute, LogReader, ServicesOf
+from app.access import audit_trail
+from app.access.audit_trail import AuditEntry
+from app.api.protocol.access import Admin, GuardedRoute, LogReader, ServicesOf
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer
+from app.api.protocol.schemas import Answer, Page, PageByIndex
 from app.domain.trees.merkle import leaf_hash
 from app.evidence import log
 from app.evidence.log import checkpoints, cosignatures, merkle
 from app.evidence.log.tables import LogEntryRow
 
-router = APIRouter(prefix="/v1/log", tags=["log"], route_class=GuardedRoute)
+router = APIRouter(prefix="/v1", tags=["log"], route_class=GuardedRoute)
 
 MAX_PAGE = 1000
 _MAX_SIZE = 2**63 - 1
 Number = Annotated[int, Query(ge=0, le=_MAX_SIZE)]
+Word = Annotated[str | None, Query(min_length=1, max_length=200)]
 
 
 class EntryAnswer(Answer):
@@ -55,7 +58,7 @@ class ConsistencyAnswer(Answer):
     proof: list[str]
 
 
-@router.get("/checkpoint", **answers(404), response_class=PlainTextResponse)
+@router.get("/log/checkpoint", **answers(404), response_class=PlainTextResponse)
 def get_log_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
     """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it.
 
@@ -66,7 +69,7 @@ def get_log_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
         return PlainTextResponse(cosignatures.note_of(session, newest, services.witnesses))
 
 
-@router.get("/entries", **answers())
+@router.get("/log/entries", **answers())
 def list_log_entries(
     services: ServicesOf,
     _: LogReader,
@@ -80,14 +83,14 @@ def list_log_entries(
         return EntriesAnswer(entries=[_entry(row) for row in rows[:limit]], next=more)
 
 
-@router.get("/entries/{index}", **answers(404))
+@router.get("/log/entries/{index}", **answers(404))
 def get_log_entry(index: int, services: ServicesOf, _: LogReader) -> EntryAnswer:
     """Return one entry, counted from 0."""
     with services.database.transaction() as session:
         return _entry(log.entry(session, index))
 
 
-@router.get("/proofs/inclusion", **answers())
+@router.get("/log/proofs/inclusion", **answers())
 def prove_log_inclusion(
     services: ServicesOf, _: LogReader, index: Number, size: Number
 ) -> InclusionAnswer:
@@ -103,7 +106,7 @@ def prove_log_inclusion(
         )
 
 
-@router.get("/proofs/consistency", **answers())
+@router.get("/log/proofs/consistency", **answers())
 def prove_log_consistency(
     services: ServicesOf,
     _: LogReader,
@@ -124,3 +127,19 @@ def prove_log_consistency(
 
 def _entry(row: LogEntryRow) -> EntryAnswer:
     return EntryAnswer(index=row.index, body=row.body, leaf_hash=leaf_hash(row.body.encode()).hex())
+
+
+@router.get("/audit", **answers())
+def list_audit_entries(
+    services: ServicesOf,
+    _: Admin,
+    page: PageByIndex,
+    caller: Word = None,
+    kind: Word = None,
+) -> Page[AuditEntry]:
+    """List who did what, newest first; optionally filtered by caller or kind."""
+    with services.database.transaction() as session:
+        found = audit_trail.newest_entries(
+            session, caller=caller, kind=kind, before=page.after, limit=page.limit + 1
+        )
+    return page.answer(found, lambda entry: entry.index, lambda entry: entry)

@@ -9,14 +9,11 @@ from pydantic import ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from app.api.policies import PolicyBody
-from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.protocol.access import GuardedRoute, Make, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
-from app.api.protocol.conditions import IfMatch, require_match
-from app.api.protocol.cursors import PageByName
-from app.api.protocol.dependencies import Make
+from app.api.protocol.conditions import IfMatch, etag_of, require_match
 from app.api.protocol.errors import answers
-from app.api.protocol.etags import etag_of
-from app.api.protocol.schemas import Answer, Body, Name, Page, described_by
+from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName, described_by
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer

@@ -1,15 +1,18 @@
-"""Liveness and readiness of the service."""
+"""Liveness and readiness of the service, and its metrics for Prometheus."""
 
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
-from app.api.protocol.dependencies import part
+from app.api.protocol.access import GuardedRoute, part
+from app.api.protocol.errors import problem_responses
 from app.api.protocol.schemas import Answer
 from app.operations.monitoring.readiness import ReadinessChecks
 
 router = APIRouter(tags=["operations"])
+metrics = APIRouter(tags=["operations"], route_class=GuardedRoute)
 
 
 class Health(Answer):
@@ -54,3 +57,18 @@ async def check_readiness(
     if found.status == "unavailable":
         response.status_code = 503
     return Ready(status=found.status, **asdict(found))
+
+
+@metrics.get(
+    "/metrics",
+    response_class=Response,
+    responses=problem_responses()
+    | {200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},
+)
+def get_metrics(request: Request) -> Response:
+    """Return the service's metrics.
+
+    Needs ``log:read``, unless the operator has made them public (``EXPUNGE_METRICS_PUBLIC``).
+    """
+    registry: CollectorRegistry = request.app.state.metrics.registry
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

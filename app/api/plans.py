@@ -6,8 +6,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from app.api.policies import PolicyBody
-from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
-from app.api.protocol.dependencies import Left
+from app.api.protocol.access import GuardedRoute, Left, ModelsReader, ServicesOf
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name
 from app.planning.quote import Declined

@@ -6,11 +6,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
-from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
-from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.dependencies import Make
+from app.api.protocol.access import GuardedRoute, Make, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Page
+from app.api.protocol.schemas import Answer, Page, PageByMoment
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.domain.states import RunState
 from app.ledger import runs

@@ -5,16 +5,19 @@ from importlib import import_module
 
 from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
+from starlette.middleware.cors import CORSMiddleware
 
 from app.access.gate import Gate
 from app.access.rate_limits import Counters, limits_of
 from app.access.tokens import Tokens
-from app.api import callbacks, forget_requests, forgetting, metrics
-from app.api.protocol import bodies, errors, middlewares, openapi
+from app.api import callbacks, forget_requests, forgetting, operations
+from app.api.protocol import bodies, errors, openapi
 from app.api.protocol.access import metrics_access
 from app.api.protocol.admission import Admission
-from app.api.protocol.observation import Observation
-from app.api.protocol.quotas import QuotaHeaders
+from app.api.protocol.conditions import EntityTags
+from app.api.protocol.idempotency import HEADER
+from app.api.protocol.observation import REQUEST_ID, Observation
+from app.api.protocol.schemas import HEADERS
 from app.api.protocol.waiting import Watcher
 from app.domain.errors import KeyStoreError
 from app.operations import schema
@@ -33,7 +36,11 @@ _log = logging.getLogger("expunge.api")
 _RESOURCES = (
     *("forgetting", "forget_requests", "datasets", "imports", "backbones", "models", "versions"),
     *("targets", "callbacks", "certificates"),
-    *("runs", "keys", "log", "audit", "operations", "plans"),
+    *("runs", "keys", "log", "operations", "plans"),
+)
+_SENDABLE = (
+    *("Authorization", "Content-Type", HEADER, "If-Match", "If-None-Match", "If-Range", "Prefer"),
+    *("Range", REQUEST_ID),
 )
 
 
@@ -65,8 +72,17 @@ def create_app(services: Services) -> FastAPI:
     app.state.metrics = ApiMetrics()
     app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
     errors.install(app)
-    middlewares.install(app, services.settings)
-    app.add_middleware(QuotaHeaders)
+    # The last middleware that is added is the outermost.
+    app.add_middleware(EntityTags)
+    app.add_middleware(bodies.Bodies, settings=services.settings)
+    if services.settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=services.settings.cors_origins,
+            allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+            allow_headers=_SENDABLE,
+            expose_headers=[*HEADERS],
+        )
     app.add_middleware(
         Admission,
         most_calls=services.settings.max_connections,
@@ -77,7 +93,7 @@ def create_app(services: Services) -> FastAPI:
         resource = import_module(name)
         app.include_router(resource.router, dependencies=[Depends(bodies.require_media_type)])
     public = services.settings.metrics_public
-    app.include_router(metrics.router, dependencies=metrics_access(public=public))
+    app.include_router(operations.metrics, dependencies=metrics_access(public=public))
     install_pages(app, services)
     openapi.install(app)
     return app

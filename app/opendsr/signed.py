@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from app.api.protocol.access import GuardedRoute, services_of
 from app.api.protocol.errors import MAX_LISTED, problem_responses
-from app.api.protocol.headers import described
+from app.api.protocol.schemas import described
 from app.domain import errors
 from app.evidence.certificates.processor_signing import DOMAIN_HEADER, SIGNATURE_HEADER
 from app.opendsr.schemas import Error, ErrorAnswer, ErrorDetail

@@ -22,8 +22,7 @@ from app.access import api_keys
 from app.access.api_keys import Caller
 from app.access.pseudonyms import Pseudonyms
 from app.access.tables import ApiKeyRow
-from app.api.protocol.access import ServicesOf, require_scope
-from app.api.protocol.dependencies import part
+from app.api.protocol.access import ServicesOf, part, require_scope
 from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
 from app.evidence.log import actor

@@ -7,8 +7,7 @@ from fastapi import Request, Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.api.protocol.access import ServicesOf
-from app.api.protocol.dependencies import Make
+from app.api.protocol.access import Make, ServicesOf
 from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
 from app.domain.architectures.ensemble import Member

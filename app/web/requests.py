@@ -15,10 +15,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api import forget_requests as api
 from app.api.forgetting import ForgettingOf
-from app.api.protocol.access import ServicesOf
-from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.dependencies import Make
-from app.api.protocol.schemas import ExternalId, OwnerId
+from app.api.protocol.access import Make, ServicesOf
+from app.api.protocol.schemas import ExternalId, OwnerId, PageByMoment
 from app.delivery.publishing import repository as publishing
 from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import UNMET_OBLIGATION_STATES, RequestState

@@ -8,10 +8,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from app.api.protocol.access import ServicesOf
-from app.api.protocol.cursors import PageByMoment
-from app.api.protocol.dependencies import Make
-from app.api.protocol.schemas import Answer
+from app.api.protocol.access import Make, ServicesOf
+from app.api.protocol.schemas import Answer, PageByMoment
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.api.runs import RunAnswer
 from app.domain.plan import Plan

@@ -14,8 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from app.access import api_keys, audit_trail
 from app.access.audit_trail import AuditEntry
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.cursors import PageByIndex, PageByMoment
-from app.api.protocol.schemas import Name
+from app.api.protocol.schemas import Name, PageByIndex, PageByMoment
 from app.domain.errors import InvalidInputError
 from app.domain.scopes import Scope
 from app.services import Services

@@ -1,10 +1,13 @@
-"""Authentication and scopes of calls, and access to the application's services.
+"""Authentication and scopes of calls, and what endpoints get of the application.
 
 ``GuardedRoute`` routes check these before they read any of the body.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request, Security
@@ -18,12 +21,11 @@ from starlette.responses import Response
 from app.access.api_keys import Caller
 from app.access.gate import Gate
 from app.api.protocol.bodies import read_body
-from app.api.protocol.dependencies import part
 from app.api.protocol.idempotency import execute_once
-from app.api.protocol.quotas import limit_calls
-from app.domain.errors import ForbiddenError
+from app.domain.errors import ForbiddenError, TooManyRequestsError
 from app.domain.scopes import Scope
 from app.evidence.log import actor
+from app.registry.forecasts import PlanMaker
 from app.runtime import log_context
 from app.services import Services
 
@@ -59,17 +61,22 @@ async def authenticate(request: Request) -> Caller:
     known: Caller | None = request.scope.get(_CALLER)
     if known is not None:
         return known
+    caller = await authenticate_again(request)
     gate: Gate = request.app.state.gate
-    sent: HTTPAuthorizationCredentials | None = await _bearer(request)
-    caller = await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
-    await limit_calls(request, gate, caller)
+    allowed, request.state.quotas = await gate.count(caller)
+    if not allowed:
+        used = request.state.quotas[-1]
+        raise TooManyRequestsError(
+            f"this caller has made all {used.limit} calls of {used.window_s} s",
+            retry_after_s=used.reset_s,
+        )
     actor.become(caller.key_id)
     log_context.note(caller=caller.key_id)
     request.scope[_CALLER] = caller
     return caller
 
 
-async def authenticate_again(request: Request) -> None:
+async def authenticate_again(request: Request) -> Caller:
     """Authenticate the caller of a long call again, without counting another call.
 
     Raises:
@@ -77,7 +84,7 @@ async def authenticate_again(request: Request) -> None:
     """
     gate: Gate = request.app.state.gate
     sent: HTTPAuthorizationCredentials | None = await _bearer(request)
-    await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
+    return await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
 
 
 @dataclass(frozen=True)
@@ -92,10 +99,6 @@ class Needs:
         _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None,
     ) -> Caller:
         """Return the caller; ``ForbiddenError`` if the caller lacks the scope."""
-        return await self.admit(request)
-
-    async def admit(self, request: Request) -> Caller:
-        """Return the caller, before the body is read; raise as a call of this object does."""
         caller = await authenticate(request)
         require_scope(caller, self.scope)
         return caller
@@ -125,7 +128,7 @@ class GuardedRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             caller = None
             for need in needs:
-                caller = await need.admit(request)
+                caller = await need(request)
             if caller is None:
                 return await answer(request)
             return await execute_once(request, caller, answer)
@@ -147,6 +150,48 @@ def _who_has(scope: Scope) -> Any:  # noqa: ANN401 - what FastAPI calls a depend
 def metrics_access(*, public: bool) -> Sequence[DependsOn]:
     """Return the access requirement of ``/metrics``."""
     return () if public else (_who_has(Scope.LOG_READ),)
+
+
+def part(name: str) -> Any:  # noqa: ANN401 - what FastAPI calls a dependency
+    """Return the dependency that gives an endpoint this part of the application's state."""
+
+    # Asynchronous, like all dependencies that only look something up: others take a thread.
+    async def look_up(request: Request) -> object:
+        return getattr(request.app.state, name)
+
+    return Depends(look_up)
+
+
+async def disconnection(request: Request) -> None:
+    """Return when the caller has disconnected; call after the body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _left(request: Request) -> AsyncIterator[threading.Event]:
+    left = threading.Event()
+
+    async def watch() -> None:
+        await disconnection(request)
+        left.set()
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield left
+    finally:
+        watching.cancel()
+
+
+Left = Annotated[threading.Event, Depends(_left)]
+"""Set when the caller disconnects: work done only for it may stop."""
+
+
+async def _plan_maker(services: Annotated[Services, part("services")], left: Left) -> PlanMaker:
+    return partial(services.planners.plan, left=left)
+
+
+Make = Annotated[PlanMaker, Depends(_plan_maker)]
+"""Makes plans within the limits of one call, while its caller is there."""
 
 
 ServicesOf = Annotated[Services, part("services")]

@@ -1,17 +1,24 @@
-"""Conditions and ranges of HTTP requests, RFC 9110 sections 13 and 14.
+"""Entity tags, conditions and ranges, RFC 9110 sections 8.8, 13 and 14.
 
 Each resource has one representation with a strong entity tag and no modification date. So dates in
 conditions never match, and conditions with dates only are ignored, as the standard demands.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Header
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.protocol.errors import problem_of
 from app.domain.errors import PreconditionError, RangeError
+
+_DIGITS = 32
+_BODY_HEADERS = (b"content-length", b"content-type")
 
 _ONE_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)", re.ASCII | re.IGNORECASE)
 _TAG = re.compile(r'(?:W/)?"[^"]*"')
@@ -97,3 +104,66 @@ def names(header: str, etag: str, *, weak: bool) -> bool:
         return True
     tags = _TAG.findall(header)
     return etag in ([tag.removeprefix("W/") for tag in tags] if weak else tags)
+
+
+def etag_of(content: bytes) -> str:
+    """Return the strong entity tag of a body: equal bytes, equal tags."""
+    return f'"{hashlib.sha256(content).hexdigest()[:_DIGITS]}"'
+
+
+class EntityTags:
+    """Adds an entity tag to every JSON answer to GET; answers 304 if the caller has it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Process the answer; one that is not JSON or already has a tag passes unchanged."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        answer = _Tagged(scope, receive, send)
+        await self._app(scope, receive, answer.take)
+
+
+class _Tagged:
+    """Buffers one answer until its body is complete."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._start: Message | None = None
+        self._body: list[bytes] = []
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and _wants_tag(message):
+            self._start = message
+        elif self._start is None:
+            await self._send(message)
+        else:
+            self._body.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                await self._finish(self._start, b"".join(self._body))
+
+    async def _finish(self, start: Message, body: bytes) -> None:
+        etag = etag_of(body)
+        headers = MutableHeaders(raw=list(start["headers"]))
+        headers["ETag"] = etag
+        headers.setdefault("Cache-Control", "private, no-cache")
+        start = {**start, "headers": headers.raw}
+        try:
+            if is_not_modified(Headers(scope=self._scope), etag):
+                kept = [pair for pair in headers.raw if pair[0].lower() not in _BODY_HEADERS]
+                start, body = {**start, "status": 304, "headers": kept}, b""
+        except PreconditionError as error:
+            await problem_of(error)(self._scope, self._receive, self._send)
+            return
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _wants_tag(start: Message) -> bool:
+    headers = Headers(raw=start["headers"])
+    is_json = headers.get("content-type", "").partition(";")[0] == "application/json"
+    return start["status"] == 200 and is_json and "etag" not in headers

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from app.api.protocol.headers import answer_headers
 from app.api.protocol.problem_types import PROBLEM_TYPES, ProblemType
+from app.api.protocol.schemas import answer_headers
 from app.domain import errors
 from app.runtime import log_context
 from app.runtime.database import is_away

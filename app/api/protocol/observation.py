@@ -1,15 +1,20 @@
-"""Observes every request: its id, a line in the access log, and metrics.
+"""Observes every request: its id, a line in the access log, metrics, and what is left of limits.
 
 Logs and metrics show a request's route template, never its path: paths contain ids and names.
+
+Limits of calls are in the headers of the IETF's draft-ietf-httpapi-ratelimit-headers: one item per
+limit, ``q`` calls in ``w`` seconds, of which ``r`` remain for another ``t`` seconds.
 """
 
 import re
 import time
+from collections.abc import Sequence
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access.rate_limits import Quota
 from app.operations.monitoring.api_metrics import ApiMetrics
 from app.runtime import log_context
 from app.runtime.logs import ACCESS_LOG
@@ -21,7 +26,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Observation:
-    """Middleware that logs and measures, and adds ``X-Request-ID`` to the answer.
+    """Middleware that logs and measures, and adds ``X-Request-ID`` and limits to the answer.
 
     A request may bring its own id of 8 to 64 letters, digits, dots, hyphens and underscores;
     otherwise it gets one.
@@ -38,18 +43,21 @@ class Observation:
             return
         request_id = _request_id(Headers(scope=scope).get(REQUEST_ID))
         log_context.begin_request(request_id=request_id)
+        state = scope["state"] = dict(scope.get("state", {}))
         status = 500  # the server's answer if no handler gave one
 
-        async def send_with_id(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = request_id
+                _add_limits(headers, state.get("quotas", ()))
             await send(message)
 
         started = time.perf_counter()
         try:
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive, send_with_headers)
         finally:
             self._note(scope, status, time.perf_counter() - started)
 
@@ -64,6 +72,16 @@ class Observation:
             "duration_ms": round(duration_s * 1000, 3),
         }
         ACCESS_LOG.info("%s %s %d", method, route, status, extra={"fields": fields})
+
+
+def _add_limits(headers: MutableHeaders, quotas: Sequence[Quota]) -> None:
+    if quotas:
+        headers["RateLimit-Policy"] = ", ".join(
+            f'"{quota.name}";q={quota.limit};w={quota.window_s}' for quota in quotas
+        )
+        headers["RateLimit"] = ", ".join(
+            f'"{quota.name}";r={quota.remaining};t={quota.reset_s}' for quota in quotas
+        )
 
 
 def _template(scope: Scope) -> str:

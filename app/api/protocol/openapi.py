@@ -1,16 +1,15 @@
 """The OpenAPI document, including what applies to all operations."""
 
 import json
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
 
 from app.api.protocol.errors import PROBLEM_MEDIA_TYPE, Problem
-from app.api.protocol.headers import described
 from app.api.protocol.idempotency import HEADER, MAX_KEY_LENGTH, REPLAYED_HEADER
 from app.api.protocol.problem_types import PROBLEM_TYPES
+from app.api.protocol.schemas import described
 
 Json = dict[str, Any]
 
@@ -84,67 +83,46 @@ def _complete(document: Json) -> Json:
     schemas["Problem"] = Problem.model_json_schema()
     for name in _NEVER_SENT:
         schemas.pop(name, None)
-    for method, operation in _operations(document):
-        _drop_what_is_never_sent(operation)
-        if method == "post":
-            _allow_repeating(operation)
-        if method == "get":
-            _tag(operation)
-        if "requestBody" in operation:
-            _limit_body(operation)
-        if "security" in operation:
-            _add_problems(operation, 503)
-        components.setdefault("responses", {}).update(_name_problems(operation))
-        _add_headers_of_all(operation)
+    for methods in document["paths"].values():
+        for method, operation in methods.items():
+            _complete_operation(method, operation)
+            components.setdefault("responses", {}).update(_name_problems(operation))
+            # Problems are references now, and declare these headers already.
+            everywhere = described("X-Request-ID", *(_LIMITS if "security" in operation else ()))
+            for answer in operation["responses"].values():
+                if "$ref" not in answer:
+                    answer.setdefault("headers", {}).update(everywhere)
     return document
 
 
-def _operations(document: Json) -> Iterator[tuple[str, Json]]:
-    for methods in document["paths"].values():
-        yield from methods.items()
-
-
-def _drop_what_is_never_sent(operation: Json) -> None:
-    """Remove the errors that FastAPI declares by default: this service's are different."""
-    content = operation["responses"].get("422", {}).get("content", {}).get(_JSON, {})
-    if content.get("schema", {}).get("$ref", "").rpartition("/")[2] in _NEVER_SENT:
-        del operation["responses"]["422"]
-
-
-def _add_headers_of_all(operation: Json) -> None:
-    """Declare the headers of every answer; problems are references and declare them already."""
-    everywhere = described("X-Request-ID", *(_LIMITS if "security" in operation else ()))
-    for answer in operation["responses"].values():
-        if "$ref" not in answer:
-            answer.setdefault("headers", {}).update(everywhere)
-
-
-def _allow_repeating(operation: Json) -> None:
-    operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
-    for status, answer in operation["responses"].items():
-        if status.startswith("2"):
-            answer.setdefault("headers", {}).update(described(REPLAYED_HEADER))
-    _add_problems(operation, 409, 422)
-
-
-def _tag(operation: Json) -> None:
-    answer = operation["responses"].get("200", {})
-    if set(answer.get("content", ())) != {_JSON}:
-        return
-    operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
-    answer.setdefault("headers", {}).update(described("ETag"))
-    unchanged: Json = {"description": HTTPStatus(304).phrase, "headers": described("ETag")}
-    if any(parameter["name"].lower() == "prefer" for parameter in operation["parameters"]):
-        for each in (answer, unchanged):
-            each["headers"] |= described("Preference-Applied")
-    operation["responses"].setdefault("304", unchanged)
-    _add_problems(operation, 412)
-
-
-def _limit_body(operation: Json) -> None:
-    _add_problems(operation, 413, 415)
-    if _JSON in operation["requestBody"]["content"] and "400" not in operation["responses"]:
-        _add_problems(operation, 400)
+def _complete_operation(method: str, operation: Json) -> None:
+    responses = operation["responses"]
+    # FastAPI declares errors by default that this service does not send.
+    schema = responses.get("422", {}).get("content", {}).get(_JSON, {}).get("schema", {})
+    if schema.get("$ref", "").rpartition("/")[2] in _NEVER_SENT:
+        del responses["422"]
+    if method == "post":
+        operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
+        for status, answer in responses.items():
+            if status.startswith("2"):
+                answer.setdefault("headers", {}).update(described(REPLAYED_HEADER))
+        _add_problems(operation, 409, 422)
+    answer = responses.get("200", {})
+    if method == "get" and set(answer.get("content", ())) == {_JSON}:
+        parameters = operation.setdefault("parameters", [])
+        waits = any(parameter["name"].lower() == "prefer" for parameter in parameters)
+        parameters.append(_IF_NONE_MATCH)
+        headers = described("ETag", *(["Preference-Applied"] if waits else []))
+        answer.setdefault("headers", {}).update(headers)
+        unchanged = {"description": HTTPStatus(304).phrase, "headers": dict(headers)}
+        responses.setdefault("304", unchanged)
+        _add_problems(operation, 412)
+    if "requestBody" in operation:
+        _add_problems(operation, 413, 415)
+        if _JSON in operation["requestBody"]["content"] and "400" not in responses:
+            _add_problems(operation, 400)
+    if "security" in operation:
+        _add_problems(operation, 503)
 
 
 def _add_problems(operation: Json, *statuses: int) -> None:

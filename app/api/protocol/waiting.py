@@ -23,11 +23,9 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.access.api_keys import Caller
-from app.api.protocol.access import authenticate_again, services_of
+from app.api.protocol.access import authenticate_again, disconnection, services_of
 from app.api.protocol.admission import CLIENT_LEFT, idle
-from app.api.protocol.conditions import names
-from app.api.protocol.dependencies import disconnection
-from app.api.protocol.etags import etag_of
+from app.api.protocol.conditions import etag_of, names
 from app.api.protocol.schemas import Answer
 from app.domain.errors import TooManyRequestsError
 from app.ledger.views.changes import Facts, Kind, facts_of
@@ -52,47 +50,18 @@ Prefer = Annotated[
 
 
 class Watch:
-    """One waiter's view of one thing.
-
-    Attributes:
-        facts: the newest facts the waiter was woken for; None once the thing is gone.
-        closed: whether the process is about to stop, so that waiting should end.
-    """
+    """One waiter's view of one thing: ``news`` is set once the facts are not what was ``seen``."""
 
     def __init__(self, kind: Kind, subject_id: str, seen: Facts | None) -> None:
         self.kind = kind
         self.subject_id = subject_id
-        self.facts = seen
-        self.closed = False
+        self.seen = seen
+        self.news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
 
-    async def wait(self, timeout_s: float) -> bool:
-        """Wait until the facts have changed; return False on a timeout."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        self._news.clear()
-        return True
-
-    def wake_for(self, facts: Facts | None) -> None:
-        """Store the current facts; called by the watching thread."""
-        if facts != self.facts:
-            self._loop.call_soon_threadsafe(self._wake, facts)
-
-    def close(self) -> None:
-        """Wake the waiter for the last time; may be called from any thread."""
-        self._loop.call_soon_threadsafe(self._close)
-
-    def _wake(self, facts: Facts | None) -> None:
-        self.facts = facts
-        self._news.set()
-
-    def _close(self) -> None:
-        self.closed = True
-        self._news.set()
+    def wake(self) -> None:
+        """Wake the waiter; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self.news.set)
 
 
 class Watcher:
@@ -129,7 +98,8 @@ class Watcher:
                 )
             self._held[caller_id] += 1
             self._watches.add(watch)
-            watch.closed = self._closing.is_set()
+            if self._closing.is_set():
+                watch.news.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
                 self._thread.start()
@@ -146,7 +116,7 @@ class Watcher:
         self._closing.set()
         with self._lock:
             for watch in list(self._watches):
-                watch.close()
+                watch.wake()
 
     def _run(self) -> None:
         while not self._closing.wait(self._interval_s):
@@ -171,14 +141,13 @@ class Watcher:
             with self._database.transaction() as session:
                 found = facts_of(session, kind, {watch.subject_id for watch in concerned})
             for watch in concerned:
-                self._tell(watch, found.get(watch.subject_id))
-
-    def _tell(self, watch: Watch, facts: Facts | None) -> None:
-        try:
-            watch.wake_for(facts)
-        except RuntimeError:  # the waiter's event loop has ended
-            with self._lock:
-                self._watches.discard(watch)
+                if found.get(watch.subject_id) == watch.seen:
+                    continue
+                try:
+                    watch.wake()
+                except RuntimeError:  # the waiter's event loop has ended
+                    with self._lock:
+                        self._watches.discard(watch)
 
 
 @dataclass(frozen=True)
@@ -219,7 +188,7 @@ async def answer_with_news(
     if not found.is_final and _has_seen(request, found):
         with watcher.watch(kind, found.subject_id, facts, caller_id=caller.key_id) as watch:
             async with idle(request.scope):
-                has_left = await _until_news(request, watch, facts, wait_s)
+                has_left = await _until_news(request, watch, wait_s)
         if has_left:
             return Response(status_code=CLIENT_LEFT)
         await look_again(request)
@@ -238,9 +207,9 @@ def wait_of(prefer: str | None) -> int | None:
     return None
 
 
-async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s: int) -> bool:
+async def _until_news(request: Request, watch: Watch, wait_s: int) -> bool:
     """Wait for news, or for ``wait_s``; return whether the caller has left."""
-    news = asyncio.ensure_future(_another_state(watch, seen))
+    news = asyncio.ensure_future(watch.news.wait())
     gone = asyncio.ensure_future(disconnection(request))
     try:
         await asyncio.wait((news, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
@@ -248,11 +217,6 @@ async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s
     finally:
         news.cancel()
         gone.cancel()
-
-
-async def _another_state(watch: Watch, seen: Facts | None) -> None:
-    while not watch.closed and watch.facts == seen:
-        await watch.wait(LONGEST_WAIT_S)
 
 
 def _has_seen(request: Request, found: Found) -> bool:

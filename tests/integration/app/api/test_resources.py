@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
-from app.api.protocol.cursors import BY_INDEX, BY_MOMENT, BY_NAME, BY_NUMBER
+from app.api.protocol.schemas import BY_INDEX, BY_MOMENT, BY_NAME, BY_NUMBER
 from app.cli.application import create_app
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError, ObjectStoreError

@@ -397,7 +397,7 @@ def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -
 
     async def wait() -> bool:
         with watcher.watch(Kind.RUN, "run_2", ("queued", 0), caller_id="a") as watch:
-            return await watch.wait(30) and watch.facts is None
+            return await asyncio.wait_for(watch.news.wait(), PATIENCE_S)
 
     assert asyncio.run(wait())
     until(lambda: not watcher._watches)
