@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 TESTS_AT_ONCE ?= 4
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --numprocesses
 
-.PHONY: api-reference definitions demo docs problems settings test test-unit test-gpu test-slow test-nightly storm lint serve clean install lock
+.PHONY: demo docs test test-unit test-gpu test-slow test-nightly storm lint serve clean install lock
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -47,25 +47,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# docs/api.md, from the code.
-api-reference: $(STAMP)
-	$(BIN)/python -m tests.support.api_reference > docs/api.md
-
-# docs/settings.md and docs/definitions.md, from the code.
-settings: $(STAMP)
-	$(BIN)/python -m tests.support.settings_page > docs/settings.md
-
-definitions: $(STAMP)
-	$(BIN)/python -m tests.support.definitions_page > docs/definitions.md
-
-# docs/problems.md, from the code.
-problems: $(STAMP)
-	$(BIN)/python -m tests.support.problems_page > docs/problems.md
-
 # The documentation as a site that can be searched: site/index.html. A dead link or a page that the
-# navigation lacks is an error. Its tools have an environment of their own.
+# navigation lacks is an error. Its tools have an environment of their own; what the code describes
+# is written first, in build/pages.
 DOCS_VENV := .venv-docs
-docs: $(DOCS_VENV)/.installed
+docs: $(STAMP) $(DOCS_VENV)/.installed
+	$(BIN)/python docs/pages.py build/pages
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
 
 $(DOCS_VENV)/.installed: docs/requirements.lock

@@ -25,8 +25,8 @@ Answers are tables on a terminal and JSON elsewhere; with --json a command print
 on standard output.
 
 Settings are environment variables EXPUNGE_…, or files of the same names in EXPUNGE_SECRETS_DIR; \
-see docs/settings.md. EXPUNGE_API_URL and EXPUNGE_API_KEY select the service: by default the one \
-with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
+the documentation lists them. EXPUNGE_API_URL and EXPUNGE_API_KEY select the service: by default \
+the one with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
 
 # By panel of the help: modules in `commands`, with the names of their commands and groups.
 _COMMANDS = {

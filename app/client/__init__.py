@@ -2,7 +2,7 @@
 
 Every POST carries an ``Idempotency-Key``, so that sending it again cannot do it twice. Problems are
 raised as ``ApiError``, a service that cannot be reached as ``httpx.TransportError``. Answers are
-JSON objects, as docs/api.md describes them.
+JSON objects, as the OpenAPI document describes them.
 """
 
 from app.client.client import ExpungeClient

@@ -19,7 +19,7 @@ _HOLD_S = 20
 _KEY: Final = re.compile("[!-~]+")
 
 Json = dict[str, Any]
-"""An answer, as docs/api.md describes it."""
+"""An answer, as the OpenAPI document describes it."""
 
 
 def at(*parts: object) -> str:

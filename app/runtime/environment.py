@@ -33,7 +33,7 @@ def unknown_names(names: Iterable[str], fields: Iterable[str]) -> Iterator[str]:
         if variable.startswith(_NOT_SETTINGS_PREFIXES):
             continue
         near = difflib.get_close_matches(variable, known, n=1, cutoff=0.75)
-        advice = f"did you mean {near[0]}?" if near else "docs/settings.md lists all"
+        advice = f"did you mean {near[0]}?" if near else "the documentation lists all"
         yield f"{name}: there is no such setting; {advice}"
 
 

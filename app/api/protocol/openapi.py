@@ -41,8 +41,8 @@ _IF_NONE_MATCH = {
 _NEVER_SENT = ("HTTPValidationError", "ValidationError")
 _LIMITS = ("RateLimit", "RateLimit-Policy")
 _DESCRIPTION = """
-* **Errors** are problems (RFC 9457) with a stable `type`; see `docs/problems.md`. A method that a
-  path does not support gets 405 with `Allow`.
+* **Errors** are problems (RFC 9457) with a stable `type`; the documentation lists them. A method
+  that a path does not support gets 405 with `Allow`.
 * **Repeating a POST** is safe with an `Idempotency-Key`.
 * **Lists** come in pages of `limit` items; `next_cursor` leads to the next one.
 * **Every answer** has an `X-Request-ID`, which is also in the service's log; an id of your own, of

@@ -1,6 +1,6 @@
 """Every problem type. A type's URI never changes its meaning.
 
-``make problems`` writes ``docs/problems.md`` from this table.
+``make docs`` makes the page of problems from this table.
 """
 
 from dataclasses import dataclass, field

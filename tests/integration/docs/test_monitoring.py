@@ -1,4 +1,4 @@
-"""Alert rules and dashboard: well-formed, and of nothing but what the service really exports."""
+"""Alert rules, dashboard and page for operators: of nothing but what is really exported."""
 
 import json
 import re
@@ -34,6 +34,7 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 # Added by Prometheus when it scrapes.
 SCRAPED = {"job", "instance"}
 HEAD = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25, "weight_decay": 0.05}
+_SUFFIXES = ("_bucket", "_count", "_sum", "_gcount", "_gsum", "_created")
 DURATION = re.compile(r"\d+[smhd]")
 
 
@@ -180,3 +181,17 @@ def test_panels_do_not_overlap() -> None:
         }
         assert not cells & taken, panel["title"]
         taken |= cells
+
+
+def test_every_figure_is_explained(exported: dict[str, set[str]]) -> None:
+    lines = (OPERATIONS / "README.md").read_text().splitlines()
+    page = "".join(line for line in lines if line.startswith("| `expunge_"))
+    for name, labels in exported.items():
+        family = name
+        for suffix in _SUFFIXES:
+            family = family.removesuffix(suffix)
+        if not family.startswith("expunge_"):
+            continue
+        (told,) = set(re.findall(rf"`{family}(\{{[^`]*\}})?`", page)) or {None}
+        assert told is not None, family
+        assert set(told.strip("{}").split(",")) - {""} == labels - {"le"}, family

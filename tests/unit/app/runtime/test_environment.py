@@ -56,7 +56,7 @@ def test_lists_and_mappings(
             "EXPUNGE_PROT: there is no such setting; did you mean EXPUNGE_PORT?",
         ),
         ("expunge_key_stor_dir", "k", "did you mean EXPUNGE_KEY_STORE_DIR?"),
-        ("EXPUNGE_QQQQQQ", "1", "EXPUNGE_QQQQQQ: there is no such setting; docs/settings.md"),
+        ("EXPUNGE_QQQQQQ", "1", "EXPUNGE_QQQQQQ: there is no such setting; the documentation"),
         ("EXPUNGE_WITNESSES", '{"https://a', "EXPUNGE_WITNESSES: is not valid JSON"),
         ("EXPUNGE_WITNESSES", "https://a.example", "EXPUNGE_WITNESSES: must be NAME=VALUE pairs"),
         ("EXPUNGE_WITNESSES", "https://a.example=k,https://a.example=l", "same name twice"),

@@ -1,20 +1,10 @@
-"""The page of problems says what the service answers."""
-
-from pathlib import Path
+"""The table of problems, of which the documentation has a page."""
 
 import pytest
 
 from app.api.protocol import errors, problem_types
 from app.api.protocol.problem_types import PROBLEM_TYPES
 from app.domain import errors as causes
-from tests.support.problems_page import page
-
-ROOT = Path(__file__).parents[5]
-
-
-def test_the_page_is_what_the_table_says() -> None:
-    """``make problems`` writes it anew."""
-    assert (ROOT / "docs/problems.md").read_text() == page()
 
 
 def test_every_mapped_error_has_a_documented_type() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from playwright.sync_api import expect
 from tests.support.browser import CHROMIUM, MISSING, chromium
 from tests.support.documents import ROOT
 from tests.support.patience import PATIENCE_S
+
+PAGES = ROOT / "build" / "pages"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,7 @@ def _build(mkdocs: Path, source: Path, site: Path) -> subprocess.CompletedProces
 @pytest.fixture(scope="module")
 def site(mkdocs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, ROOT / "docs/pages.py", PAGES], cwd=ROOT, check=True)
     built = _build(mkdocs, ROOT, folder)
     assert built.returncode == 0, built.stderr
     assert "WARNING" not in built.stderr
@@ -88,6 +92,9 @@ def test_a_word_leads_to_its_page_and_nobody_else_is_called(address: str) -> Non
         result.click()
         page.wait_for_url(re.compile(r"/(?!index)[\w/-]+\.html"))
         expect(page.locator("article")).to_contain_text("pseudonym")
+        page.goto(f"{address}/api.html")
+        call = page.frame_locator("iframe").get_by_text("/v1/forget-requests", exact=True)
+        expect(call.first).to_be_visible()
         assert not faults
         local = (address, "blob:", "data:")
         assert len(called) > 5
@@ -98,15 +105,16 @@ def test_a_word_leads_to_its_page_and_nobody_else_is_called(address: str) -> Non
     ("addition", "said"),
     [
         ("[gone](nowhere.md)", "nowhere.md"),
-        ("[gone](api.md#nowhere)", "#nowhere"),
+        ("[gone](settings.md#nowhere)", "#nowhere"),
         (None, "not included in the"),
     ],
 )
 def test_a_dead_link_or_a_missing_page_is_an_error(
-    mkdocs: Path, tmp_path: Path, addition: str | None, said: str
+    mkdocs: Path, site: Path, tmp_path: Path, addition: str | None, said: str
 ) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    shutil.copytree(PAGES, tmp_path / "build" / "pages")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     if addition is None:
         (tmp_path / "docs" / "new.md").write_text("# New\n")

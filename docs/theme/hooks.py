@@ -1,7 +1,9 @@
-"""Links that lead out of docs/, which work in the repository, become text in the site.
+"""What the site has beside docs/, and what becomes of links that lead out of it.
 
-The site names no host, so it cannot know where the repository lies. ``[data](../examples/data.py)``
-is shown as "data (``examples/data.py`` in the repository)". Pictures from there come along.
+Pages that the code describes come from ``build/pages``, where docs/pages.py writes them. Links out
+of docs/, which work in the repository, become text: the site names no host, so it cannot know where
+the repository lies. ``[data](../examples/data.py)`` is shown as "data (``examples/data.py`` in the
+repository)". Pictures from there come along.
 """
 
 import posixpath
@@ -11,17 +13,29 @@ from typing import Any
 
 _FENCE = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)$)", re.M | re.S)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)")
+_PAGES = "build/pages"
 _PICTURES = "benchmarks/results"
 
 
 def on_files(files: Any, *, config: Any, **_: Any) -> Any:  # noqa: ANN401 - mkdocs' own
-    """Add the pictures of benchmarks."""
+    """Add the pages that the code describes, and the pictures of benchmarks."""
     from mkdocs.structure.files import File  # noqa: PLC0415 - not where our tests run
 
-    for picture in sorted((Path(config.docs_dir).parent / _PICTURES).glob("*.png")):
-        path = f"{_PICTURES}/{picture.name}"
-        files.append(File.generated(config, path, abs_src_path=str(picture)))
+    root = Path(config.docs_dir).parent
+    added = {page.name: page for page in (root / _PAGES).iterdir()}
+    added |= {f"{_PICTURES}/{each.name}": each for each in (root / _PICTURES).glob("*.png")}
+    for path, source in sorted(added.items()):
+        files.append(File.generated(config, path, abs_src_path=str(source)))
     return files
+
+
+def on_post_build(*, config: Any, **_: Any) -> None:  # noqa: ANN401 - mkdocs' own
+    """Give the frame that shows the API the policy that theme/main.html gives all pages."""
+    policy = re.findall(r"<meta .*>", (Path(config.docs_dir) / "theme/main.html").read_text())[0]
+    for frame in Path(config.site_dir).glob("swagger-*.html"):
+        frame.write_text(frame.read_text().replace("<head>", f"<head>\n  {policy}", 1))
+    for unused in Path(config.site_dir).glob("assets/swagger-ui/*"):  # for signing in
+        unused.unlink()
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:  # noqa: ANN401 - mkdocs' own
