@@ -49,11 +49,12 @@ lint: $(STAMP)
 
 # The documentation as a site that can be searched: site/index.html. A dead link or a page that the
 # navigation lacks is an error. Its tools have an environment of their own; what the code describes
-# is written first, in build/pages.
+# is written first, in build/pages. What documents, containers and benchmarks say is tested last.
 DOCS_VENV := .venv-docs
 docs: $(STAMP) $(DOCS_VENV)/.installed
 	$(BIN)/python docs/pages.py build/pages
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
+	$(PYTEST) 2 -m docs
 
 $(DOCS_VENV)/.installed: docs/requirements.lock
 	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)

@@ -25,12 +25,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count whole systems as slow, and begin with what takes longest."""
+    """Set documents and the like apart, count systems as slow, begin with what takes longest."""
     for item in items:
-        if _tier(item) == "system" and item.get_closest_marker("nightly") is None:
+        if any(map(item.get_closest_marker, ("slow", "nightly"))):
+            continue
+        if not {"docs", "deploy", "benchmarks"}.isdisjoint(_folders(item)):
+            item.add_marker(pytest.mark.docs)
+        elif _folders(item)[0] == "system":
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: _TIERS.index(_tier(item)))
+    items.sort(key=lambda item: _TIERS.index(_folders(item)[0]))
 
 
-def _tier(item: pytest.Item) -> str:
-    return item.path.relative_to(_TESTS).parts[0]
+def _folders(item: pytest.Item) -> tuple[str, ...]:
+    return item.path.relative_to(_TESTS).parts

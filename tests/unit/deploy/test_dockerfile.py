@@ -42,7 +42,7 @@ def test_it_is_built_from_one_image_that_is_named_by_its_digest() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_all_but_pytorch_is_installed_by_hash_or_from_the_sources(target: str) -> None:
+def test_what_is_installed_has_a_hash_or_is_there_and_reaches_the_builder(target: str) -> None:
     runs = [rest for name, rest in instructions(f"build-{target}") if name == "RUN"]
     hashed, torch, own = (run for run in runs if "pip install" in run)
     assert "--no-deps --only-binary :all: --require-hashes --requirement requirements.lock" in (
@@ -50,10 +50,6 @@ def test_all_but_pytorch_is_installed_by_hash_or_from_the_sources(target: str) -
     )
     assert torch.endswith(" torch")
     assert own.endswith(" --no-deps --no-build-isolation .")
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_what_is_copied_exists_and_reaches_the_builder(target: str) -> None:
     sources = copied(f"build-{target}")
     assert {"app", "workers", "migrations", "requirements.lock", "pyproject.toml"} <= set(sources)
     for source in sources:
@@ -61,9 +57,8 @@ def test_what_is_copied_exists_and_reaches_the_builder(target: str) -> None:
         assert is_in_context(source), source
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_secrets_data_and_waste_never_reach_the_builder() -> None:
+    for path in (
         ".git/config",
         ".expunge/keys/signing-ed25519.pem",
         ".env",
@@ -72,28 +67,20 @@ def test_what_is_copied_exists_and_reaches_the_builder(target: str) -> None:
         "app/.expunge/keys/admin-api-key",
         "tests/conftest.py",
         "app/__pycache__/main.pyc",
-    ],
-)
-def test_secrets_data_and_waste_never_reach_the_builder(path: str) -> None:
-    assert not is_in_context(path)
+    ):
+        assert not is_in_context(path), path
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_service_runs_as_nobody_in_particular(target: str) -> None:
+def test_the_image_runs_a_command_as_nobody_in_particular_and_sets_nothing_secret(
+    target: str,
+) -> None:
     user, _, group = last(target, "USER").partition(":")
     assert int(user) >= 10000
     assert int(group) >= 10000
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_image_sets_nothing_secret(target: str) -> None:
     environment = image_environment(target)
     assert environment["EXPUNGE_HOST"] == "0.0.0.0"
     assert not [name for name in environment if name.endswith(("_URL", "_KEY", "PASSWORD"))]
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_its_commands_exist(target: str) -> None:
     entrypoint, command = last(target, "ENTRYPOINT"), last(target, "CMD")
     assert shutil.which(entrypoint[0], path=str(Path(sys.executable).parent))
     assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
