@@ -44,6 +44,10 @@ from app.runtime.settings import Settings
 from app.storage import stores
 from app.storage.blobs import Blobs
 
+KEY_PERIOD_S = 86400.0
+"""How long the key that wraps the keys of stored objects lives."""
+CHECKPOINT_INTERVAL_S = 60.0
+"""How old a signed checkpoint of a log that has grown may get."""
 _log = logging.getLogger("expunge.service")
 
 
@@ -69,8 +73,7 @@ class Services:
     @cached_property
     def planners(self) -> Planners:
         """Makes plans and quotes for callers, in processes that start when they are needed."""
-        settings = self.settings
-        return Planners(processes=settings.plan_processes, time_limit_s=settings.plan_timeout_s)
+        return Planners()
 
     @cached_property
     def model_signer(self) -> ModelSigner:
@@ -123,13 +126,11 @@ class Services:
         """Return what delivers callbacks."""
         settings = self.settings
         poster = Poster(
-            timeout_s=settings.callback_timeout_s,
             allow_private=settings.callback_allow_private,
             ca_file=settings.callback_ca_file,
         )
         terms = Terms(
             base_url=locations.public_url(settings),
-            poll_interval_s=settings.poll_interval_s,
             delivered_retention_s=settings.callback_retention_s,
         )
         return Deliverer(
@@ -142,19 +143,16 @@ class Services:
         Raises:
             ConfigurationError: a file of certificates cannot be read.
         """
-        settings = self.settings
         releases = Releases(self.blobs, self.signer, self.witnesses)
-        terms = PublishingTerms(
-            poll_interval_s=settings.poll_interval_s, check_s=settings.publish_check_s
+        targets = targets_of(self.settings.publishers)
+        return Publisher(
+            self.database, targets, releases.of, served, answered_by, PublishingTerms()
         )
-        targets = targets_of(settings.publishers)
-        return Publisher(self.database, targets, releases.of, served, answered_by, terms)
 
     def cosignature_collectors(self) -> list[CosignatureCollector]:
         """Return what asks the log's witnesses, one for each."""
-        interval_s = self.settings.poll_interval_s
         return [
-            CosignatureCollector(self.database, str(url), key, poll_interval_s=interval_s)
+            CosignatureCollector(self.database, str(url), key)
             for url, key in zip(self.settings.witnesses, self.witnesses, strict=True)
         ]
 
@@ -179,9 +177,8 @@ class Services:
 
     def note_deadlines(self) -> None:
         """Warn of requests whose deadline is near or has passed, each once."""
-        warning_s = self.settings.deadline_warning_s
         with self.database.transaction() as session:
-            warnings = deadlines.note_deadlines(session, warning_s=warning_s)
+            warnings = deadlines.note_deadlines(session)
         for warning in warnings:
             what = "is overdue since" if warning.kind == deadlines.OVERDUE else "is due at"
             _log.warning("%s %s %s", warning.request_id, what, warning.due_at.isoformat())
@@ -193,16 +190,15 @@ class Services:
 
     def rotate_keys(self) -> None:
         """Destroy the key that wraps the stored objects' keys when its period is over."""
-        surviving = self.blobs.rotate_keys(self.settings.key_period_s)
+        surviving = self.blobs.rotate_keys(KEY_PERIOD_S)
         if surviving is not None:
             with self.database.transaction() as session:
                 log.append(session, "storage_keys.rotated", data_keys=surviving)
 
     def checkpoint_log(self) -> None:
         """Sign the log if it has grown since it was last signed, and that was a while ago."""
-        interval_s = self.settings.checkpoint_interval_s
         with self.database.transaction() as session:
-            if checkpoints.is_due(session, interval_s=interval_s):
+            if checkpoints.is_due(session, interval_s=CHECKPOINT_INTERVAL_S):
                 signing_keys.require_in_use(session, self.signer)
                 log.checkpoint_at_commit(session, self.signer)
 

@@ -57,11 +57,10 @@ nothing. [Operations](operations/README.md) has readiness, metrics, logs, deadli
 _GROUPS = {
     "Data and servers": "data_dir database_ migration_ redis_ key_",
     "The command line": "api_",
-    "Runs": "allowed_ devices lease_ max_attempts poll_ deadline_ max_parameters plan_ worker_",
+    "Runs": "allowed_ devices lease_ max_attempts worker_",
     "Logs and traces of the programs ([more](how-to/traces.md))": "environment log_ traces",
-    "The transparency log ([more](log.md))": "checkpoint_ witnesses",
-    "Who may call, and how often ([more](access.md))": "oidc_ requests_ failed_ trusted_ session_ "
-    "metrics_",
+    "The transparency log ([more](log.md))": "witnesses",
+    "Who may call, and how often ([more](access.md))": "oidc_ requests_ failed_ trusted_ metrics_",
     "Objects in S3": "s3_",
     "Keys in AWS KMS ([more](blobs.md#keys-in-a-service))": "kms_",
     "Keys in HashiCorp Vault ([more](blobs.md#keys-in-a-service))": "vault_",

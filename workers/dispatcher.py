@@ -39,6 +39,7 @@ from workers.queue import (
 
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
+_POLL_INTERVAL_S = 0.25
 _OUTAGE_DELAY_S = 1.0
 _UPKEEP_INTERVAL_S = 1.0
 _DEADLINES_INTERVAL_S = 5.0
@@ -193,7 +194,7 @@ def main() -> None:
         collector.start()
     upkeep = [_every(_UPKEEP_INTERVAL_S, step) for step in dispatcher.upkeep]
     failing: set[str] = set()
-    while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
+    while not stop.wait(_OUTAGE_DELAY_S if failing else _POLL_INTERVAL_S):
         for step in (*dispatcher.steps, *upkeep):
             name = step.__name__.strip("_")
             try:

@@ -105,7 +105,7 @@ def define_backbone(
         layers=FeatureLayer.all_from_json([layer.model_dump() for layer in body.layers]),
         features=body.features,
     )
-    definition.require_parameters(services.settings.max_parameters)
+    definition.require_parameters()
     with services.database.transaction() as session:
         row = service.define_backbone(session, definition)
         session.refresh(row)

@@ -155,12 +155,7 @@ def define_model(
     body: ModelBody, services: ServicesOf, _: ModelsWriter, make: Make, response: Response
 ) -> ModelAnswer:
     """Define a model and start its training, or wait for imported weights."""
-    defined = definitions.define_model(
-        services.database,
-        body.definition(),
-        max_parameters=services.settings.max_parameters,
-        make=make,
-    )
+    defined = definitions.define_model(services.database, body.definition(), make=make)
     with services.database.snapshot() as session:
         model = session.get_one(ModelRow, defined.id)
         response.headers["Location"] = f"/v1/models/{model.name}"

@@ -65,8 +65,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.gate = _gate(services)
     app.state.forgetting = forgetting.Forgetting(services)
     app.state.polls = forget_requests.Polls(services.database)
-    app.state.watcher = Watcher(
-        services.database, most_per_caller=services.settings.max_waits_per_caller
+    app.state.watcher = Watcher(services.database)
     )
     app.state.readiness = ReadinessChecks(services)
     app.state.metrics = ApiMetrics()

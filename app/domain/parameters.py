@@ -11,6 +11,9 @@ from app.domain.errors import InvalidInputError
 from app.domain.heads.linear_head import DEFAULT_BIAS
 from app.domain.tasks.classification import rows_of
 
+MOST_PARAMETERS = 100_000_000
+"""What a built-in architecture, or a head on a backbone, may have; not a factory's network."""
+
 
 def parameters_of(
     architecture: ArchitectureSpec,
@@ -52,12 +55,12 @@ def features_of(architecture: ArchitectureSpec, *, input_shape: tuple[int, ...])
     return None
 
 
-def require_parameters(count: int | None, *, most: int) -> None:
-    """Raise ``InvalidInputError`` above ``most`` parameters; None, a factory's network, passes."""
-    if count is not None and count > most:
+def require_parameters(count: int | None) -> None:
+    """Raise ``InvalidInputError`` above the limit; None, a factory's network, passes."""
+    if count is not None and count > MOST_PARAMETERS:
         raise InvalidInputError(
             f"architecture: it would have {count} parameters for these features and classes, and "
-            f"at most {most} are allowed (EXPUNGE_MAX_PARAMETERS)"
+            f"at most {MOST_PARAMETERS} are allowed"
         )
 
 

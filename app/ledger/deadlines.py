@@ -24,6 +24,7 @@ IS_OPEN = text("forget_requests.state NOT IN ('completed', 'cancelled')")
 
 Written like the partial index of such requests, so that PostgreSQL can use it.
 """
+WARNING_S = 7 * 86400.0
 _AT_ONCE = 100
 
 
@@ -36,7 +37,7 @@ class DeadlineWarning:
     due_at: datetime
 
 
-def note_deadlines(session: Session, *, warning_s: float) -> Sequence[DeadlineWarning]:
+def note_deadlines(session: Session, *, warning_s: float = WARNING_S) -> Sequence[DeadlineWarning]:
     """Record which requests are near or past their deadlines; a hundred at once, oldest first.
 
     A request that is overdue before the first warning gets both warnings. Requests that another

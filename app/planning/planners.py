@@ -9,6 +9,8 @@ from app.planning.planner import make_plan, quote_all
 from app.planning.shape import ModelShape
 from app.runtime.processes.process_pool import ProcessPool
 
+PROCESSES = 2
+TIME_LIMIT_S = 30.0
 _WAITING = 8  # each holds a thread of the API
 _MEMORY_BYTES = 1 << 30
 
@@ -20,12 +22,12 @@ class Planners:
     service stops, and ``TooCostlyError`` where one takes more than it may.
     """
 
-    def __init__(self, *, processes: int, time_limit_s: float) -> None:
+    def __init__(self) -> None:
         self._pool = ProcessPool(
             "planning",
-            size=processes,
+            size=PROCESSES,
             waiting=_WAITING,
-            time_limit_s=time_limit_s,
+            time_limit_s=TIME_LIMIT_S,
             memory_bytes=_MEMORY_BYTES,
             preload=__name__,
         )

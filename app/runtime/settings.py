@@ -105,13 +105,8 @@ class Settings(BaseSettings):
         allowed_factories: import paths of model factories that workers may call.
         max_upload_bytes: the largest file that is accepted, packed and unpacked.
         max_connections: how many connections, and calls, there may be at once.
-        max_waits_per_caller: how many waits for changes one caller may hold at once.
         max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
         max_json_bytes: the largest of all other JSON bodies.
-        max_parameters: how many weights a built-in architecture, or a head on a backbone, may have
-            for its dataset; not for factories.
-        plan_processes: how many plans and quotes each process of the API makes at once.
-        plan_timeout_s: how long it may take to make one of them.
         cors_origins: web pages' origins from which browsers may call the API.
         lease_s: how long a run stays with a worker that no longer responds.
         max_attempts: how often a run is tried before it has failed for good.
@@ -122,14 +117,8 @@ class Settings(BaseSettings):
         devices: how many devices a run uses, with a process for each: that many GPUs, or processes
             on the CPU where there are none. Only training by a recipe, and the mechanisms that
             forget any start, are divided; other runs use one.
-        poll_interval_s: how often the dispatcher looks for work.
-        checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
-            also signed with every certificate.
-        deadline_warning_s: how long before its deadline a request is warned of; at the earliest
-            when half of its time is over.
         key_store_dir: keys of the stored objects, which belong apart from the data and its backups;
             ``keys/blobs`` in the data directory when unset.
-        key_period_s: how long the key that wraps those keys lives.
         kms_key: the key of AWS KMS that wraps the keys of periods: its id, ARN or alias.
         kms_endpoint: the server, if it is not Amazon's.
         kms_region: the key's region.
@@ -146,7 +135,6 @@ class Settings(BaseSettings):
         public_url: where callers find this service; ``http://host:port`` when unset.
         callback_allow_http: whether callbacks may go to URLs without TLS.
         callback_allow_private: whether callbacks may go to addresses that are not public.
-        callback_timeout_s: how long one attempt to deliver a callback may take.
         callback_ca_file: certificates of authorities to trust in addition to the usual ones.
         callback_retention_s: how long a delivered callback stays in the list of callbacks.
         opendsr_domain: the signer of OpenDSR messages; the public URL's host when unset.
@@ -155,7 +143,6 @@ class Settings(BaseSettings):
             init`` when unset.
         opendsr_identity_types: types of OpenDSR's identities that hold our subjects' ids.
         opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
-        session_s: how long a login to the operator's page lasts.
         s3_bucket: where objects are stored instead of in the data directory.
         s3_endpoint: the server, if it is not Amazon's.
         s3_region: the bucket's region.
@@ -173,7 +160,6 @@ class Settings(BaseSettings):
             the usual ones.
         publishers: the places where models may be published, by name, as a JSON object; best in a
             file of secrets. Models name them, and reach no other place.
-        publish_check_s: how often it is checked that each place holds what it should.
         requests_per_minute: how many calls one caller may make in a minute; 0 is without limit.
         requests_burst: how many calls one caller may make in a second; 0 is without limit.
         failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
@@ -211,22 +197,14 @@ class Settings(BaseSettings):
     allowed_factories: tuple[Annotated[str, AfterValidator(_factories)], ...] = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
     max_connections: int = Field(default=4096, ge=1)
-    max_waits_per_caller: int = Field(default=256, ge=1)
     max_ids_bytes: int = Field(default=16 * 1024**2, ge=1)
     max_json_bytes: int = Field(default=64 * 1024, ge=1)
-    max_parameters: int = Field(default=100_000_000, ge=1)
-    plan_processes: int = Field(default=2, ge=1)
-    plan_timeout_s: float = Field(default=30.0, gt=0)
     cors_origins: tuple[str, ...] = ()
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     worker_memory: ByteSize | None = Field(default=None, ge=1)
     devices: int = Field(default=1, ge=1, le=MOST_DEVICES)
-    poll_interval_s: float = Field(default=0.25, gt=0)
-    checkpoint_interval_s: float = Field(default=60.0, ge=0)
-    deadline_warning_s: float = Field(default=7 * 86400.0, ge=0)
     key_store_dir: Path | None = None
-    key_period_s: float = Field(default=86400.0, gt=0)
     kms_key: str | None = Field(default=None, min_length=1)
     kms_endpoint: str | None = None
     kms_region: str | None = None
@@ -243,7 +221,6 @@ class Settings(BaseSettings):
     public_url: HttpUrl | None = None
     callback_allow_http: bool = False
     callback_allow_private: bool = False
-    callback_timeout_s: float = Field(default=15.0, gt=0, le=60)
     callback_ca_file: Path | None = None
     callback_retention_s: float = Field(default=30 * 86400.0, ge=0)
     opendsr_domain: str | None = None
@@ -251,7 +228,6 @@ class Settings(BaseSettings):
     opendsr_certificate_file: Path | None = None
     opendsr_identity_types: tuple[str, ...] = ("controller_customer_id",)
     opendsr_datasets: tuple[str, ...] = ()
-    session_s: float = Field(default=8 * 3600.0, ge=1)
     s3_bucket: str | None = None
     s3_endpoint: str | None = None
     s3_region: str | None = None
@@ -265,7 +241,6 @@ class Settings(BaseSettings):
     import_s3_secret_key: SecretStr | None = None
     import_ca_file: Path | None = None
     publishers: dict[TargetName, Publisher] = {}
-    publish_check_s: float = Field(default=3600.0, gt=0)
     requests_per_minute: int = Field(default=0, ge=0)
     requests_burst: int = Field(default=0, ge=0)
     failed_attempts_per_minute: int = Field(default=20, ge=0)

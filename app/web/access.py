@@ -33,6 +33,7 @@ from app.web.forms import Form
 COOKIE = "expunge-session"
 _PREFIX = "expunge:session:"
 _TOKEN_BYTES = 32
+_SESSION = timedelta(hours=8)
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,7 @@ def _name(token: str) -> str:
 
 def open_sessions(services: Services) -> Sessions:
     """Return the sessions of a service."""
-    return Sessions(
-        services.probe,
-        services.pseudonyms,
-        timedelta(seconds=services.settings.session_s),
-    )
+    return Sessions(services.probe, services.pseudonyms, _SESSION)
 
 
 SessionsOf = Annotated[Sessions, part("sessions")]

@@ -191,7 +191,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "too-costly": (
         422,
         "A plan of this size, or a body with so much content, takes more time or memory than one "
-        "call may use. `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Use fewer "
+        "call may use. A plan may take 30 s. Use fewer "
         "steps, records or releases.",
         "planning takes longer than the 30 s that one call may: ask for less",
     ),

@@ -34,6 +34,8 @@ from app.runtime.logs import describe
 
 LONGEST_WAIT_S = 60
 _INTERVAL_S = 0.25
+MOST_WAITS = 256
+"""Of one caller, at once."""
 _RETRY_AFTER_S = 10
 _log = logging.getLogger("expunge.api")
 _WAIT = re.compile(r'wait\s*=\s*"?(\d{1,9})"?', re.ASCII | re.IGNORECASE)
@@ -67,11 +69,8 @@ class Watch:
 class Watcher:
     """Polls for changes for all waiters of a process; each caller may have only so many."""
 
-    def __init__(
-        self, database: Database, *, most_per_caller: int, interval_s: float = _INTERVAL_S
-    ) -> None:
+    def __init__(self, database: Database, *, interval_s: float = _INTERVAL_S) -> None:
         self._database = database
-        self._most_per_caller = most_per_caller
         self._interval_s = interval_s
         self._held: Counter[str] = Counter()
         self._lock = threading.RLock()  # a signal handler may call close() during watch()
@@ -91,9 +90,9 @@ class Watcher:
         """
         watch = Watch(kind, subject_id, seen)
         with self._lock:
-            if self._held[caller_id] >= self._most_per_caller:
+            if self._held[caller_id] >= MOST_WAITS:
                 raise TooManyRequestsError(
-                    f"this caller has {self._most_per_caller} waits already",
+                    f"this caller has {MOST_WAITS} waits already",
                     retry_after_s=_RETRY_AFTER_S,
                 )
             self._held[caller_id] += 1

@@ -17,6 +17,7 @@ from app.delivery.callbacks.urls import parse
 from app.domain.errors import CallbackError, ConfigurationError
 from app.runtime.retries import pause_s
 
+_TIMEOUT_S = 15.0
 _MAX_RESPONSE_BYTES = 16 * 1024
 _LONGEST_PAUSE_S = 1e9
 _USER_AGENT = "Expunge"
@@ -49,8 +50,8 @@ class Poster:
     def __init__(
         self,
         *,
-        timeout_s: float,
         allow_private: bool,
+        timeout_s: float = _TIMEOUT_S,
         ca_file: Path | None = None,
         resolve: Resolve = system_resolve,
         sockets: NetworkBackend | None = None,

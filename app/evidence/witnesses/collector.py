@@ -49,7 +49,7 @@ class CosignatureCollector:
         url: str,
         witness: WitnessKey,
         *,
-        poll_interval_s: float,
+        poll_interval_s: float = 0.25,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
         self._database = database

@@ -65,18 +65,16 @@ def define_model(
     database: Database,
     definition: ModelDefinition,
     *,
-    max_parameters: int | None = None,
     make: PlanMaker = make_plan,
 ) -> ModelRow:
     """Create a model and, unless its weights are imported, start its training.
 
     The name of a model whose first training failed is free: that model is deleted.
 
-    ``max_parameters`` is the largest allowed number of weights, if limited. Nothing is locked while
-    ``make`` plans the first run.
+    Nothing is locked while ``make`` plans the first run.
     """
     with database.transaction() as session:
-        model = _definable(session, definition, max_parameters)
+        model = _definable(session, definition)
         remembered, _, _ = datasets.counts(session, model.dataset_id)
         occasion = Occasion.of(session, model)
     forecast = occasion.forecast(make)
@@ -107,23 +105,19 @@ def define_model(
     return model
 
 
-def occasion_of(
-    database: Database, definition: ModelDefinition, *, max_parameters: int | None = None
-) -> Occasion:
+def occasion_of(database: Database, definition: ModelDefinition) -> Occasion:
     """Return what the first run of such a model would be planned from; nothing is stored.
 
     Raises:
         ExpungeError: as ``define_model`` does before it plans.
     """
     with database.transaction() as session:
-        found = Occasion.of(session, _definable(session, definition, max_parameters))
+        found = Occasion.of(session, _definable(session, definition))
         session.rollback()
     return found
 
 
-def _definable(
-    session: Session, definition: ModelDefinition, max_parameters: int | None = None
-) -> ModelRow:
+def _definable(session: Session, definition: ModelDefinition) -> ModelRow:
     """Return the model that a definition describes, not yet added to the session."""
     dataset = datasets.dataset_named(session, definition.dataset)
     require_live("dataset", dataset)
@@ -136,11 +130,7 @@ def _definable(
     require_usable(session, definition.architecture, schema)
     require_augmentable(task.augment, schema, definition.architecture)
     recipe = recipe_of(definition.recipe, definition.architecture, definition.policy, task)
-    if max_parameters is not None:
-        require_parameters(
-            parameters_of_model(session, definition.architecture, task, schema),
-            most=max_parameters,
-        )
+    require_parameters(parameters_of_model(session, definition.architecture, task, schema))
     return ModelRow(
         id=new_id("model"),
         name=definition.name,

@@ -52,10 +52,10 @@ class BackboneDefinition:
         if self.features is not None:
             FeatureSchema(shape=(self.features,), classes=self.classes)
 
-    def require_parameters(self, most: int) -> None:
-        """Raise ``InvalidInputError`` if its network has more than ``most`` parameters."""
+    def require_parameters(self) -> None:
+        """Raise ``InvalidInputError`` if its network has too many parameters."""
         count = parameters_of(self.architecture, input_shape=self.input_shape, classes=self.classes)
-        require_parameters(count, most=most)
+        require_parameters(count)
 
 
 def define_backbone(session: Session, definition: BackboneDefinition) -> BackboneRow:

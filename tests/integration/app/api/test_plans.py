@@ -16,6 +16,7 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.classification import ClassificationSpec
+from app.planning import planners
 from app.registry.backbones.use import parameters_of_model
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
@@ -96,10 +97,10 @@ def test_bad_questions_are_problems(api: TestClient, head: str, subtests: pytest
 
 
 def test_a_quote_that_takes_too_long_is_a_problem_of_its_own(
-    services: Services, admin_key: str, head: str
+    services: Services, admin_key: str, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = services.settings.model_copy(update={"plan_timeout_s": 0.05})
-    app = create_app(replace(services, settings=settings))
+    monkeypatch.setattr(planners, "TIME_LIMIT_S", 0.05)
+    app = create_app(replace(services))  # with processes of its own
     api = TestClient(app, headers={"Authorization": f"Bearer {admin_key}"})
     answer = api.post("/v1/plans", json=LONG)
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:expunge:problem:too-costly")
@@ -117,15 +118,20 @@ def test_a_service_that_stops_makes_no_more_plans(
 
 @pytest.mark.parametrize("idempotent", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_caller_who_hangs_up_is_quoted_nothing(
-    services: Services, admin_key: str, head: str, *, idempotent: bool
+    services: Services,
+    admin_key: str,
+    head: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    idempotent: bool,
 ) -> None:
     headers = {"Authorization": f"Bearer {admin_key}"}
     headers |= {"Idempotency-Key": "key"} if idempotent else {}
-    settings = services.settings.model_copy(update={"plan_timeout_s": PATIENCE_S})
-    services = replace(services, settings=settings)  # with processes of its own
+    monkeypatch.setattr(planners, "TIME_LIMIT_S", PATIENCE_S)
+    services = replace(services)  # with processes of its own
     processes = services.planners._pool._idle
     with serve(create_app(services)) as url:
-        until(lambda: processes.qsize() == services.settings.plan_processes)
+        until(lambda: processes.qsize() == planners.PROCESSES)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(
                 f"{url}/v1/plans",
@@ -133,7 +139,7 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
                 headers=headers,
                 timeout=httpx.Timeout(PATIENCE_S, read=1),
             )
-        until(lambda: processes.qsize() == services.settings.plan_processes)
+        until(lambda: processes.qsize() == planners.PROCESSES)
         assert all(process.connected() is None for process in processes.queue)
         assert (
             httpx.post(

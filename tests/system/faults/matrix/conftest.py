@@ -23,7 +23,6 @@ from tests.support.traces import Traces
 from tests.system.faults.matrix.cases import DEFINITION, MODEL
 
 DISK_MB = 400
-POLL_INTERVAL_S = 0.1
 
 
 @pytest.fixture(scope="package")
@@ -31,7 +30,7 @@ def service(tmp_path_factory):
     data_dir = tmp_path_factory.mktemp("matrix") / "data"
     with (
         small_disk(data_dir, size_mb=DISK_MB) as on_small_disk,
-        running(data_dir, EXPUNGE_POLL_INTERVAL_S=str(POLL_INTERVAL_S)) as service,
+        running(data_dir) as service,
         service.second_worker(),
     ):
         service.on_small_disk = on_small_disk

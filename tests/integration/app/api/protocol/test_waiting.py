@@ -387,7 +387,7 @@ def test_preferences_that_are_not_understood_are_ignored(
 
 def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -> None:
     """Waiters whose loop was torn down are dropped, and the others are served."""
-    watcher = Watcher(services.database, most_per_caller=9, interval_s=0.01)
+    watcher = Watcher(services.database, interval_s=0.01)
     abandoned = watcher.watch(Kind.RUN, "run_1", ("queued", 0), caller_id="a")
 
     async def abandon() -> None:

@@ -63,9 +63,11 @@ def test_a_publication_is_signed_in_its_own_transaction(workshop: Workshop) -> N
         assert max(entries) < size <= merkle.size(session)
 
 
-def test_the_timer_signs_a_log_that_has_grown_once(services: Services) -> None:
+def test_the_timer_signs_a_log_that_has_grown_once(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first entry of its own is about the key that signs."""
-    services = _with_interval(services, 0)
+    monkeypatch.setattr("app.services.CHECKPOINT_INTERVAL_S", 0)
     services.checkpoint_log()
     assert _sizes(services) == []
     write(services, 3)
@@ -79,7 +81,6 @@ def test_the_timer_signs_a_log_that_has_grown_once(services: Services) -> None:
 
 
 def test_the_timer_waits(services: Services, app_database: Engine) -> None:
-    services = _with_interval(services, 60)
     write(services, 1, sign=True)
     write(services, 1)
     services.checkpoint_log()
@@ -115,8 +116,3 @@ def test_without_a_checkpoint_there_is_none_to_show(services: Services) -> None:
     with services.database.transaction() as session:
         assert checkpoints.latest(session).size == 2
         assert session.scalar(select(func.count()).select_from(LogCheckpointRow)) == 1
-
-
-def _with_interval(services: Services, interval_s: float) -> Services:
-    settings = services.settings.model_copy(update={"checkpoint_interval_s": interval_s})
-    return Services(**{**vars(services), "settings": settings})
