@@ -15,7 +15,6 @@ from app.delivery.callbacks.deliverer import Deliverer, Terms
 from app.delivery.callbacks.events import Callbacks
 from app.delivery.callbacks.keys import CallbackKeys
 from app.delivery.callbacks.posting import Poster
-from app.delivery.callbacks.urls import UrlRules
 from app.delivery.publishing.publisher import Publisher
 from app.delivery.publishing.publisher import Terms as PublishingTerms
 from app.delivery.publishing.targets import targets_of
@@ -127,7 +126,7 @@ class Services:
         settings = self.settings
         poster = Poster(
             allow_private=settings.callback_allow_private,
-            ca_file=settings.callback_ca_file,
+            ca_file=settings.ca_file,
         )
         terms = Terms(
             base_url=locations.public_url(settings),
@@ -259,10 +258,7 @@ def open_services(settings: Settings, *, process: str | None = None) -> Services
     )
     callbacks = Callbacks(
         CallbackKeys.from_file(locations.callback_key_file(settings)),
-        UrlRules(
-            allow_http=settings.callback_allow_http,
-            allow_private=settings.callback_allow_private,
-        ),
+        allow_private=settings.callback_allow_private,
     )
     acceptance = Acceptance(
         pseudonyms=pseudonyms, signer=signer, callbacks=callbacks, at_once=AtOnce(blobs)

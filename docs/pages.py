@@ -62,11 +62,10 @@ _GROUPS = {
     "The transparency log ([more](log.md))": "witnesses",
     "Who may call, and how often ([more](access.md))": "oidc_ requests_ failed_ trusted_ metrics_",
     "Objects in S3": "s3_",
-    "Keys in AWS KMS ([more](blobs.md#keys-in-a-service))": "kms_",
-    "Keys in HashiCorp Vault ([more](blobs.md#keys-in-a-service))": "vault_",
+    "Keys in a service ([more](blobs.md#keys-in-a-service))": "kms_ vault_",
     "Imports ([more](how-to/import.md))": "import_",
     "Publishing ([more](how-to/publish.md))": "publish",
-    "Callbacks ([more](callbacks.md))": "callback_",
+    "Callbacks ([more](callbacks.md))": "ca_ callback_",
     "OpenDSR ([more](opendsr.md))": "opendsr_",
     "The API ([more](http.md))": "",
 }

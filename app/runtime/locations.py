@@ -99,12 +99,12 @@ def callback_key_file(settings: Settings) -> Path:
 
 def opendsr_key_file(settings: Settings) -> Path:
     """Where the private key lies that signs for OpenDSR."""
-    return settings.opendsr_key_file or settings.data_dir / "keys" / "opendsr.pem"
+    return settings.data_dir / "keys" / "opendsr.pem"
 
 
 def opendsr_certificate_file(settings: Settings) -> Path:
     """Where that key's certificate lies."""
-    return settings.opendsr_certificate_file or settings.data_dir / "keys" / "opendsr.crt"
+    return settings.data_dir / "keys" / "opendsr.crt"
 
 
 def public_url(settings: Settings) -> str:
@@ -116,8 +116,6 @@ def public_url(settings: Settings) -> str:
 
 def opendsr_domain(settings: Settings) -> str:
     """Return the domain in whose name OpenDSR messages are signed."""
-    if settings.opendsr_domain is not None:
-        return settings.opendsr_domain
     return urlsplit(public_url(settings)).hostname or settings.host
 
 

@@ -119,45 +119,35 @@ class Settings(BaseSettings):
             forget any start, are divided; other runs use one.
         key_store_dir: keys of the stored objects, which belong apart from the data and its backups;
             ``keys/blobs`` in the data directory when unset.
-        kms_key: the key of AWS KMS that wraps the keys of periods: its id, ARN or alias.
-        kms_endpoint: the server, if it is not Amazon's.
-        kms_region: the key's region.
-        kms_access_key: when unset, found where Amazon's own tools look for it.
-        kms_secret_key: that key's secret; likewise.
-        vault_key: the key of a transit engine that wraps the keys of periods, instead of KMS.
+        kms_key: the key of AWS KMS that wraps the keys of periods: its id, ARN or alias. Where it
+            is, and who calls it, is found where Amazon's own tools look.
+        vault_key: the key of a transit engine that wraps the keys of periods, instead of KMS;
+            ``mount/key`` where the engine is not mounted at ``transit``.
         vault_url: where that Vault is.
-        vault_mount: where the engine is mounted in it.
         vault_namespace: the namespace of Vault Enterprise that it is in.
         vault_token_file: a file with the token, which Vault's agent keeps valid.
         vault_role_id: the AppRole to log in as, where no such file is given.
         vault_secret_id: that role's secret.
-        vault_ca_file: certificates of the authorities to trust instead of the usual ones.
+        ca_file: certificates of authorities that callbacks and ``https://`` imports trust in
+            addition to the usual ones.
         public_url: where callers find this service; ``http://host:port`` when unset.
-        callback_allow_http: whether callbacks may go to URLs without TLS.
-        callback_allow_private: whether callbacks may go to addresses that are not public.
-        callback_ca_file: certificates of authorities to trust in addition to the usual ones.
+        callback_allow_private: whether callbacks may go to addresses that are not public, and to
+            these also without TLS.
         callback_retention_s: how long a delivered callback stays in the list of callbacks.
-        opendsr_domain: the signer of OpenDSR messages; the public URL's host when unset.
-        opendsr_key_file: the key of OpenDSR messages; made by ``expunge init`` when unset.
-        opendsr_certificate_file: that key's certificate; a self-signed one is made by ``expunge
-            init`` when unset.
         opendsr_identity_types: types of OpenDSR's identities that hold our subjects' ids.
         opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
-        s3_bucket: where objects are stored instead of in the data directory.
+        s3_bucket: where objects are stored instead of in the data directory; ``bucket/folder`` has
+            all names begin with the folder.
         s3_endpoint: the server, if it is not Amazon's.
         s3_region: the bucket's region.
-        s3_prefix: what all names in the bucket begin with.
         s3_access_key: when unset, found where Amazon's own tools look for it.
         s3_secret_key: that key's secret; likewise.
         import_prefixes: the places under which imports may read: ``s3://bucket/folder``,
             ``gs://…``, ``file:///folder`` or ``https://host/folder``; empty: none.
         import_s3_endpoint: the server of ``s3://`` imports, if it is not Amazon's.
-        import_s3_region: the region of their buckets.
         import_s3_access_key: which may only read; when unset, found where Amazon's own tools look
             for it. Google's is always found where Google's tools look.
         import_s3_secret_key: that key's secret; likewise.
-        import_ca_file: certificates of authorities that ``https://`` imports trust in addition to
-            the usual ones.
         publishers: the places where models may be published, by name, as a JSON object; best in a
             file of secrets. Models name them, and reach no other place.
         requests_per_minute: how many calls one caller may make in a minute; 0 is without limit.
@@ -206,40 +196,27 @@ class Settings(BaseSettings):
     devices: int = Field(default=1, ge=1, le=MOST_DEVICES)
     key_store_dir: Path | None = None
     kms_key: str | None = Field(default=None, min_length=1)
-    kms_endpoint: str | None = None
-    kms_region: str | None = None
-    kms_access_key: SecretStr | None = None
-    kms_secret_key: SecretStr | None = None
     vault_key: str | None = Field(default=None, min_length=1)
     vault_url: Annotated[str, AfterValidator(_safe_url)] | None = None
-    vault_mount: str = Field(default="transit", min_length=1)
     vault_namespace: str | None = None
     vault_token_file: Path | None = None
     vault_role_id: str | None = None
     vault_secret_id: SecretStr | None = None
-    vault_ca_file: Path | None = None
+    ca_file: Path | None = None
     public_url: HttpUrl | None = None
-    callback_allow_http: bool = False
     callback_allow_private: bool = False
-    callback_ca_file: Path | None = None
     callback_retention_s: float = Field(default=30 * 86400.0, ge=0)
-    opendsr_domain: str | None = None
-    opendsr_key_file: Path | None = None
-    opendsr_certificate_file: Path | None = None
     opendsr_identity_types: tuple[str, ...] = ("controller_customer_id",)
     opendsr_datasets: tuple[str, ...] = ()
     s3_bucket: str | None = None
     s3_endpoint: str | None = None
     s3_region: str | None = None
-    s3_prefix: str = ""
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
     import_prefixes: tuple[Annotated[str, AfterValidator(lambda url: prefix_of(url).url)], ...] = ()
     import_s3_endpoint: str | None = None
-    import_s3_region: str | None = None
     import_s3_access_key: SecretStr | None = None
     import_s3_secret_key: SecretStr | None = None
-    import_ca_file: Path | None = None
     publishers: dict[TargetName, Publisher] = {}
     requests_per_minute: int = Field(default=0, ge=0)
     requests_burst: int = Field(default=0, ge=0)

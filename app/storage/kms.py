@@ -5,7 +5,7 @@ The key's id is given when decrypting too: KMS then refuses what another key mad
 """
 
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any
 
 from app.domain.errors import KeyServiceError, KeyStoreError
 from app.storage.aws import Access, client_of, errors_in_words
@@ -21,13 +21,14 @@ class KmsKey:
 
     name = "kms"
 
-    def __init__(self, key: str, **access: Unpack[Access]) -> None:
+    def __init__(self, key: str) -> None:
         self._key = key
-        self._access = access
 
     @cached_property
     def _client(self) -> Any:  # noqa: ANN401 - as boto3 makes it
-        return client_of("kms", self._access, timeouts_s=_TIMEOUTS_S, attempts=_ATTEMPTS)
+        named = self._key.split(":")
+        access = Access(region=named[3]) if named[0] == "arn" and len(named) > 3 else Access()
+        return client_of("kms", access, timeouts_s=_TIMEOUTS_S, attempts=_ATTEMPTS)
 
     def encrypt(self, content: bytes, context: Context) -> bytes:
         """Return the ciphertext; ``KeyServiceError`` if KMS fails or refuses."""

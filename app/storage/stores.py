@@ -1,12 +1,9 @@
 """Opens the stores of objects and of their keys, as the settings say."""
 
-from typing import Literal
-
 from app.domain.errors import ConfigurationError
 from app.runtime.locations import key_store_dir, object_dir
 from app.runtime.publisher_settings import revealed
 from app.runtime.settings import Settings
-from app.storage.aws import Access
 from app.storage.file_keys import FileKeyStore
 from app.storage.kms import KmsKey
 from app.storage.objects import LocalObjectStore, ObjectStore
@@ -34,9 +31,10 @@ def key_store(
 def key_wrapping(settings: Settings) -> Wrapping:
     """Return what wraps its periods' keys: a key of KMS or of Vault, or nothing."""
     if settings.kms_key is not None:
-        return InService(KmsKey(settings.kms_key, **_access(settings, "kms")))
+        return InService(KmsKey(settings.kms_key))
     if settings.vault_key is None or settings.vault_url is None:
         return InDirectory()
+    mount, _, key = settings.vault_key.rpartition("/")
     login = Login(
         token_file=settings.vault_token_file,
         role_id=settings.vault_role_id,
@@ -45,11 +43,10 @@ def key_wrapping(settings: Settings) -> Wrapping:
     return InService(
         VaultKey(
             settings.vault_url,
-            settings.vault_key,
+            key,
             login,
-            mount=settings.vault_mount,
+            mount=mount or "transit",
             namespace=settings.vault_namespace,
-            ca_file=settings.vault_ca_file,
         )
     )
 
@@ -78,14 +75,12 @@ def object_store(settings: Settings) -> ObjectStore:
     """Return the configured bucket, or the data directory's own store."""
     if settings.s3_bucket is None:
         return LocalObjectStore(object_dir(settings))
-    return S3ObjectStore(settings.s3_bucket, prefix=settings.s3_prefix, **_access(settings, "s3"))
-
-
-def _access(settings: Settings, service: Literal["kms", "s3"]) -> Access:
-    """Return how a service of Amazon's is reached: the settings whose names begin with its own."""
-    return Access(
-        endpoint=getattr(settings, f"{service}_endpoint"),
-        region=getattr(settings, f"{service}_region"),
-        access_key=revealed(getattr(settings, f"{service}_access_key")),
-        secret_key=revealed(getattr(settings, f"{service}_secret_key")),
+    bucket, _, folder = settings.s3_bucket.rstrip("/").partition("/")
+    return S3ObjectStore(
+        bucket,
+        prefix=f"{folder}/" if folder else "",
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        access_key=revealed(settings.s3_access_key),
+        secret_key=revealed(settings.s3_secret_key),
     )

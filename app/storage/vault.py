@@ -74,7 +74,6 @@ class VaultKey:
         *,
         mount: str = "transit",
         namespace: str | None = None,
-        ca_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect when first used.
@@ -90,7 +89,7 @@ class VaultKey:
         self._client = self._hvac.Client(
             url,
             token="",  # else hvac looks for one in the environment and in the home directory
-            session=_session(url, ca_file),
+            session=_session(url),
             timeout=_TIMEOUTS_S,
             namespace=namespace,
         )
@@ -157,12 +156,12 @@ class VaultKey:
             raise KeyServiceError("what answers is not Vault") from error
 
 
-def _session(url: str, ca_file: Path | None) -> Any:  # noqa: ANN401 - a session of requests
+def _session(url: str) -> Any:  # noqa: ANN401 - a session of requests
     import requests  # noqa: PLC0415 - hvac brings it
     from requests.adapters import HTTPAdapter  # noqa: PLC0415
     from urllib3.util.retry import Retry  # noqa: PLC0415
 
-    require_certificates(*(BUNDLES if ca_file is None else ()))
+    require_certificates(*BUNDLES)
     proxy_of(url)
     retry = Retry(
         total=_RETRIES,
@@ -173,7 +172,6 @@ def _session(url: str, ca_file: Path | None) -> Any:  # noqa: ANN401 - a session
         respect_retry_after_header=False,  # it may ask for hours
     )
     session = requests.Session()
-    session.verify = True if ca_file is None else str(ca_file)
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(max_retries=retry))
     return session

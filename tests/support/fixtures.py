@@ -37,7 +37,7 @@ from app.runtime.locations import (
 from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
 from tests.support.built_once import built_once
-from tests.support.key_keepers import Directory, Keeper, Kms, Vault
+from tests.support.key_keepers import Directory, Keeper, Kms, Vault, running
 from tests.support.logbook import faults
 from tests.support.splits import fairly_split
 from workers.dispatcher import Dispatcher
@@ -143,17 +143,15 @@ def key_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def kms() -> Iterator[Kms]:
     """A KMS for all tests that do not stop it."""
-    kms = Kms()
-    yield kms
-    kms.stop()
+    with running(Kms) as kms:
+        yield kms
 
 
 @pytest.fixture(scope="session")
 def vault() -> Iterator[Vault]:
     """A Vault for all tests that change nothing in it."""
-    vault = Vault()
-    yield vault
-    vault.stop()
+    with running(Vault) as vault:
+        yield vault
 
 
 @pytest.fixture

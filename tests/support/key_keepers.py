@@ -1,7 +1,8 @@
 """The places where the keys of periods may be kept, each with what it takes to use it."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 import boto3
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from app.runtime.settings import Settings
 from app.storage.stores import key_wrapping
 from app.storage.wrapping import Wrapping
-from tests.support.s3 import ACCESS, moto_at
+from tests.support.s3 import ACCESS, environment_of, moto_at
 from tests.support.service import free_port
 from tests.support.vault import ROLE, TransitKey, VaultServer
 
+Service = TypeVar("Service", bound="Kms | Vault")
 # To what is above them, both services are alike.
 EVERY = (
     "directory",
@@ -27,6 +29,17 @@ class Keeper(Protocol):
     variables: Mapping[str, str]
 
 
+@contextmanager
+def running(kind: type[Service]) -> Iterator[Service]:
+    """Run a service, where its own tools find it."""
+    service = kind()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in service.environment.items():
+            patch.setenv(name, value)
+        yield service
+    service.stop()
+
+
 class Directory:
     """Nothing but the key store's directory."""
 
@@ -39,13 +52,8 @@ class Kms:
     def __init__(self) -> None:
         self._port = free_port()
         self._server = moto_at(self._port)
-        self.variables = {
-            "KMS_KEY": self.new_key(),
-            "KMS_ENDPOINT": self.endpoint,
-            "KMS_REGION": ACCESS["region"],
-            "KMS_ACCESS_KEY": ACCESS["access_key"],
-            "KMS_SECRET_KEY": ACCESS["secret_key"],
-        }
+        self.variables = {"KMS_KEY": self.new_key()}
+        self.environment = environment_of("kms", self.endpoint)
 
     @property
     def endpoint(self) -> str:
@@ -76,6 +84,8 @@ class Kms:
 
 class Vault:
     """A Vault with one key and one role."""
+
+    environment: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self.server = VaultServer()

@@ -11,6 +11,16 @@ from tests.support.service import free_port
 ACCESS = {"access_key": "access", "secret_key": "secret", "region": "eu-central-1"}
 
 
+def environment_of(service: str, endpoint: str) -> dict[str, str]:
+    """Return the variables by which Amazon's own tools find one of its services."""
+    return {
+        f"AWS_ENDPOINT_URL_{service.upper()}": endpoint,
+        "AWS_DEFAULT_REGION": ACCESS["region"],
+        "AWS_ACCESS_KEY_ID": ACCESS["access_key"],
+        "AWS_SECRET_ACCESS_KEY": ACCESS["secret_key"],
+    }
+
+
 class S3Server:
     """moto's server on a port of its own, with one bucket.
 

@@ -33,7 +33,6 @@ _CLAIM_S = Terms().claim_s
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = Service(
         tmp_path_factory.mktemp("callbacks") / "data",
-        EXPUNGE_CALLBACK_ALLOW_HTTP="true",
         EXPUNGE_CALLBACK_ALLOW_PRIVATE="true",
     )
     try:

@@ -32,7 +32,6 @@ def service(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
     with running(
         data_dir,
         FASTAPI_OTEL_AUTO_CONFIGURE="true",  # its spans would name paths
-        EXPUNGE_CALLBACK_ALLOW_HTTP="true",
         EXPUNGE_CALLBACK_ALLOW_PRIVATE="true",
         EXPUNGE_PUBLISHERS=f'{{"shelf": {{"kind": "folder", "path": "{shelf}"}}}}',
         **collector.environment,

@@ -186,12 +186,8 @@ def _create_bucket(settings: Settings) -> None:
 
 
 def _set_up_opendsr(settings: Settings) -> None:
-    """Create the OpenDSR signing key and certificate, unless the operator provides them."""
-    if settings.opendsr_certificate_file is not None:
-        return
-    key = load_processor_key(
-        locations.opendsr_key_file(settings), create=settings.opendsr_key_file is None
-    )
+    """Create the OpenDSR signing key and certificate, unless the operator has put them there."""
+    key = load_processor_key(locations.opendsr_key_file(settings), create=True)
     certificate = locations.opendsr_certificate_file(settings)
     ensure_self_signed(certificate, key, domain=locations.opendsr_domain(settings))
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpcore
 from httpcore import SOCKET_OPTION, NetworkBackend, NetworkStream
 
-from app.delivery.callbacks.addresses import Resolve, checked
+from app.delivery.callbacks.addresses import Resolve, checked, why_refused
 from app.domain.errors import CallbackError
 
 _MAX_ADDRESSES = 4
@@ -24,11 +24,13 @@ _MAX_ADDRESSES = 4
 class PinnedBackend(NetworkBackend):
     """Opens connections for one delivery, until ``deadline`` by ``time.monotonic``.
 
-    ``resolve`` is called once for each connection.
+    ``resolve`` is called once for each connection. Without TLS, public addresses are not allowed
+    where private ones are.
     """
 
     resolve: Resolve
     allow_private: bool
+    allow_public: bool
     deadline: float
     sockets: NetworkBackend
 
@@ -42,6 +44,10 @@ class PinnedBackend(NetworkBackend):
     ) -> NetworkStream:
         """Connect to the first of the name's addresses that accepts, or raise ``CallbackError``."""
         found = checked(self.resolve(host, port), allow_private=self.allow_private)
+        if not self.allow_public and any(
+            why_refused(address, allow_private=False) is None for address in found
+        ):
+            raise CallbackError("its address is public, and its URL has no TLS")
         failure: Exception = CallbackError("its name cannot be resolved")
         for address in found[:_MAX_ADDRESSES]:
             try:

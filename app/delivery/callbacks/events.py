@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.delivery.callbacks.keys import CallbackKeys
 from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow
-from app.delivery.callbacks.urls import UrlRules, check_urls
+from app.delivery.callbacks.urls import check_urls
 from app.domain.ids import new_id
 
 
@@ -22,11 +22,11 @@ class Callbacks:
     """Stores the addresses that callers give."""
 
     keys: CallbackKeys
-    rules: UrlRules
+    allow_private: bool = False
 
     def check(self, urls: Sequence[str]) -> list[str]:
         """Return the distinct URLs; ``InvalidInputError`` if one is not allowed."""
-        return check_urls(urls, self.rules)
+        return check_urls(urls, allow_private=self.allow_private)
 
     def register(
         self,

@@ -97,6 +97,7 @@ class Poster:
         backend = PinnedBackend(
             resolve=self._resolve,
             allow_private=self._allow_private,
+            allow_public=parsed.scheme == "https" or not self._allow_private,
             deadline=time.monotonic() + self._timeout_s,
             sockets=self._sockets,
         )

@@ -1,7 +1,6 @@
 """Validation of callback URLs. No message here quotes one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 import httpx
@@ -13,16 +12,8 @@ MAX_URLS = 5
 MAX_URL_LENGTH = 2048
 
 
-@dataclass(frozen=True)
-class UrlRules:
-    """Whether URLs without TLS, and addresses that are not public, are allowed as well."""
-
-    allow_http: bool = False
-    allow_private: bool = False
-
-
-def check_urls(urls: Sequence[str], rules: UrlRules) -> list[str]:
-    """Return the distinct URLs.
+def check_urls(urls: Sequence[str], *, allow_private: bool) -> list[str]:
+    """Return the distinct URLs; with ``allow_private`` they may lack TLS.
 
     Names are resolved, and their addresses checked, at each delivery.
 
@@ -33,7 +24,7 @@ def check_urls(urls: Sequence[str], rules: UrlRules) -> list[str]:
     if len(distinct) > MAX_URLS:
         raise InvalidInputError(f"status_callback_urls: at most {MAX_URLS}")
     for index, url in enumerate(distinct):
-        reason = _why_refused(url, rules)
+        reason = _why_refused(url, allow_private=allow_private)
         if reason is not None:
             raise InvalidInputError(f"status_callback_urls[{index}]: {reason}")
     return distinct
@@ -44,7 +35,7 @@ def parse(url: str) -> httpx.URL:
     return httpx.URL(url)
 
 
-def _why_refused(text: str, rules: UrlRules) -> str | None:
+def _why_refused(text: str, *, allow_private: bool) -> str | None:
     if len(text) > MAX_URL_LENGTH:
         return f"longer than {MAX_URL_LENGTH} characters"
     try:
@@ -52,7 +43,7 @@ def _why_refused(text: str, rules: UrlRules) -> str | None:
         host = url.host
     except (httpx.InvalidURL, ValueError):
         return "not a URL"
-    schemes = ("https", "http") if rules.allow_http else ("https",)
+    schemes = ("https", "http") if allow_private else ("https",)
     faults = {
         f"not a URL with {' or '.join(schemes)}": url.scheme not in schemes,
         "a URL without a host, or with a malformed one": not host or "%" in host,
@@ -63,7 +54,7 @@ def _why_refused(text: str, rules: UrlRules) -> str | None:
     for fault, is_found in faults.items():
         if is_found:
             return fault
-    return why_refused(host, allow_private=rules.allow_private) if _is_address(host) else None
+    return why_refused(host, allow_private=allow_private) if _is_address(host) else None
 
 
 def _is_address(host: str) -> bool:

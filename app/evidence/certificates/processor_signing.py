@@ -54,8 +54,8 @@ class ProcessorSigner:
             raise ConfigurationError(f"{certificate_file} does not belong to the key {key_file}")
         if domain not in domains_of(chain[0]):
             raise ConfigurationError(
-                f"{certificate_file} is not for the domain {domain}: run 'expunge init', or set "
-                "EXPUNGE_OPENDSR_DOMAIN to its domain"
+                f"{certificate_file} is not for the domain {domain}, the host of "
+                "EXPUNGE_PUBLIC_URL: run 'expunge init', or put one there that is"
             )
         return cls(key, pem, domain=domain)
 
@@ -83,15 +83,17 @@ def load_processor_key(path: Path, *, create: bool = False) -> PrivateKey:
 
 
 def ensure_self_signed(certificate_file: Path, key: PrivateKey, *, domain: str) -> None:
-    """Write a self-signed certificate for a domain, unless a suitable one exists."""
+    """Write a self-signed certificate for a domain, unless a suitable one exists.
+
+    A certificate that an authority has issued stays, whatever it says.
+    """
     try:
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
     except (OSError, ValueError):
         certificate = None
-    fits = (
-        certificate is not None
-        and domain in domains_of(certificate)
-        and _public_bytes(certificate) == _public_bytes(key)
+    fits = certificate is not None and (
+        certificate.issuer != certificate.subject
+        or (domain in domains_of(certificate) and _public_bytes(certificate) == _public_bytes(key))
     )
     if not fits:
         certificate_file.write_text(self_signed_certificate(key, domain=domain), encoding="utf-8")

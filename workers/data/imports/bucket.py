@@ -26,8 +26,6 @@ def filesystem_of(scheme: str, settings: Settings) -> fs.FileSystem:
     if settings.import_s3_endpoint is not None:
         kind, _, address = settings.import_s3_endpoint.rpartition("://")
         options |= {"endpoint_override": address.rstrip("/"), "scheme": kind or "https"}
-    if settings.import_s3_region is not None:
-        options["region"] = settings.import_s3_region
     if settings.import_s3_access_key is not None and settings.import_s3_secret_key is not None:
         options["access_key"] = settings.import_s3_access_key.get_secret_value()
         options["secret_key"] = settings.import_s3_secret_key.get_secret_value()

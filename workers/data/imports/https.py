@@ -131,5 +131,5 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext:
         try:
             context.load_verify_locations(ca_file)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError("EXPUNGE_IMPORT_CA_FILE holds no certificates") from error
+            raise ConfigurationError("EXPUNGE_CA_FILE holds no certificates") from error
     return context

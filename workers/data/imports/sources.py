@@ -62,7 +62,7 @@ def source_of(place: Place, settings: Settings) -> Source:
     if place.scheme == "https":
         from workers.data.imports.https import HttpsSource  # noqa: PLC0415
 
-        return HttpsSource(place, ca_file=settings.import_ca_file)
+        return HttpsSource(place, ca_file=settings.ca_file)
     from workers.data.imports.bucket import BucketSource, filesystem_of  # noqa: PLC0415
 
     return BucketSource(place, filesystem_of(place.scheme, settings))

@@ -35,18 +35,15 @@ def test_an_operators_own_key_and_certificate_are_used_as_they_are(
     settings: Settings, tmp_path: Path
 ) -> None:
     key_file, certificate_file = Authority(tmp_path).issue("privacy.example")
-    own = settings.model_copy(
-        update={
-            "opendsr_key_file": key_file,
-            "opendsr_certificate_file": certificate_file,
-            "opendsr_domain": "privacy.example",
-        }
-    )
-    before = certificate_file.read_text()
+    public_url = Settings(public_url="https://privacy.example/").public_url
+    own = settings.model_copy(update={"public_url": public_url})
+    key_file.replace(opendsr_key_file(own))
+    certificate_file.replace(opendsr_certificate_file(own))
+    before = opendsr_certificate_file(own).read_text()
 
-    _set_up_opendsr(own)
-
-    assert certificate_file.read_text() == before
+    for public in (own, settings):  # also while the host is another one
+        _set_up_opendsr(public)
+        assert opendsr_certificate_file(public).read_text() == before
     assert opendsr_domain(own) == "privacy.example"
     services = open_services(own)
     assert services.processor_signer.certificate_pem == before

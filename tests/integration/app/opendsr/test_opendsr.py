@@ -41,7 +41,7 @@ BASE = "/opendsr/v2"
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"callback_allow_http": True, "callback_allow_private": True})
+    return settings.model_copy(update={"callback_allow_private": True})
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
 from app.storage import wrapping
 from app.storage.blobs import doom
-from tests.support.key_keepers import Kms, Vault
+from tests.support.key_keepers import Kms, Vault, running
 from tests.support.stored import live
 from tests.support.workshop import Workshop
 
@@ -24,9 +24,8 @@ def keeper(
 ) -> Iterator[Kms | Vault]:
     """A service of this test's own, which it may stop; nothing is remembered."""
     monkeypatch.setattr(wrapping, "KEEP_S", 0.0)
-    service: Kms | Vault = request.param()
-    yield service
-    service.stop()
+    with running(request.param) as service:
+        yield service
 
 
 def test_nothing_is_taken_for_lost(

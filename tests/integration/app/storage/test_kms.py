@@ -11,7 +11,7 @@ import pytest
 
 from app.domain.errors import KeyServiceError, KeyStoreError
 from app.storage.kms import KmsKey
-from tests.support.s3 import ACCESS
+from tests.support.s3 import environment_of
 
 
 class Amazon:
@@ -44,9 +44,8 @@ class Amazon:
         threading.Thread(target=self._server.serve_forever, args=[0.05], daemon=True).start()
 
     @property
-    def key(self) -> KmsKey:
-        endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        return KmsKey("alias/expunge", endpoint=endpoint, **ACCESS)
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -54,15 +53,17 @@ class Amazon:
 
 
 @pytest.fixture
-def amazon() -> Iterator[Amazon]:
+def amazon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Amazon]:
     amazon = Amazon()
+    for name, value in environment_of("kms", amazon.endpoint).items():
+        monkeypatch.setenv(name, value)
     yield amazon
     amazon.close()
 
 
 def test_the_key_and_the_context_are_named_when_decrypting(amazon: Amazon) -> None:
     """Else KMS would take what any key of any account has made."""
-    assert amazon.key.decrypt(b"wrapped", {"period": "1"}) == b"content"
+    assert KmsKey("alias/expunge").decrypt(b"wrapped", {"period": "1"}) == b"content"
     ((target, sent),) = amazon.calls
     assert target == "TrentService.Decrypt"
     assert sent == {
@@ -74,7 +75,7 @@ def test_the_key_and_the_context_are_named_when_decrypting(amazon: Amazon) -> No
 
 def test_throttling_is_waited_out(amazon: Amazon) -> None:
     amazon.errors = [(400, "ThrottlingException"), (500, "KMSInternalException")]
-    assert amazon.key.decrypt(b"wrapped", {}) == b"content"
+    assert KmsKey("alias/expunge").decrypt(b"wrapped", {}) == b"content"
     assert len(amazon.calls) == 3
 
 
@@ -82,7 +83,7 @@ def test_throttling_is_waited_out(amazon: Amazon) -> None:
 def test_what_the_key_did_not_wrap_is_told_from_outages(amazon: Amazon, code: str) -> None:
     amazon.errors = [(400, code)]
     with pytest.raises(KeyStoreError, match=code) as refused:
-        amazon.key.decrypt(b"wrapped", {})
+        KmsKey("alias/expunge").decrypt(b"wrapped", {})
     assert "secret" not in str(refused.value)
 
 
@@ -100,11 +101,11 @@ def test_a_refusal_does_not_look_like_a_lost_key(amazon: Amazon, code: str) -> N
     """A key that waits for its deletion or is disabled can be had back."""
     amazon.errors = [(400, code)]
     with pytest.raises(KeyServiceError, match=f"refused to serve the key store: {code}"):
-        amazon.key.decrypt(b"wrapped", {})
+        KmsKey("alias/expunge").decrypt(b"wrapped", {})
 
 
 def test_throttling_that_lasts_is_told(amazon: Amazon) -> None:
     amazon.errors = [(400, "ThrottlingException")] * 10
     with pytest.raises(KeyServiceError, match="ThrottlingException"):
-        amazon.key.decrypt(b"wrapped", {})
+        KmsKey("alias/expunge").decrypt(b"wrapped", {})
     assert len(amazon.calls) == 3

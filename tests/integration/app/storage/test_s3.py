@@ -145,7 +145,11 @@ def test_blobs_live_and_die_in_s3(
     services: Services, settings: Settings, s3_endpoint: str, bucket: str
 ) -> None:
     configured = settings.model_copy(
-        update={"s3_bucket": bucket, "s3_endpoint": s3_endpoint, "s3_region": "eu-central-1"}
+        update={
+            "s3_bucket": f"{bucket}/a/folder",
+            "s3_endpoint": s3_endpoint,
+            "s3_region": "eu-central-1",
+        }
     )
     secrets = Settings(s3_access_key="access", s3_secret_key="secret")
     configured = configured.model_copy(

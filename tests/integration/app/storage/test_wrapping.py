@@ -12,7 +12,7 @@ from app.domain.errors import GoneError, KeyServiceError, KeyStoreError
 from app.runtime import logs
 from app.storage.file_keys import FileKeyStore
 from app.storage.wrapping import KEEP_S, Context, InDirectory, InService, Succession
-from tests.support.key_keepers import Keeper, Kms, Vault, wrapping_of
+from tests.support.key_keepers import Keeper, Kms, Vault, running, wrapping_of
 from tests.support.vault import RefusedError
 
 DAY_S = 86400.0
@@ -22,9 +22,8 @@ Service = Kms | Vault
 @pytest.fixture(params=[Kms, Vault])
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
     """A service of this test's own, which it may stop and change."""
-    service: Service = request.param()
-    yield service
-    service.stop()
+    with running(request.param) as service:
+        yield service
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from app.domain.states import BlobState
 from app.services import Services
 from app.storage import wrapping
 from app.storage.tables import BlobRow
-from tests.support.key_keepers import Kms, Vault
+from tests.support.key_keepers import Kms, Vault, running
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import jobs
@@ -20,9 +20,8 @@ from workers import run as run_module
 @pytest.fixture(params=[Kms, Vault])
 def keeper(request: pytest.FixtureRequest) -> Iterator[Kms | Vault]:
     """A service of this test's own, which it may stop."""
-    service: Kms | Vault = request.param()
-    yield service
-    service.stop()
+    with running(request.param) as service:
+        yield service
 
 
 @pytest.mark.parametrize("point", ["after_lease", "at_target"])

@@ -17,7 +17,7 @@ from tests.support.workshop import Workshop
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"callback_allow_http": True, "callback_allow_private": True})
+    return settings.model_copy(update={"callback_allow_private": True})
 
 
 @pytest.fixture

@@ -203,6 +203,19 @@ def test_a_name_that_changes_its_address_after_the_check_is_of_no_use(receiver: 
     assert sockets.addresses == ["8.8.8.8"]
 
 
+def test_where_private_addresses_are_allowed_public_ones_need_tls(receiver: Receiver) -> None:
+    sockets = Recording()
+    for addresses in (["8.8.8.8"], ["127.0.0.1", "8.8.8.8"]):
+        outcome = post(
+            f"http://public.example:{receiver.port}/",
+            allow_private=True,
+            resolve=lambda *_, found=addresses: found,
+            sockets=sockets,
+        )
+        assert outcome.failure == "its address is public, and its URL has no TLS"
+    assert sockets.addresses == []
+
+
 def test_one_private_address_among_public_ones_refuses_the_name(receiver: Receiver) -> None:
     sockets = Recording()
     outcome = post(

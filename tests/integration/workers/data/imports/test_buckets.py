@@ -21,7 +21,7 @@ def server():
 @pytest.fixture
 def prefixes(server, monkeypatch):
     monkeypatch.setenv("EXPUNGE_IMPORT_S3_ENDPOINT", server.endpoint)
-    monkeypatch.setenv("EXPUNGE_IMPORT_S3_REGION", ACCESS["region"])
+    monkeypatch.setenv("AWS_DEFAULT_REGION", ACCESS["region"])
     monkeypatch.setenv("EXPUNGE_IMPORT_S3_ACCESS_KEY", ACCESS["access_key"])
     monkeypatch.setenv("EXPUNGE_IMPORT_S3_SECRET_KEY", ACCESS["secret_key"])
     return [f"s3://{server.bucket}/exports"]

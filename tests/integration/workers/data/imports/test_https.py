@@ -107,7 +107,7 @@ def base(server):
 
 @pytest.fixture
 def prefixes(base, authority, monkeypatch):
-    monkeypatch.setenv("EXPUNGE_IMPORT_CA_FILE", str(authority.file))
+    monkeypatch.setenv("EXPUNGE_CA_FILE", str(authority.file))
     return [base]
 
 
@@ -186,7 +186,7 @@ def test_more_than_was_asked_for_is_not_read(server, ended, base, monkeypatch, a
 
 def test_a_certificate_of_nobody_known_is_refused(server, ask, api, base, monkeypatch):
     server.files["/exports/a.parquet"] = parquet(members(0, 10))
-    monkeypatch.delenv("EXPUNGE_IMPORT_CA_FILE")
+    monkeypatch.delenv("EXPUNGE_CA_FILE")
     asked = ask(f"{base}/a.parquet")
     jobs.carry_out_import(asked["id"])
     assert server.asked == []
