@@ -66,7 +66,6 @@ def create_app(services: Services) -> FastAPI:
     app.state.forgetting = forgetting.Forgetting(services)
     app.state.polls = forget_requests.Polls(services.database)
     app.state.watcher = Watcher(services.database)
-    )
     app.state.readiness = ReadinessChecks(services)
     app.state.metrics = ApiMetrics()
     app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
