@@ -10,30 +10,162 @@ No plaintext reaches a disk: a sandboxed process decodes what is read, and shard
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Final, Unpack
 
+import pyarrow as pa
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from app.domain.errors import ConflictError, ImportFailedError, RunInterruptedError
+from app.domain.errors import (
+    ConflictError,
+    DecodingBrokeOffError,
+    FileProblem,
+    ImportFailedError,
+    InvalidRecordsError,
+    PayloadTooLargeError,
+    RunInterruptedError,
+    SourceUnavailableError,
+)
 from app.domain.places import Place
+from app.domain.table_schema import RecordSchema
 from app.registry.datasets.comparison import KeyedUpload
-from app.registry.datasets.imports import service
+from app.registry.datasets.imports import repository, service
 from app.registry.datasets.imports.decoding import Decoder
 from app.registry.datasets.imports.service import Position, SourceFile
+from app.registry.datasets.imports.tables import ImportRow
 from app.registry.datasets.service import PushResult, definition_of
 from app.registry.datasets.tables import DatasetRow
+from app.registry.datasets.uploads import Upload, joined
+from app.runtime.database import Database
 from app.runtime.failpoints import reach
 from app.runtime.logs import describe
 from app.runtime.processes.stopping import StopSignal
 from app.services import Services
-from workers.data.imports.batches import DECODING_ERRORS, Batch, Batches, told_of
-from workers.data.imports.lease import ImportLease
-from workers.data.imports.sources import Source, source_of
+from workers.data.imports.sources import Source, SourceFileReader, source_of
 from workers.leases.attempts import attempted, is_permanent
+from workers.leases.holding import Holding, Term
 from workers.leases.outages import outlast_outages
 
 _log = logging.getLogger("expunge.worker")
+
+_BATCH_BYTES: Final = 64 << 20
+_BATCH_ROWS: Final = 1 << 18
+_DECODING_ERRORS: Final = (InvalidRecordsError, PayloadTooLargeError, DecodingBrokeOffError)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records that are added together.
+
+    Attributes:
+        upload: the records; None at the end of files without any.
+        since, at: where the import is before them and after them.
+    """
+
+    upload: Upload | None
+    since: Position
+    at: Position
+
+
+class Batches:
+    """Reads files on from a position."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        open_file: Callable[[str], SourceFileReader],
+        schema: RecordSchema,
+        *,
+        batch_rows: int = _BATCH_ROWS,
+        batch_bytes: int = _BATCH_BYTES,
+    ) -> None:
+        self._decoder = decoder
+        self._open = open_file
+        self._schema = schema
+        self._rows = batch_rows
+        self._bytes = batch_bytes
+        self._waiting: list[pa.RecordBatch] = []
+
+    def of(self, files: Sequence[SourceFile], start: Position) -> Iterator[Batch]:
+        """Yield all records from a position on.
+
+        What comes before a row that cannot be read is yielded before the error is raised.
+
+        Raises:
+            ImportFailedError: a row cannot be read, or a file takes too much memory.
+            DecodingBrokeOffError: the process that decodes was killed or crashed.
+            SourceUnavailableError: a file cannot be read now, or was changed.
+        """
+        since = at = start
+        for number in range(start.files_done, len(files)):
+            row = start.row_in_file if number == start.files_done else 0
+            reader = self._open(files[number].name)
+            try:
+                if reader.version != files[number].version:  # the position is not of this one
+                    raise SourceUnavailableError(f"{files[number].name}: it was just changed")
+                for part in self._parts(reader, files[number], row):
+                    self._waiting.append(part)
+                    row += part.num_rows
+                    at = Position(number, row)
+                    if self._is_full():
+                        reader.require_same()
+                        yield self._batch(since, at)
+                        since = at
+                reader.require_same()
+            except ImportFailedError:
+                if self._waiting:
+                    yield self._batch(since, at)
+                raise
+            finally:
+                reader.close()
+            at = Position(number + 1, 0)
+        if since != at:
+            yield self._batch(since, at)
+
+    def _parts(
+        self, reader: SourceFileReader, file: SourceFile, row: int
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._decoder.parts(reader, row)
+        except _DECODING_ERRORS as error:
+            raise _told_of(file.name, error) from error
+
+    def _is_full(self) -> bool:
+        rows = sum(part.num_rows for part in self._waiting)
+        size = sum(int(part.nbytes) for part in self._waiting)
+        return rows >= self._rows or size >= self._bytes
+
+    def _batch(self, since: Position, at: Position) -> Batch:
+        parts, self._waiting = self._waiting, []
+        return Batch(joined(parts, self._schema) if parts else None, since, at)
+
+
+class ImportLease(Holding):
+    """One attempt at one import, identified by ``import_id`` and ``fencing_token``."""
+
+    gives_way = True
+
+    def __init__(self, database: Database, row: ImportRow, **term: Unpack[Term]) -> None:
+        super().__init__(database, f"import {row.id}", **term)
+        self.import_id = row.id
+        self.fencing_token = row.fencing_token
+        self.dataset_id = row.dataset_id
+        self.url = row.url
+        self.files = service.files_of(row)
+        self.position = service.position_of(row)
+
+    @classmethod
+    def take(cls, database: Database, import_id: str, **term: Unpack[Term]) -> "ImportLease | None":
+        """Lease an import that waits; None if it does not."""
+        with database.transaction() as session:
+            row = service.lease(session, import_id, lease_s=term["lease_s"])
+            return None if row is None else cls(database, row, **term)
+
+    def _beat(self, connection: Connection) -> None:
+        repository.heartbeat(connection, self.import_id, self.fencing_token, lease_s=self._lease_s)
 
 
 def attempt(services: Services, import_id: str, stop: StopSignal) -> None:
@@ -147,8 +279,8 @@ def _examined(
         if known is not None and reader.version == known.version:
             return known
         return SourceFile(name, reader.version, decoder.rows_of(reader))
-    except DECODING_ERRORS as error:
-        raise told_of(name, error) from error
+    except _DECODING_ERRORS as error:
+        raise _told_of(name, error) from error
     finally:
         reader.close()
 
@@ -205,3 +337,14 @@ def _complete(services: Services, lease: ImportLease) -> None:
     with services.database.transaction() as session:
         row = service.holder(session, lease.import_id, lease.fencing_token)
         service.complete(session, row)
+
+
+def _told_of(
+    name: str, error: InvalidRecordsError | PayloadTooLargeError | DecodingBrokeOffError
+) -> ImportFailedError | DecodingBrokeOffError:
+    """Return what ends an attempt at a file, with the places of all faults."""
+    if isinstance(error, DecodingBrokeOffError):
+        return DecodingBrokeOffError(f"{name}: {error}")
+    problems = getattr(error, "problems", ())
+    named = [FileProblem(**{**asdict(problem), "file": name}) for problem in problems]
+    return ImportFailedError(f"{name}: {error}", named)

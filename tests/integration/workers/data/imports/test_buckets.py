@@ -77,7 +77,7 @@ def test_a_missing_object_is_said(server, ended):
 
 def test_a_bucket_that_is_away_for_a_while_is_waited_for(api, server, put, ask, work, monkeypatch):
     put("exports/a.parquet", members(0, 50))
-    monkeypatch.setattr("workers.data.imports.bucket._ATTEMPTS", 1)
+    monkeypatch.setattr("workers.data.imports.sources._ATTEMPTS", 1)
     monkeypatch.setattr("app.registry.datasets.imports.service.RETRY_DELAY_S", 0.0)
     asked = ask(f"s3://{server.bucket}/exports/a.parquet")
     path = f"/v1/datasets/members/imports/{asked['id']}"

@@ -82,7 +82,7 @@ def test_small_files_are_joined_and_large_ones_divided(services, ended, folder, 
 
 
 def _batches_of(rows):
-    from workers.data.imports.batches import Batches
+    from workers.data.imports.importing import Batches
 
     return lambda *args: Batches(*args, batch_rows=rows)
 

@@ -175,7 +175,7 @@ def test_an_answer_that_never_ends_holds_no_worker(
 
 
 def test_more_than_was_asked_for_is_not_read(server, ended, base, monkeypatch, api, ask):
-    monkeypatch.setattr("workers.data.imports.https._ATTEMPTS", 1)
+    monkeypatch.setattr("workers.data.imports.sources._ATTEMPTS", 1)
     server.files["/exports/a.parquet"] = parquet(members(0, 10))
     server.how = "endless"
     asked = ask(f"{base}/a.parquet")

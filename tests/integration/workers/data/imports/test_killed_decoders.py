@@ -8,8 +8,7 @@ import pytest
 from app.runtime.processes.stopping import StopSignal
 from tests.integration.workers.data.imports.conftest import counts, members, url_of, write
 from tests.support.decoders import decoder_of, killed
-from workers.data.imports.batches import Batches
-from workers.data.imports.importing import attempt
+from workers.data.imports.importing import Batches, attempt
 
 pytestmark = pytest.mark.usefixtures("dataset")
 ROWS = 100_000
