@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from redis import Redis
 from sqlalchemy.orm import Session
@@ -25,7 +26,6 @@ from app.evidence.certificates.model_signing import ModelSigner
 from app.evidence.certificates.processor_signing import ProcessorSigner
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor, checkpoints, signing_keys
-from app.evidence.witnesses.collector import CosignatureCollector
 from app.ledger import deadlines, training
 from app.ledger.accepting import Acceptance
 from app.ledger.certificates.at_once import AtOnce
@@ -48,6 +48,16 @@ KEY_PERIOD_S = 86400.0
 CHECKPOINT_INTERVAL_S = 60.0
 """How old a signed checkpoint of a log that has grown may get."""
 _log = logging.getLogger("expunge.service")
+
+
+class Background(Protocol):
+    """What a process does besides its main work, in a thread of its own."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +158,12 @@ class Services:
             self.database, targets, releases.of, served, answered_by, PublishingTerms()
         )
 
-    def cosignature_collectors(self) -> list[CosignatureCollector]:
+    def cosignature_collectors(self) -> Sequence[Background]:
         """Return what asks the log's witnesses, one for each."""
+        if not self.witnesses:
+            return ()
+        from app.evidence.witnesses.collector import CosignatureCollector  # noqa: PLC0415 - optional
+
         return [
             CosignatureCollector(self.database, str(url), key)
             for url, key in zip(self.settings.witnesses, self.witnesses, strict=True)
@@ -229,7 +243,7 @@ def open_blobs(settings: Settings, database: Database) -> Blobs:
 
 
 def _sender_of_spans() -> spans.Sender:
-    from app.runtime import tracing  # noqa: PLC0415 - an extra; loaded with the first span
+    from app.runtime import tracing  # noqa: PLC0415 - optional; loaded with the first span
 
     return tracing.Sender()
 

@@ -14,12 +14,12 @@ from app.runtime.processes.stopping import StopSignal
 from app.runtime.settings import Settings
 from app.services import Services, open_services
 from workers.data.imports.importing import attempt
-from workers.distributed.orders import is_divided
 from workers.leases.attempts import attempted, is_permanent
 from workers.leases.lease import Lease
 from workers.mechanisms.ensembles.helping import help_with
 from workers.queue import note_current
 from workers.run import execute
+from workers.training.orders import is_divided
 
 _log = logging.getLogger("expunge.worker")
 
@@ -106,8 +106,8 @@ def _execute(services: Services, lease: Lease) -> None:
 def _carry_out(services: Services, lease: Lease) -> None:
     devices = services.settings.devices
     if devices > 1 and is_divided(Plan.from_json(lease.plan)):
-        from workers import process  # noqa: PLC0415 - few workers have several devices
+        from workers.distributed.execution import carry_out  # noqa: PLC0415 - an optional part
 
-        process.carry_out(lease, devices)
+        carry_out(lease, devices)
     else:
         execute(services, lease)

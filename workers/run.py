@@ -50,13 +50,6 @@ from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
-from workers.distributed.orders import (
-    Beginning,
-    Order,
-    assembled,
-    divided_among,
-    require_same_frame,
-)
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
@@ -75,6 +68,13 @@ from workers.training.frame import ReferenceFrame
 from workers.training.networks.held import pinned, start_of
 from workers.training.networks.network import Network, Tensors
 from workers.training.optimizers import optimizer_of
+from workers.training.orders import (
+    Beginning,
+    Order,
+    assembled,
+    divided_among,
+    require_same_frame,
+)
 from workers.training.published.content import WeightsContent
 from workers.training.team import ALONE, Team
 

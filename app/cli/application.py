@@ -31,12 +31,25 @@ from app.services import Services, open_services
 from app.web.installation import install as install_pages
 
 _log = logging.getLogger("expunge.api")
-# Modules of `app.api` with a router each, in the order of the documentation. A call is compared
-# with each route before its own, so those that are called most come first.
-_RESOURCES = (
-    *("forgetting", "forget_requests", "datasets", "imports", "backbones", "models", "versions"),
-    *("targets", "callbacks", "certificates"),
-    *("runs", "keys", "log", "operations", "plans"),
+# Modules with a router each, in the order of the documentation. A call is compared with each route
+# before its own, so those that are called most come first. OpenDSR may be left out.
+_ROUTERS = (
+    "app.api.forgetting",
+    "app.api.forget_requests",
+    "app.api.datasets",
+    "app.api.imports",
+    "app.api.backbones",
+    "app.api.models",
+    "app.api.versions",
+    "app.api.targets",
+    "app.api.callbacks",
+    "app.api.certificates",
+    "app.api.runs",
+    "app.api.keys",
+    "app.api.log",
+    "app.api.operations",
+    "app.api.plans",
+    "app.opendsr",
 )
 _SENDABLE = (
     *("Authorization", "Content-Type", HEADER, "If-Match", "If-None-Match", "If-Range", "Prefer"),
@@ -87,9 +100,9 @@ def create_app(services: Services) -> FastAPI:
         known=app.state.gate.known,
     )
     app.add_middleware(Observation, metrics=app.state.metrics)
-    for name in (*(f"app.api.{name}" for name in _RESOURCES), "app.opendsr"):
-        resource = import_module(name)
-        app.include_router(resource.router, dependencies=[Depends(bodies.require_media_type)])
+    for name in _ROUTERS:
+        router = import_module(name).router
+        app.include_router(router, dependencies=[Depends(bodies.require_media_type)])
     public = services.settings.metrics_public
     app.include_router(operations.metrics, dependencies=metrics_access(public=public))
     install_pages(app, services)

@@ -1,4 +1,4 @@
-"""Libraries that come with an extra: loaded where they are used, and asked for by name."""
+"""Libraries that come with an extra, and parts that may be left out: loaded where they are used."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -37,6 +37,11 @@ def require(library: str, *, extra: str) -> None:
         found = None
     if found is None:
         raise MissingExtraError(library, extra)
+
+
+def has_part(module: str) -> bool:
+    """Return whether a module of ours is there, which an installation may leave out."""
+    return find_spec(module) is not None
 
 
 def missing(error: ModuleNotFoundError, *, extra: str) -> MissingExtraError:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -44,6 +44,17 @@ from app.runtime.environment import (
 from app.runtime.publisher_settings import Publisher, TargetName
 
 SECRETS_DIR = "/run/secrets"
+
+_PARTS: Final = {
+    "traces": "app.runtime.tracing",
+    "witnesses": "app.evidence.witnesses",
+    "devices": "workers.distributed",
+    "opendsr_domain": "app.opendsr",
+    "opendsr_key_file": "app.opendsr",
+    "opendsr_certificate_file": "app.opendsr",
+    "opendsr_datasets": "app.opendsr",
+}
+"""What a setting asks for that an installation may lack."""
 
 
 def _safe_url(url: str) -> str:
@@ -268,6 +279,15 @@ class Settings(BaseSettings):
         is_seconds = str(info.field_name).endswith("_s")
         if is_seconds and isinstance(value, float) and not value <= TEN_YEARS_S:
             raise ValueError(f"must be at most {TEN_YEARS_S} (ten years)")
+        return value
+
+    @field_validator(*_PARTS)
+    @classmethod
+    def _has_its_part(cls, value: object, info: ValidationInfo) -> object:
+        part = _PARTS[str(info.field_name)]
+        is_asked_for = value > 1 if type(value) is int else bool(value)
+        if is_asked_for and not extras.has_part(part):
+            raise ValueError(f"needs {part}, which is not a part of this installation")
         return value
 
     @field_validator("traces")

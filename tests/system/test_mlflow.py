@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from app.delivery.publishing.mlflow import MODEL_TAG, Mlflow
-from app.delivery.publishing.mlflow_server import MlflowServer as Client
+from app.delivery.publishing.mlflow import MlflowServer as Client
 from app.delivery.publishing.target import Subject, Target
 from app.domain.errors import PlaceTakenError
 from app.domain.release import WEIGHTS

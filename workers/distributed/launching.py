@@ -6,21 +6,33 @@ a pipe how it failed, since what it raised would be written to a file.
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Final, NoReturn
 
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from app.domain.errors import LeaseLostError, ProcessLostError, RunFailedError, RunInterruptedError
 from app.runtime.logs import describe
-from workers.distributed import rendezvous
 from workers.leases.attempts import is_permanent
 
+_LOOPBACK: Final = "127.0.0.1"
+_NAME: Final = "expunge_loopback"
+_FOUND_WITHIN: Final = timedelta(minutes=5)
 _END_WITHIN_S: Final = 15
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -56,7 +68,7 @@ def launch(entry: Callable[..., None], *arguments: object, devices: int, name: s
         RunInterruptedError: this process was asked to stop.
         ProcessLostError: a process ended otherwise.
     """
-    rendezvous.register()
+    rendezvous_handler_registry.register(_NAME, _created)
     context = get_context("spawn")
     pipes = [context.Pipe(duplex=False) for _ in range(devices)]
     config = LaunchConfig(
@@ -64,9 +76,9 @@ def launch(entry: Callable[..., None], *arguments: object, devices: int, name: s
         max_nodes=1,
         nproc_per_node=devices,
         run_id=name,
-        rdzv_backend=rendezvous.NAME,
-        rdzv_endpoint=rendezvous.LOOPBACK,
-        local_addr=rendezvous.LOOPBACK,
+        rdzv_backend=_NAME,
+        rdzv_endpoint=_LOOPBACK,
+        local_addr=_LOOPBACK,
         max_restarts=0,
         start_method="spawn",
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
@@ -112,3 +124,62 @@ def _signals_restored() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _Loopback(RendezvousHandler):
+    """Where processes of one host find each other.
+
+    PyTorch's own rendezvous listens on every interface. This one is theirs but for the socket,
+    which is bound to the loopback address before the store gets it.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._store: Store | None = None
+        self._port = 0
+
+    def get_backend(self) -> str:
+        return _NAME
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        if self._store is None:
+            listening = socket.create_server((_LOOPBACK, 0))
+            self._port = listening.getsockname()[1]
+            self._store = TCPStore(
+                _LOOPBACK,
+                self._port,
+                is_master=True,
+                timeout=_FOUND_WITHIN,
+                wait_for_workers=False,
+                master_listen_fd=listening.detach(),
+            )
+        return RendezvousInfo(
+            PrefixStore(self._run_id, self._store),
+            0,
+            1,
+            RendezvousStoreInfo(_LOOPBACK, self._port),
+        )
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass  # no other host can join
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        self._store = None
+        return True
+
+
+def _created(parameters: RendezvousParameters) -> RendezvousHandler:
+    return _Loopback(parameters.run_id)

@@ -19,6 +19,7 @@ from app.domain.errors import (
     UnmarkedPlaceError,
 )
 from app.domain.release import WEIGHTS, Release
+from app.runtime.publisher_settings import S3Publisher, revealed
 from app.storage.s3 import S3ObjectStore
 
 _MARK = ".expunge.json"
@@ -103,3 +104,17 @@ def _mark(store: S3ObjectStore) -> dict[str, Any]:
     finally:
         reader.close()
     return found if isinstance(found, dict) else {}
+
+
+def target_of(publisher: S3Publisher) -> Bucket:
+    """Return the bucket that the settings name."""
+    return Bucket(
+        S3ObjectStore(
+            publisher.bucket,
+            endpoint=publisher.endpoint,
+            region=publisher.region,
+            prefix=publisher.prefix,
+            access_key=revealed(publisher.access_key),
+            secret_key=revealed(publisher.secret_key),
+        )
+    )

@@ -16,6 +16,7 @@ from pathlib import Path
 from app.delivery.publishing.target import Step, Subject, are_weights, weights_of
 from app.domain.errors import PlaceTakenError, TargetError, UnmarkedPlaceError
 from app.domain.release import WEIGHTS, Release
+from app.runtime.publisher_settings import FolderPublisher
 from app.storage.files import sync_directory
 
 _OWNER = "owner.json"
@@ -99,6 +100,11 @@ class Folder:
             step("removed")
             _remove_all([store])
         sync_directory(self._root)
+
+
+def target_of(publisher: FolderPublisher) -> Folder:
+    """Return the folder that the settings name."""
+    return Folder(publisher.path)
 
 
 def _leads_to(store: Path, link: Path) -> bool:

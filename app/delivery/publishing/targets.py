@@ -1,44 +1,33 @@
-"""The targets that the settings name."""
+"""The targets that the settings name, each in a module that an installation may leave out."""
 
 from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
 
-from app.delivery.publishing.bucket import Bucket
-from app.delivery.publishing.folder import Folder
-from app.delivery.publishing.mlflow import Mlflow
-from app.delivery.publishing.mlflow_server import MlflowServer
 from app.delivery.publishing.target import Target
-from app.runtime.publisher_settings import FolderPublisher, MlflowPublisher, Publisher, revealed
-from app.storage.s3 import S3ObjectStore
+from app.domain.errors import ConfigurationError
+from app.runtime.publisher_settings import Publisher
+
+_MODULES: Final = {
+    "folder": "app.delivery.publishing.folder",
+    "s3": "app.delivery.publishing.bucket",
+    "mlflow": "app.delivery.publishing.mlflow",
+}
+"""By the kind of publisher, what has its ``target_of``."""
 
 
 def targets_of(publishers: Mapping[str, Publisher]) -> dict[str, Target]:
     """Return the targets by name; none of them is reached yet.
 
     Raises:
-        ConfigurationError: a file of certificates cannot be read.
+        ConfigurationError: a file of certificates cannot be read, or no module is for this kind.
     """
-    return {name: _target(publisher) for name, publisher in publishers.items()}
-
-
-def _target(publisher: Publisher) -> Target:
-    if isinstance(publisher, FolderPublisher):
-        return Folder(publisher.path)
-    if isinstance(publisher, MlflowPublisher):
-        server = MlflowServer(
-            str(publisher.url),
-            username=publisher.username,
-            password=revealed(publisher.password),
-            token=revealed(publisher.token),
-            ca_file=publisher.ca_file,
-        )
-        return Mlflow(server, prefix=publisher.prefix, experiment=publisher.experiment)
-    return Bucket(
-        S3ObjectStore(
-            publisher.bucket,
-            endpoint=publisher.endpoint,
-            region=publisher.region,
-            prefix=publisher.prefix,
-            access_key=revealed(publisher.access_key),
-            secret_key=revealed(publisher.secret_key),
-        )
-    )
+    targets: dict[str, Target] = {}
+    for name, publisher in publishers.items():
+        if publisher.kind not in _MODULES:
+            raise ConfigurationError(
+                f"EXPUNGE_PUBLISHERS: {name}: publishing to {publisher.kind} is not a part of this "
+                "installation"
+            )
+        targets[name] = import_module(_MODULES[publisher.kind]).target_of(publisher)
+    return targets

@@ -14,7 +14,7 @@ from app.domain.errors import ProcessLostError, RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
 from tests.support.processes import launched, together
-from workers.following import Elsewhere
+from workers.distributed.following import Elsewhere
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation

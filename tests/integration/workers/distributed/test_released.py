@@ -14,7 +14,7 @@ from torch import nn
 from app.accounting import gradient_clipping
 from tests.support.attacking import FAILURE, mu_lower_bound
 from tests.support.processes import together
-from workers.following import Elsewhere
+from workers.distributed.following import Elsewhere
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise.generators import SecureNoise
 from workers.training.examples import Examples

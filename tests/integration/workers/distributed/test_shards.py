@@ -11,13 +11,13 @@ from app.domain.errors import PlanError, RunFailedError, SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
 from tests.support.processes import together
 from workers.distributed import shards
-from workers.distributed.orders import require_same_frame
-from workers.following import Elsewhere
+from workers.distributed.following import Elsewhere
 from workers.mechanisms.rehearsal.rehearse import rehearse
 from workers.training.examples import Examples
 from workers.training.forms import FeatureForm
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network
+from workers.training.orders import require_same_frame
 from workers.training.tasks.classification import CLASSIFICATION
 from workers.training.team import ALONE
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.access.issuer import fetch_keys
 from app.client import ExpungeClient
-from app.delivery.publishing.mlflow_server import MlflowServer
+from app.delivery.publishing.mlflow import MlflowServer
 from app.domain.errors import ConfigurationError
 from app.runtime.outgoing import client_options, proxy_of
 from app.storage.aws import client_of

@@ -16,12 +16,12 @@ from app.runtime.settings import Settings
 from app.services import open_services
 from workers.data.memory import free_at_once
 from workers.distributed.connecting import connected
+from workers.distributed.following import follow
 from workers.distributed.launching import confess, launch
-from workers.distributed.orders import Order
-from workers.following import follow
 from workers.leases.lease import Lease
 from workers.mechanisms.catalogue import load_rules
 from workers.run import execute
+from workers.training.orders import Order
 
 
 def carry_out(lease: Lease, devices: int) -> None:

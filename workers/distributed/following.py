@@ -19,7 +19,6 @@ from app.runtime.failpoints import halfway, reach
 from app.services import Services
 from workers.data.backbone import starting
 from workers.data.loading import RunData, load_model
-from workers.distributed.orders import Beginning, Order, require_same_frame
 from workers.distributed.processes import Processes
 from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, sealing
 from workers.mechanisms.rehearsal.rehearse import rehearse_model
@@ -27,6 +26,7 @@ from workers.seal.ram_only import ram_only
 from workers.training import examples
 from workers.training.forms import FeatureForm
 from workers.training.networks.held import pinned, start_of
+from workers.training.orders import Beginning, Order, require_same_frame
 from workers.training.tasks.task import Batch
 
 
