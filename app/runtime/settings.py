@@ -49,9 +49,6 @@ _PARTS: Final = {
     "traces": "app.runtime.tracing",
     "witnesses": "app.evidence.witnesses",
     "devices": "workers.distributed",
-    "opendsr_domain": "app.opendsr",
-    "opendsr_key_file": "app.opendsr",
-    "opendsr_certificate_file": "app.opendsr",
     "opendsr_datasets": "app.opendsr",
 }
 """What a setting asks for that an installation may lack."""

@@ -71,7 +71,7 @@ PARTS = {
         "app.opendsr",
         "app/cli/application.py",
         ("tests/unit/app/api",),
-        {"EXPUNGE_OPENDSR_DOMAIN": "forget.example"},
+        {"EXPUNGE_OPENDSR_DATASETS": '["people"]'},
     ),
     "traces": Part(
         "app.runtime.tracing",
