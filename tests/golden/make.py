@@ -17,7 +17,8 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.states import Basis
 from app.evidence.certificates.signing import statement_of
 from app.registry.datasets.files import record_table, to_parquet
-from tests.support.digits import DATASET, digits_parquet, head, model
+from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.mechanisms import CASES, of_digits
 from tests.support.patience import PATIENCE_S
 from tests.support.service import running
 from workers.training.networks.architectures import build
@@ -34,17 +35,6 @@ BACKBONE = {
     "classes": 10,
     "source": "a fresh initialisation under a public seed",
 }
-# A softmax head of 64 features, its loss bounded as tanh(loss): |f''| <= 1/2 + 0.77 * 2.
-NON_CONVEX = {
-    "loss_bound": 1.0,
-    "smoothness": 2.1,
-    "weight_decay": 21.0,
-    "learning_rate": 1.38e-5,
-    "noise_std": 0.02379,
-    "order": 1.5,
-    "request_size": 10,
-    "dimension": 640,
-}
 
 
 def on_public(*, frozen: bool) -> dict[str, Any]:
@@ -53,42 +43,20 @@ def on_public(*, frozen: bool) -> dict[str, Any]:
     return {"architecture": own | {"backbone": {"name": BACKBONE["name"], "frozen": frozen}}}
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "gradient_clipping": {**model("clipped", parameters=SCHEDULES), **SMALL},
+def small(mechanism: str, **policy: Any) -> dict[str, Any]:
+    """Return the definition of a small model."""
+    definition = of_digits(mechanism, **policy)
+    return definition | (SMALL if definition["architecture"]["name"] == "mlp" else {})
+
+
+MADE = {name: small(name) for name in CASES if name != "sharded_retraining"} | {
+    "gradient_clipping": small("gradient_clipping", parameters=SCHEDULES),
     "gradient_clipping_public": {**model("clipped-public"), **on_public(frozen=False)},
-    "model_clipping": {**model("projected", mechanism="model_clipping"), **SMALL},
-    "output_perturbation": {**model("perturbed", mechanism="output_perturbation"), **SMALL},
-    "retraining": {**model("retrained", mechanism="retraining"), **SMALL},
-    "exact_training": head("exact", mechanism="exact_training"),
-    "sufficient_statistics": {
-        **head("solved", mechanism="sufficient_statistics"),
-        "architecture": {"name": "ridge_head"},
-        "recipe": {"held_out_fraction": 0.2},
-    },
-    "tracked_release": head("tracked", mechanism="tracked_release"),
     "tracked_release_frozen": {
-        **head("tracked-frozen", mechanism="tracked_release"),
+        **of_digits("tracked_release", "tracked-frozen"),
         **on_public(frozen=True),
     },
-    "delete_to_descent": head("descended", mechanism="delete_to_descent"),
-    "projected_noisy_sgd": head("noisy-batches", mechanism="projected_noisy_sgd"),
-    "langevin_unlearning": head("langevin", mechanism="langevin_unlearning"),
-    "noisy_gd_convex": head(
-        "adaptive",
-        epochs=60,
-        mechanism="noisy_gd_convex",
-        adaptive=True,
-        epsilon=8.0,
-        parameters={"forgotten": 20},
-    ),
-    "noisy_gd_nonconvex": {
-        **head("nonconvex", mechanism="noisy_gd_nonconvex", epsilon=50.0, parameters=NON_CONVEX),
-        "architecture": {"name": "linear_head", "options": {"bias": 0}},
-    },
-    "dp_sgd": {
-        **model("private", mechanism="dp_sgd", epsilon=8.0, parameters={"capacity": 12}),
-        **SMALL,
-    },
+    "noisy_gd_convex": small("noisy_gd_convex", **CASES["noisy_gd_convex"].adaptive or {}),
 }
 LONERS = [f"loner-{number}" for number in range(40)]
 SPLIT = {
@@ -112,8 +80,8 @@ def make(folder: Path) -> None:
         checkpoint = client.log_checkpoint()
         (folder / "checkpoint.txt").write_text(checkpoint)
         _keep(client, folder, "as_trained", AS_TRAINED["name"], client.version_bundle("open", 1))
-        by_model = {definition["name"]: case for case, definition in CASES.items()}
-        clipped = CASES["gradient_clipping"]["name"]
+        by_model = {definition["name"]: case for case, definition in MADE.items()}
+        clipped = MADE["gradient_clipping"]["name"]
         for receipt, kept in (("receipt", by_model), ("restated.receipt", {clipped: "restated"})):
             bundles = _forget(
                 client, "digits", PERSON, folder / f"{receipt}.json", since=checkpoint
@@ -129,7 +97,7 @@ def _define(client: ExpungeClient) -> None:
     client.push_records("digits", digits_parquet(RECORDS))
     client.define_backbone(BACKBONE)
     client.upload_backbone(BACKBONE["name"], _public_weights())
-    for definition in (*CASES.values(), AS_TRAINED):
+    for definition in (*MADE.values(), AS_TRAINED):
         client.define_model(definition)
         client.wait_for_model(definition["name"], timeout_s=PATIENCE_S)
 

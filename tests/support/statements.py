@@ -15,13 +15,6 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from app.accounting import (
-    dp_sgd,
-    gradient_clipping,
-    model_clipping,
-    noisy_gd_nonconvex,
-    output_perturbation,
-)
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneDigest, definition_digest
 from app.domain.architectures.base import BaseDigest
@@ -45,23 +38,10 @@ from app.evidence.certificates.statement import (
     unlearning_statement,
 )
 from app.evidence.certificates.weights_file import WeightsFile
-from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
 from app.planning.mechanisms.deterministic import Deterministic
-from tests.support.parameters import (
-    CLIPPED,
-    COVERING,
-    DESCENDED,
-    FORGOTTEN,
-    NOISY,
-    NOISY_BATCHES,
-    NONCONVEX,
-    PERTURBED,
-    PRIVATE,
-    PROJECTED,
-    RELEASED,
-    SOLVED,
-    TRAINED_EXACTLY,
-)
+from app.planning.mechanisms.mechanism import Needs
+from tests.support.mechanisms import CASES, CLIPPED, COVERING, FORGOTTEN, RELEASED, SOLVED
 
 Document = dict[str, Any]
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -127,33 +107,18 @@ def cases() -> Mapping[str, Case]:
 @cache
 def synthetic() -> Mapping[str, Case]:
     """Return a case of each mechanism and basis."""
-    clipped = network_case(gradient_clipping.NAME, CLIPPED)
-    based = network_case(gradient_clipping.NAME, CLIPPED, base=BASE)
-    return {
-        gradient_clipping.NAME: clipped,
+    plain_cases = {name: case_of(name) for name in MECHANISMS}
+    clipped = plain_cases["gradient_clipping"]
+    based = network_case("gradient_clipping", CLIPPED, base=BASE)
+    return plain_cases | {
         "gradient_clipping_base": based,
-        "gradient_clipping_public": network_case(gradient_clipping.NAME, CLIPPED, backbone=PUBLIC),
-        model_clipping.NAME: network_case(model_clipping.NAME, PROJECTED),
-        output_perturbation.NAME: network_case(output_perturbation.NAME, PERTURBED),
-        dp_sgd.NAME: network_case(dp_sgd.NAME, PRIVATE, epsilon=8.0),
-        noisy_gd_nonconvex.NAME: network_case(noisy_gd_nonconvex.NAME, NONCONVEX, epsilon=50.0),
-        "retraining": network_case("retraining", {}),
-        "exact_training": exact_case("exact_training", TRAINED_EXACTLY, HEAD),
-        "sufficient_statistics": exact_case("sufficient_statistics", SOLVED, RIDGE_HEAD),
+        "gradient_clipping_public": network_case("gradient_clipping", CLIPPED, backbone=PUBLIC),
         "sufficient_statistics_of_numbers": exact_case(
             "sufficient_statistics", SOLVED | {"target_range": 4.0}, RIDGE_HEAD
         ),
-        "sharded_retraining": ensemble_case(),
         "sharded_retraining_base": ensemble_case(base=BASE),
-        "tracked_release": head_case("tracked_release", RELEASED),
         "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
         "tracked_release_covering": head_case("tracked_release", COVERING, evaluation=CURVE),
-        "delete_to_descent": head_case("delete_to_descent", DESCENDED),
-        "projected_noisy_sgd": head_case("projected_noisy_sgd", NOISY_BATCHES),
-        "langevin_unlearning": head_case("langevin_unlearning", NOISY),
-        "noisy_gd_convex": head_case(
-            "noisy_gd_convex", NOISY | {"earlier_releases": 1}, epsilon=8.0
-        ),
         "exclusion": Case(exclusion(), clipped.weights),
         "trained_anew": Case(exclusion(trained_anew=True), clipped.weights),
         "exclusion_base": Case(exclusion(base=BASE), based.weights),
@@ -161,6 +126,19 @@ def synthetic() -> Mapping[str, Case]:
         "as_trained_again": Case(as_trained(clipped.weights, version=3), clipped.weights),
         "restated": Case(again(clipped.statement), clipped.weights),
     }
+
+
+def case_of(mechanism: str) -> Case:
+    """Return a case of a mechanism with the parameters that it has for all tests."""
+    case, kind = CASES[mechanism], mechanism_named(mechanism)
+    if kind.needs is Needs.ENSEMBLE:
+        return ensemble_case()
+    if issubclass(kind, Deterministic):
+        shapes = RIDGE_HEAD if kind.needs is Needs.RIDGE_HEAD else HEAD
+        return exact_case(mechanism, case.parameters, shapes)
+    of_network = kind.needs is Needs.ANY_NETWORK
+    made = network_case if of_network else head_case
+    return made(mechanism, case.parameters, epsilon=case.meets)
 
 
 def coverage(*, records: int = FORGOTTEN, requests: int = 1, excluded: int = 2) -> Forgotten:
@@ -183,7 +161,7 @@ def tree(byte: str, size: int) -> Tree:
 
 def network_case(
     mechanism: str,
-    parameters: Document,
+    parameters: Mapping[str, Any],
     *,
     epsilon: float = 1.0,
     backbone: BackboneDigest | None = None,
@@ -223,7 +201,7 @@ def ensemble_case(*, base: BaseDigest | None = None) -> Case:
 
 def head_case(
     mechanism: str,
-    parameters: Document,
+    parameters: Mapping[str, Any],
     *,
     epsilon: float = 1.0,
     backbone: BackboneDigest | None = None,
@@ -238,7 +216,9 @@ def head_case(
     )
 
 
-def exact_case(mechanism: str, parameters: Document, shapes: Mapping[str, tuple[int, ...]]) -> Case:
+def exact_case(
+    mechanism: str, parameters: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> Case:
     """Return a case about a head of three classes that is a function of its records."""
     weights = weights_of(shapes, np.float64)
     return _unlearned(mechanism, parameters, weights, epsilon=1.0, backbone=None)
@@ -271,7 +251,7 @@ def weights_of(
 
 def phase_of(
     mechanism: str,
-    parameters: Document,
+    parameters: Mapping[str, Any],
     *,
     frame: Document | None = None,
     tensors: tuple[str, ...] = tuple(NETWORK),
@@ -380,7 +360,7 @@ def plain(document: Document) -> Document:
 
 def _unlearned(
     mechanism: str,
-    parameters: Document,
+    parameters: Mapping[str, Any],
     weights: bytes,
     *,
     frame: Document | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.mechanism import Needs
+from tests.support.mechanisms import CASES
 from tests.support.own_tasks import OWN
 from tests.support.shops import NUMBERS, SHOPS, TASKS
 
@@ -42,13 +43,7 @@ _CAPPED = {
     "noise_std": 0.0906,
     "order": 1.5,
     "request_size": 20,
-    "dimension": 4,
 }
-_POLICIES: dict[str, dict[str, Any]] = {
-    "dp_sgd": {"epsilon": 8.0, "parameters": {"capacity": 20}},
-    "noisy_gd_nonconvex": {"epsilon": 50.0, "parameters": _CAPPED},
-}
-
 # Where a mechanism is not for a task, what its refusal says.
 _NO_HEAD = "counts on a convex loss"
 _NO_SLOPE = "the slope of the squared loss has no bound"
@@ -133,10 +128,10 @@ class Pair:
 
     @property
     def _policy(self) -> dict[str, Any]:
-        policy = _POLICIES.get(self.mechanism, {})
-        if self.mechanism != "noisy_gd_nonconvex":
-            return policy
-        return {**policy, "parameters": {**_CAPPED, "dimension": _WEIGHTS[self.task]}}
+        policy = dict(CASES[self.mechanism].policy)
+        if self.mechanism == "noisy_gd_nonconvex":
+            policy["parameters"] = {**_CAPPED, "dimension": _WEIGHTS[self.task]}
+        return policy
 
 
 # Of a logistic network: of three inputs, or one, to so many outputs.

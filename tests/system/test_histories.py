@@ -18,29 +18,23 @@ from sqlalchemy import select
 
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.tables import CertificateRow
+from app.planning.mechanisms.catalogue import MECHANISMS
+from app.planning.mechanisms.mechanism import Needs
 from app.registry import repository as registry
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, head
 from tests.support.independent_accountant import independent_mu
-from tests.system.test_mechanisms import NON_CONVEX
+from tests.support.mechanisms import BOUNDED, CASES, of_digits
 
 pytestmark = pytest.mark.nightly
 
 # The policy that names a mechanism, with what it needs; {} takes the default policy.
-POLICIES: dict[str, dict[str, Any]] = {
-    "auto": {},
-    "exact_training": {"mechanism": "exact_training"},
-    "tracked_release": {"mechanism": "tracked_release"},
-    "delete_to_descent": {"mechanism": "delete_to_descent"},
-    "projected_noisy_sgd": {"mechanism": "projected_noisy_sgd"},
-    "langevin_unlearning": {"mechanism": "langevin_unlearning"},
-    "noisy_gd_convex": {"mechanism": "noisy_gd_convex"},
-    "retraining": {"mechanism": "retraining"},
-    "gradient_clipping": {"mechanism": "gradient_clipping"},
-    "model_clipping": {"mechanism": "model_clipping"},
-    "output_perturbation": {"mechanism": "output_perturbation"},
-    "dp_sgd": {"mechanism": "dp_sgd", "epsilon": 8.0, "parameters": {"capacity": 12}},
+POLICIES: dict[str, dict[str, Any]] = {"auto": {}} | {
+    name: {"mechanism": name, **case.policy}
+    for name, case in CASES.items()
+    if MECHANISMS[name].needs in (Needs.ANY_NETWORK, Needs.LINEAR_HEAD)
+    and name != "noisy_gd_nonconvex"
 }
 # What every lineage may change to, and what only those that began as named.
 AT_ANY_TIME = (
@@ -225,13 +219,11 @@ def test_a_non_convex_lineage_keeps_the_constants_of_its_training(
     digits: TestClient, work: Callable[[], None]
 ) -> None:
     """The finding: trained at one noise, certified with another as if it had always been there."""
-    parameters = NON_CONVEX["parameters"]
-    definition = head("bounded", mechanism="noisy_gd_nonconvex", **NON_CONVEX)
-    definition["architecture"] = {"name": "linear_head", "options": {"bias": 0}}
+    definition = of_digits("noisy_gd_nonconvex", "bounded")
     assert digits.post("/v1/models", json=definition).status_code == 201
     work()
     for name in ("noise_std", "learning_rate", "weight_decay", "loss_bound"):
-        changed = {**parameters, name: parameters[name] * 1.2}
+        changed = {**BOUNDED, name: BOUNDED[name] * 1.2}
         answer = digits.patch("/v1/models/bounded", json={"policy": {"parameters": changed}})
         assert answer.status_code == 422
         assert name in answer.json()["detail"]

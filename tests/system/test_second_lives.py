@@ -12,17 +12,13 @@ from fastapi.testclient import TestClient
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet
 from tests.support.fresh_workers import FreshWorkers
+from tests.support.mechanisms import Document, of_digits
 from tests.support.workshop import Workshop
 from tests.system.test_emptied import newcomers, require_certified
-from tests.system.test_mechanisms import CASES, Case
+from tests.system.test_mechanisms import POLICIES, name_of
 
 RECORDS = 300
 EMPTIED = "every record that it could be trained on was forgotten"
-
-
-def _name(case: Case) -> str:
-    adapts = "-adaptive" if case.policy.get("adaptive") else ""
-    return case.mechanism.replace("_", "-") + adapts
 
 
 @pytest.fixture
@@ -41,20 +37,25 @@ def forget(api: TestClient, workers: FreshWorkers, **whom: list[str]) -> dict:
     return dict(api.get(answer.headers["Location"]).json())
 
 
-@pytest.mark.parametrize("case", CASES, ids=_name)
+@pytest.mark.parametrize(("mechanism", "policy"), POLICIES)
 def test_a_model_forgets_beyond_its_budget_to_the_last_record_and_begins_again(
-    api: TestClient, services: Services, workers: FreshWorkers, tmp_path: Path, case: Case
+    api: TestClient,
+    services: Services,
+    workers: FreshWorkers,
+    tmp_path: Path,
+    mechanism: str,
+    policy: Document,
 ) -> None:
-    name = _name(case)
-    body = case.definition(mechanism=case.mechanism, **case.policy) | {"name": name}
-    assert api.post("/v1/models", json=body).status_code == 201
+    name = name_of(mechanism, policy)
+    answer = api.post("/v1/models", json=of_digits(mechanism, name, **policy))
+    assert answer.status_code == 201
     workers.work()
     beyond = {"subject_ids": [f"subject-{i}" for i in range(3, 8)]}  # no budget covers so many
     rest = [f"record-{i}" for i in range(RECORDS) if not 30 <= i < 80]
     lives = [beyond, *({"record_ids": some} for some in (rest[:-30], rest[-30:-1], rest[-1:]))]
     for life in lives:
         request = forget(api, workers, **life)
-        if case.policy.get("adaptive") and request["state"] == "failed":
+        if policy.get("adaptive") and request["state"] == "failed":
             request = change_policy(api, workers, name, request)
         assert request["state"] == "completed", request["failure_reason"]
         served = api.get(f"/v1/models/{name}/certified")
@@ -66,7 +67,7 @@ def test_a_model_forgets_beyond_its_budget_to_the_last_record_and_begins_again(
     api.put("/v1/datasets/digits/records", content=newcomers())
     assert api.post(f"/v1/models/{name}/retrain").status_code == 202
     workers.work()
-    assert require_certified(api, services, name, tmp_path) >= 2 + (case.mechanism != "dp_sgd")
+    assert require_certified(api, services, name, tmp_path) >= 2 + (mechanism != "dp_sgd")
     assert {run.state for run in Workshop(services).runs()} <= {"published", "cancelled"}
 
 

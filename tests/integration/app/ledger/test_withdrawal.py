@@ -19,27 +19,12 @@ from app.ledger.new_requests import NewForgetRequest
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.registry import repository as registry
 from app.storage.tables import BlobRow
+from tests.support.mechanisms import CASES
 from tests.support.patience import PATIENCE_S
 from tests.support.weights import weights_of_version
 from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids
 
-HEAD = {
-    "architecture": "linear_head",
-    "recipe": {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25},
-    "epsilon": 8.0,
-}
-POLICIES: dict[str, dict[str, Any]] = {
-    "gradient_clipping": {},
-    "model_clipping": {"epsilon": 8.0},
-    "output_perturbation": {"epsilon": 8.0},
-    "retraining": {},
-    "dp_sgd": {"epsilon": 8.0},
-    "tracked_release": HEAD,
-    "delete_to_descent": HEAD,
-    "projected_noisy_sgd": HEAD,
-    "noisy_gd_convex": HEAD
-    | {"adaptive": True, "parameters": {"earlier_releases": 4, "forgotten": 10}},
-}
+SMALL = {name: case.small for name, case in CASES.items() if case.small is not None}
 
 
 def _serve(workshop: Workshop) -> object:
@@ -78,12 +63,12 @@ def _require_withdrawn(workshop: Workshop, *requests: str) -> None:
     assert set(weights) <= {"shredded"}
 
 
-@pytest.mark.parametrize("mechanism", POLICIES)
+@pytest.mark.parametrize("mechanism", SMALL)
 @pytest.mark.parametrize("batches", [1, 2])
 def test_when_every_record_was_forgotten_the_model_is_withdrawn(
     workshop: Workshop, mechanism: str, batches: int
 ) -> None:
-    workshop.define(mechanism=mechanism, **POLICIES[mechanism])
+    workshop.define(mechanism=mechanism, **SMALL[mechanism])
     workshop.work()
     before = []
     ids = record_ids()
@@ -211,8 +196,8 @@ RETRAINED: Mapping[str, dict[str, Any]] = {
     "gradient_clipping": {},
     "as_trained": {"first_release": "as_trained"},
     "none": {"first_release": "none"},
-    "dp_sgd": {"mechanism": "dp_sgd", "epsilon": 8.0},
-    "tracked_release": HEAD | {"mechanism": "tracked_release"},
+    "dp_sgd": {"mechanism": "dp_sgd", **SMALL["dp_sgd"]},
+    "tracked_release": {"mechanism": "tracked_release", **SMALL["tracked_release"]},
 }
 
 

@@ -24,20 +24,13 @@ from app.ledger.models import policies, retraining, serving
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from tests.support.logbook import sign
+from tests.support.mechanisms import CASES
 from tests.support.trust import trust_in
 from tests.support.workshop import RECORDS, Workshop, record_ids
 
-HEAD = {
-    "architecture": "linear_head",
-    "recipe": {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25},
-    "epsilon": 8.0,
-}
+NAMED = ("gradient_clipping", "retraining", "dp_sgd", "tracked_release", "projected_noisy_sgd")
 KINDS: dict[str, dict[str, Any]] = {
-    "gradient_clipping": {},
-    "retraining": {"mechanism": "retraining"},
-    "dp_sgd": {"mechanism": "dp_sgd", "epsilon": 8.0, "parameters": {"capacity": 3}},
-    "tracked_release": HEAD | {"mechanism": "tracked_release"},
-    "projected_noisy_sgd": HEAD | {"mechanism": "projected_noisy_sgd"},
+    **{name: {"mechanism": name, **(CASES[name].small or {})} for name in NAMED},
     "as_trained": {"first_release": "as_trained"},
     "none": {"first_release": "none"},
 }
@@ -315,8 +308,8 @@ def test_a_new_training_is_refused_where_it_cannot_be(workshop: Workshop) -> Non
     with pytest.raises(ConflictError, match="queued: wait for its end, or cancel it"):
         workshop.retrain("busy")
     workshop.work("busy")
-    adaptive = {"adaptive": True, "parameters": {"earlier_releases": 4, "forgotten": 10}}
-    workshop.define("adaptive", **HEAD, mechanism="noisy_gd_convex", **adaptive)
+    adaptive = CASES["noisy_gd_convex"].small or {}
+    workshop.define("adaptive", mechanism="noisy_gd_convex", **adaptive)
     workshop.work("adaptive")
     with pytest.raises(PlanError, match="requests must not depend on them"):
         workshop.retrain("adaptive")

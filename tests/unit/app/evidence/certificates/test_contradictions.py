@@ -21,7 +21,7 @@ from app.domain.errors import VerificationError
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.verification import verify
 from app.evidence.certificates.weights_file import WeightsFile
-from tests.support import parameters, statements
+from tests.support import mechanisms, statements
 from tests.support.bundles import signed_payload
 from tests.support.statements import Case, synthetic
 from tests.support.trust import trust
@@ -293,7 +293,7 @@ class TestForgotten:
 
     @pytest.mark.parametrize("name", ["dp_sgd", "noisy_gd_nonconvex"])
     def test_more_records_left_than_were_in_the_training(self, name: str) -> None:
-        most = parameters.FORGOTTEN
+        most = mechanisms.FORGOTTEN
         assert "more records left" in consistent_lie(name, put("records", most - 1))
         with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
             consistent_lie(name, put("records", most))
@@ -452,7 +452,7 @@ def test_an_honest_history_is_the_accountants_own() -> None:
     for name in ("tracked_release", "projected_noisy_sgd", "noisy_gd_convex"):
         stated = synthetic()[name].statement["predicate"]["mechanism"]["parameters"]
         history = History.from_json(stated["history"])
-        assert history.forgotten() == parameters.FORGOTTEN
+        assert history.forgotten() == mechanisms.FORGOTTEN
         assert history.to_json() == stated["history"]
 
 

@@ -10,7 +10,7 @@ from app.domain.errors import VerificationError
 from app.evidence.certificates.plain_words import guarantee_in_words
 from app.evidence.certificates.verification import check_statement
 from tests.support import statements
-from tests.support.parameters import SOLVED, TRAINED_EXACTLY
+from tests.support.mechanisms import SOLVED, TRAINED_EXACTLY
 from tests.support.statements import exact_case, synthetic
 
 HEADS = ("exact_training", "sufficient_statistics")

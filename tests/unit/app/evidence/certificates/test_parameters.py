@@ -8,7 +8,7 @@ from app.accounting.precision import grid_of as precision_grid
 from app.domain.errors import VerificationError
 from app.domain.states import Basis
 from app.evidence.certificates.parameters import Draws, draws_of, grid_of
-from tests.support import parameters as cases
+from tests.support import mechanisms as cases
 
 FIRST, LATER = Basis.CERTIFIED_RELEASE, Basis.UNLEARNED
 

@@ -23,7 +23,7 @@ from app.evidence.certificates.bundle import MAX_BYTES
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.statement import Subject, unlearning_statement
 from app.evidence.certificates.verification import VerifiedStep, check_statement, verify
-from tests.support import parameters, statements
+from tests.support import mechanisms, statements
 from tests.support.bundles import signed_payload
 from tests.support.statements import synthetic
 from tests.support.trust import trust
@@ -254,7 +254,7 @@ def _long_statement(steps: int) -> dict[str, Any]:
         "weight_decay": [1.2345678901234567e-100] * steps,
         "noise_std": [1.2345678901234567e100] * steps,
         "steps": steps,
-        "dimension": parameters.DIMENSION,
+        "dimension": mechanisms.DIMENSION,
     }
     return statements.restating_claims(
         CASE.statement, mechanism=gradient_clipping.NAME, parameters=longest
@@ -320,10 +320,10 @@ def _set(where: str, field: str, value: object) -> Callable[[dict[str, Any]], No
         _set("mechanism", "name", ["gradient_clipping"]),
         _set("mechanism", "parameters", {}),
         _set("mechanism", "parameters", [1, 2]),
-        _set("mechanism", "parameters", {**parameters.CLIPPED, "sigma": 1.0}),
-        _set("mechanism", "parameters", {**parameters.CLIPPED, "steps": True}),
-        _set("mechanism", "parameters", {**parameters.CLIPPED, "noise_std": "1.0"}),
-        _set("mechanism", "parameters", {**parameters.CLIPPED, "noise_std": 10**400}),
+        _set("mechanism", "parameters", {**mechanisms.CLIPPED, "sigma": 1.0}),
+        _set("mechanism", "parameters", {**mechanisms.CLIPPED, "steps": True}),
+        _set("mechanism", "parameters", {**mechanisms.CLIPPED, "noise_std": "1.0"}),
+        _set("mechanism", "parameters", {**mechanisms.CLIPPED, "noise_std": 10**400}),
     ],
     ids=lambda lie: lie.__name__,
 )
@@ -448,8 +448,8 @@ def test_nothing_but_a_verification_error_comes_of_signed_garbage(weights, chang
 
 
 def test_a_statement_is_not_made_unless_the_target_is_met() -> None:
-    quiet = parameters.CLIPPED | {"noise_std": parameters.CLIPPED["noise_std"] * 0.9}
-    phase = statements.phase_of(gradient_clipping.NAME, parameters.CLIPPED)
+    quiet = mechanisms.CLIPPED | {"noise_std": mechanisms.CLIPPED["noise_std"] * 0.9}
+    phase = statements.phase_of(gradient_clipping.NAME, mechanisms.CLIPPED)
     with pytest.raises(TargetNotMetError):
         unlearning_statement(
             basis=Basis.UNLEARNED,

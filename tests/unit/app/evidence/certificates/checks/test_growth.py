@@ -18,7 +18,7 @@ from app.evidence.certificates.schema import (
     Tree,
     read_statement,
 )
-from tests.support import parameters, trees
+from tests.support import mechanisms, trees
 from tests.support.statements import as_trained, exclusion, synthetic
 
 COVERED = [bytes([number]) * 32 for number in range(9)]
@@ -178,7 +178,7 @@ def made_by(
 
 def tracked(events: list[dict[str, Any]], *, version: int, **counts: int) -> Statement:
     """Return a certificate of two records whose history these events are."""
-    recipe = parameters.RELEASED["history"]["recipe"]
+    recipe = mechanisms.RELEASED["history"]["recipe"]
     history = {"recipe": recipe, "events": events}
     return made_by("tracked_release", version=version, history=history, **counts)
 
