@@ -105,18 +105,6 @@ def define_model(
     return model
 
 
-def occasion_of(database: Database, definition: ModelDefinition) -> Occasion:
-    """Return what the first run of such a model would be planned from; nothing is stored.
-
-    Raises:
-        ExpungeError: as ``define_model`` does before it plans.
-    """
-    with database.transaction() as session:
-        found = Occasion.of(session, _definable(session, definition))
-        session.rollback()
-    return found
-
-
 def _definable(session: Session, definition: ModelDefinition) -> ModelRow:
     """Return the model that a definition describes, not yet added to the session."""
     dataset = datasets.dataset_named(session, definition.dataset)

@@ -58,20 +58,6 @@ def change_policy(
         return model
 
 
-def changed_occasion(
-    database: Database, name: str, changes: Mapping[str, Any]
-) -> tuple[Policy, Occasion]:
-    """Return a model's policy with the changes, and what its next run would be planned from.
-
-    Raises:
-        ExpungeError: as ``change_policy`` does before it plans.
-    """
-    with database.transaction() as session:
-        model = registry.model_named(session, name)
-        policy = _changed(session, model, changes)
-        return policy, Occasion.of(session, model, policy=policy)
-
-
 def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> Policy:
     """Return a model's policy with the changes, if they are allowed."""
     fixed = [

@@ -52,18 +52,6 @@ def schema_of(dataset: DatasetRow) -> RecordSchema:
     return record_schema(dataset.schema)
 
 
-def feature_schema_of(dataset: DatasetRow) -> FeatureSchema:
-    """Return the schema of a dataset's features."""
-    schema = schema_of(dataset)
-    if isinstance(schema, TableSchema):
-        raise InvalidInputError(
-            f"dataset {dataset.name!r} consists of columns, and nothing says yet which of them are "
-            "features and which is the label: such models read a dataset that is defined with "
-            "features and classes, or with an encoding"
-        )
-    return schema
-
-
 def encoding_of(dataset: DatasetRow) -> TableEncoding | None:
     """Return how the plain tables of a dataset are read, if it says so."""
     return None if dataset.encoding is None else TableEncoding.from_json(dataset.encoding)

@@ -17,7 +17,7 @@ from app.evidence.certificates.signing import statement_of
 from app.ledger.certificates import issued
 from app.registry import repository as registry
 from app.registry.card import model_card
-from app.registry.datasets.service import feature_schema_of
+from app.registry.datasets.service import schema_of
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import VersionRow
 from app.services import Services
@@ -219,7 +219,7 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
     with workshop.transaction() as session:
         model = registry.model_named(session, "model")
         version = registry.version_numbered(session, model, 1)
-        schema = feature_schema_of(session.get_one(DatasetRow, model.dataset_id))
+        schema = schema_of(session.get_one(DatasetRow, model.dataset_id))
         certificate = issued.certificate(session, version.certificate_id)
         session.expunge_all()
     predicate = statement_of(certificate.envelope)["predicate"]

@@ -15,7 +15,7 @@ from app.registry.backbones import service as backbones
 from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets import features
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.service import define_dataset, feature_schema_of
+from app.registry.datasets.service import define_dataset, schema_of
 from app.storage.tables import BlobRow
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, RECIPE, RECORDS, Workshop, record_ids, records_parquet
@@ -94,7 +94,7 @@ def test_a_dataset_is_archived_after_its_models(workshop: Workshop) -> None:
         }
         late = features.FeatureSource(shard.id, shard.blob_id, made_by, None)
         assert not features.add(session, workshop.services.blobs, late, b"records")
-        schema = feature_schema_of(dataset)
+        schema = schema_of(dataset)
     for call in (
         lambda: workshop.push(1, first=RECORDS),
         lambda: workshop.define("three"),
@@ -130,7 +130,7 @@ def test_a_dataset_is_deleted_only_if_it_never_held_a_record(workshop: Workshop)
     with workshop.transaction() as session, pytest.raises(ConflictError, match="archive it"):
         endings.delete_dataset(session, DATASET)
     with workshop.transaction() as session:
-        schema = feature_schema_of(datasets.dataset_named(session, DATASET))
+        schema = schema_of(datasets.dataset_named(session, DATASET))
         define_dataset(session, name="empty", schema=schema)
         endings.delete_dataset(session, "empty")
     with pytest.raises(NotFoundError):
