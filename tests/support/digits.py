@@ -3,7 +3,6 @@
 from functools import cache
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from app.registry.datasets.files import record_table, to_parquet
 
@@ -19,6 +18,8 @@ RECIPE = {"epochs": 2, "batch_size": 64, "learning_rate": 0.1, "held_out_fractio
 @cache
 def digits_parquet(records: int = 300) -> bytes:
     """Return the first ``records`` digits: ids ``record-0`` …, one subject per ten records."""
+    from sklearn.datasets import load_digits  # takes a second, and few tests need it
+
     images, labels = load_digits(return_X_y=True)
     numbers = np.arange(records)
     return to_parquet(

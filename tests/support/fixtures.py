@@ -40,6 +40,7 @@ from tests.support.built_once import built_once
 from tests.support.key_keepers import Directory, Keeper, Kms, Vault, running
 from tests.support.logbook import faults
 from tests.support.splits import fairly_split
+from tests.support.workshop import Workshop
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
@@ -191,6 +192,12 @@ def services(settings: Settings) -> Iterator[Services]:
     services = open_services(settings)
     yield services
     services.database.dispose()
+
+
+@pytest.fixture
+def workshop(services: Services) -> Workshop:
+    """A dataset of forty records, and every step of a run by hand."""
+    return Workshop(services)
 
 
 @pytest.fixture

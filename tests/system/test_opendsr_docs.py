@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
 import yaml
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.ledger.tables import ForgetRequestRow
-from app.services import Services
 from tests.support.workshop import Workshop
 
 PAGE = (Path(__file__).parents[2] / "docs/opendsr.md").read_text()
@@ -22,11 +20,6 @@ CONFIG, DATASET = (
     for block in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.M | re.S)
 )
 REQUEST_MEMBERS = {"method", "path", "query_params", "body", "param_values", "output"}
-
-
-@pytest.fixture
-def workshop(services: Services) -> Workshop:
-    return Workshop(services)
 
 
 def fill(template: str, values: dict[str, str]) -> str:

@@ -4,15 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.services import Services
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 
 
 @pytest.fixture
-def workshop(services: Services) -> Iterator[Workshop]:
-    """A dataset of forty records, and every step of a run by hand; the log tells all of it."""
-    workshop = Workshop(services)
+def workshop(workshop: Workshop) -> Iterator[Workshop]:
+    """The log tells all that was done."""
     yield workshop
     if not workshop.forged:
-        assert faults(services) == []
+        assert faults(workshop.services) == []

@@ -22,7 +22,6 @@ from app.registry.backbones import service as backbones
 from app.registry.backbones.repository import backbone_named
 from app.registry.backbones.service import BackboneDefinition
 from tests.support.operators import PACKAGE, operators_package
-from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
 from workers.training.networks.architectures import build
@@ -45,9 +44,9 @@ class Adapted(nn.Sequential):
 
 
 @pytest.fixture
-def workshop(services, monkeypatch):
+def workshop(workshop, monkeypatch):
     monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps([f"{PACKAGE}:*"]))
-    return Workshop(services)
+    return workshop
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from app.runtime.spans import place_of_request, send_by
 from app.storage.tables import BlobRow
 from tests.support.collector import Collector
 from tests.support.points import Points
-from tests.support.workshop import Workshop
 from workers import jobs
 
 POINTS = (
@@ -26,10 +25,9 @@ def devices(request):
 
 
 @pytest.fixture
-def workshop(services, monkeypatch, tmp_path, devices):
+def workshop(workshop, monkeypatch, tmp_path, devices):
     monkeypatch.setenv("EXPUNGE_DEVICES", str(devices))
     monkeypatch.setenv("EXPUNGE_TEST_POINTS", str(tmp_path / "points"))
-    workshop = Workshop(services)
     workshop.points = Points(tmp_path / "points")
     return workshop
 

@@ -35,8 +35,7 @@ def dispatcher(services, queue):
 
 
 @pytest.fixture
-def workshop(services):
-    workshop = Workshop(services)
+def workshop(workshop):
     workshop.define(first_release="as_trained")
     return workshop
 

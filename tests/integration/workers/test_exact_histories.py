@@ -28,7 +28,6 @@ from app.registry.datasets.service import define_dataset
 from app.runtime.processes.stopping import StopSignal
 from tests.support.exact_heads import head_of, live_sums, released
 from tests.support.logbook import faults
-from tests.support.workshop import Workshop
 from workers import run
 from workers.data import run_records
 from workers.leases.lease import Lease
@@ -192,11 +191,6 @@ class History:
         afresh = History(self.workshop, f"afresh-{name}")
         afresh.push(self.left(name))
         return tensors_sha256(released(self.workshop, afresh.define(self.models[name][0])))
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 EVENTS = st.lists(

@@ -23,8 +23,7 @@ SECRET = "record-17 of alice@example.com"
 
 
 @pytest.fixture
-def workshop(services):
-    workshop = Workshop(services)
+def workshop(workshop):
     workshop.define(first_release="as_trained")
     return workshop
 

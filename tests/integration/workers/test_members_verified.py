@@ -11,14 +11,12 @@ from app.ledger.certificates import bundles, issued
 from app.registry.tables import VersionRow
 from tests.support.exact_heads import carry_out
 from tests.support.trust import trust_in
-from tests.support.workshop import Workshop
 
 ENSEMBLE = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("mlp", {"hidden": [3]}))
 
 
 @pytest.fixture
-def workshop(services):
-    workshop = Workshop(services)
+def workshop(workshop):
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
     carry_out(workshop)
     return workshop

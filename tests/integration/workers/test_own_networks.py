@@ -18,7 +18,6 @@ from app.domain.schema import FeatureSchema
 from app.registry.datasets.files import record_table, to_parquet
 from app.registry.datasets.service import define_dataset
 from tests.support.operators import PACKAGE, operators_package
-from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
 from workers.seal.sealed import Sealed
@@ -37,9 +36,9 @@ def build(*, input_shape, classes, width):
 
 
 @pytest.fixture
-def workshop(services, monkeypatch):
+def workshop(workshop, monkeypatch):
     monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps([f"{PACKAGE}:*"]))
-    return Workshop(services)
+    return workshop
 
 
 @pytest.fixture

@@ -10,16 +10,11 @@ from app.planning.tracking import Tracking
 from app.registry.shapes import TrainingSet
 from tests.support.exact_heads import carry_out, released
 from tests.support.logbook import faults
-from tests.support.workshop import RECORDS, Workshop
+from tests.support.workshop import RECORDS
 
 RECIPE = {"epochs": 3, "held_out_fraction": 0.25}
 BATCH_SIZE = 4
 KEPT = 9
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 def trained_anew(workshop, batch_size):

@@ -29,7 +29,7 @@ from app.runtime.database import Database
 from app.runtime.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
-from tests.support.workshop import RECIPE, Workshop, record_ids
+from tests.support.workshop import RECIPE, record_ids
 from workers import run as run_module
 from workers.leases import outages as patience
 from workers.leases.attempts import is_permanent
@@ -38,11 +38,6 @@ from workers.mechanisms import lineage
 from workers.noise.generators import SecureNoise
 from workers.run import execute
 from workers.seal.sealed import Sealed
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from tests.support.streamed import (
     too_little,
     wide_parquet,
 )
-from tests.support.workshop import Held, Workshop, record_ids
+from tests.support.workshop import Held, record_ids
 from workers import run as run_module
 from workers.data.memory import in_words
 from workers.data.streaming import Streamed
@@ -39,9 +39,8 @@ ENSEMBLE = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("logistic
 
 
 @pytest.fixture
-def workshop(services):
-    workshop = Workshop(services)
-    push_wide(services)
+def workshop(workshop):
+    push_wide(workshop.services)
     return workshop
 
 

@@ -9,17 +9,11 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.evidence.certificates.signing import StatementSigner
 from app.ledger.certificates import bundles, issued
-from app.services import Services
 from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
 runner = CliRunner()
-
-
-@pytest.fixture
-def workshop(services: Services) -> Workshop:
-    return Workshop(services)
 
 
 class TestVerify:

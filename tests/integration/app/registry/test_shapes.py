@@ -17,8 +17,7 @@ HEAD = {"epochs": 3, "batch_size": BATCH_SIZE, "held_out_fraction": 0.25}
 
 
 @pytest.fixture
-def workshop(services: Services) -> Workshop:
-    workshop = Workshop(services)
+def workshop(workshop: Workshop) -> Workshop:
     workshop.define(architecture="linear_head", recipe=HEAD, mechanism="tracked_release")
     return workshop
 

@@ -16,7 +16,7 @@ from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets import features as kept_features
 from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow
-from tests.support.workshop import RECORDS, Workshop
+from tests.support.workshop import RECORDS
 from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_backbone
@@ -34,11 +34,6 @@ SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, class
 
 FORM = FeatureForm.of(SCHEMA)
 READING = "0" * 64
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import pytest
 from app.domain.errors import RunFailedError
 from app.runtime.processes.stopping import StopSignal
 from tests.support.weights import NETWORK_DIMENSION, WEIGHTS
-from tests.support.workshop import Workshop
 from workers.data.loading import load_model, load_start
 from workers.data.run_records import load_records
 from workers.leases.lease import Lease
@@ -20,11 +19,6 @@ class Stored(list):
 
     def close(self):
         pass
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 def numbers(examples):

@@ -9,16 +9,15 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import define_dataset
 from app.registry.datasets.tables import FeatureShardRow, ShardRow
 from tests.support.exact_heads import define_backbone
-from tests.support.workshop import RECORDS, Workshop
+from tests.support.workshop import RECORDS
 from workers.data.loading import load_model, readers_for
 from workers.data.shards import read_records, read_shards
 from workers.training.tasks.task import INPUTS, TARGET
 
 
 @pytest.fixture
-def workshop(services):
+def workshop(workshop):
     """Three shards: two of the records 0 to 39 and 100 to 105, and one of 200 alone."""
-    workshop = Workshop(services)
     workshop.push(6, first=100)
     workshop.push(1, first=200)
     return workshop

@@ -13,7 +13,6 @@ from app.domain.states import Phase
 from app.ledger import repository, runs
 from app.runtime.processes.stopping import StopSignal
 from tests.support.patience import PATIENCE_S, until
-from tests.support.workshop import Workshop
 from workers.leases import holding
 from workers.leases.lease import Lease
 
@@ -21,8 +20,7 @@ LEASE_S = 0.6
 
 
 @pytest.fixture
-def workshop(services):
-    workshop = Workshop(services)
+def workshop(workshop):
     workshop.define()
     return workshop
 

@@ -14,7 +14,7 @@ from app.runtime.processes.stopping import StopSignal
 from app.runtime.spans import place_of_request
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
-from tests.support.workshop import DATASET, Workshop
+from tests.support.workshop import DATASET
 from workers.dispatcher import Dispatcher
 from workers.leases.lease import Lease
 from workers.mechanisms import lineage
@@ -22,11 +22,6 @@ from workers.queue import open_queue
 
 OF_A_RUN = ["loading", "unlearning", "fine_tuning", "evaluating", "publishing"]
 WAY = ["forget request", "plan", "enqueue", "run", *OF_A_RUN, "erase"]
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 @pytest.fixture

@@ -48,11 +48,6 @@ ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
 
 
 @pytest.fixture
-def workshop(services):
-    return Workshop(services)
-
-
-@pytest.fixture
 def trained(workshop):
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
     carry_out(workshop)

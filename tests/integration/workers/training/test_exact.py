@@ -38,7 +38,7 @@ from tests.support.exact_heads import (
     released,
 )
 from tests.support.logbook import faults
-from tests.support.workshop import DATASET, RECORDS, Workshop
+from tests.support.workshop import DATASET, RECORDS
 from workers.data import run_records
 from workers.data.features import FeatureReader
 from workers.recompute import recompute
@@ -47,11 +47,6 @@ from workers.training.tasks.task import INPUTS
 
 runner = CliRunner()
 QUARTER = {"held_out_fraction": 0.25}
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 # On a frozen backbone

@@ -12,7 +12,6 @@ from tests.support.exact_heads import carry_out, head_of
 from tests.support.operators import operators_package
 from tests.support.own_tasks import OWN, Rents
 from tests.support.shops import SHOPS, define_shop_model, push_shops
-from tests.support.workshop import Workshop
 
 LEARNS = {"epochs": 200, "batch_size": 16, "learning_rate": 0.05, "held_out_fraction": 0.25}
 
@@ -20,11 +19,6 @@ LEARNS = {"epochs": 200, "batch_size": 16, "learning_rate": 0.05, "held_out_frac
 @pytest.fixture
 def settings(settings):
     return settings.model_copy(update={"allowed_factories": ("operators_networks:*",)})
-
-
-@pytest.fixture
-def workshop(services):
-    return Workshop(services)
 
 
 @pytest.fixture
