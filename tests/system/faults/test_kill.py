@@ -94,36 +94,6 @@ def test_the_worker_killed_and_its_child_orphaned(service, client, forgetting):
 
 
 @pytest.mark.nightly
-def test_the_child_killed(service, client, frozen):
-    worker = service.part("worker")
-    kill(worker.children())
-    assert await_completed(client, frozen)["attempt"] == 2
-    assert service.part("worker").pid == worker.pid
-
-
-@pytest.mark.parametrize("point", ["before_publish", "before_commit"])
-def test_the_child_killed_when_its_weights_are_written(service, client, point):
-    """What it wrote has seen records that are forgotten now, and no run will ever publish it."""
-    service.points.arm(point, "SIGKILL")
-    request = client.forget("digits", subject_ids=[next(subjects)])
-    assert await_completed(client, request["id"])["attempt"] == 2
-    assert only_what_is_current_is_stored(service)
-
-
-@pytest.mark.nightly
-def test_the_child_frozen_when_its_weights_are_written(service, client):
-    service.points.arm("after_blob_write", "SIGSTOP")
-    request = client.forget("digits", subject_ids=[next(subjects)])
-    (sleeper,) = service.frozen()
-    with service.second_worker():
-        assert await_completed(client, request["id"])["attempt"] == 2
-        assert only_what_is_current_is_stored(service)
-        sleeper.resume()
-        until(lambda: not is_alive(sleeper))
-        until(lambda: only_what_is_current_is_stored(service))
-
-
-@pytest.mark.nightly
 def test_the_api_killed(service, client, forgetting):
     kill([service.part("api")])
     assert await_completed(client, forgetting)["attempt"] == 1

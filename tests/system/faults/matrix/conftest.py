@@ -4,6 +4,8 @@ It is on a small disk of its own where the machine allows one. Each case makes i
 person with a run that takes a second.
 """
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import text
 
@@ -23,6 +25,22 @@ from tests.support.traces import Traces
 from tests.system.faults.matrix.cases import DEFINITION, MODEL
 
 DISK_MB = 400
+# One point of each kind of fault; all others are for the night.
+FAST = (
+    "test_killed_before_the_commit_and_carried_out_again[before_commit]",
+    "test_killed_after_the_commit_and_never_carried_out_again[after_publish]",
+    "test_a_run_outlasts_an_object_store_that_times_out[before_blob_write]",
+    "test_redis_wiped[mid_noise]",
+    "test_postgres_restarted[before_commit]",
+    "test_a_worker_wakes_up_after_another_has_published",
+    "test_the_runs_own_worker_is_killed[before_publish-4-2]",
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.name not in FAST:
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="package")

@@ -7,8 +7,6 @@ from app.client import ApiError
 from tests.support.digits import head
 from tests.support.patience import PATIENCE_S, until
 
-pytestmark = pytest.mark.nightly
-
 NOISE = {"mechanism": "tracked_release", "epsilon": 50.0, "parameters": {"noise_std": 20.0}}
 
 

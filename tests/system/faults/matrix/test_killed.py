@@ -6,8 +6,6 @@ from tests.support.facts import await_completed
 from tests.support.patience import until
 from tests.system.faults.matrix.cases import DEFINITION
 
-pytestmark = pytest.mark.nightly
-
 # The points before the publishing transaction's end, in the order of a run.
 BEFORE_THE_COMMIT = (
     "after_lease",

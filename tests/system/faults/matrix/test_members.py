@@ -20,8 +20,6 @@ from tests.support.service import is_alive, kill
 from tests.support.slow import FACTORY
 from workers.queue import enqueue_members, open_queue
 
-pytestmark = pytest.mark.nightly
-
 NAME, MEMBERS = "ensemble", 4
 # A member takes three seconds, so that another worker is there before the last one is begun, on a
 # busy machine too.

@@ -12,8 +12,6 @@ from tests.support.patience import until
 from tests.support.service import is_alive, kill
 from tests.system.faults.matrix.cases import lost_its_lease
 
-pytestmark = pytest.mark.nightly
-
 
 @pytest.mark.parametrize("point", ["after_lease", "mid_noise", "before_commit", "after_publish"])
 def test_redis_wiped(point, service, client, points, forget):

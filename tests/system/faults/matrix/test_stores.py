@@ -8,8 +8,6 @@ from tests.support.facts import await_completed, await_ended
 from tests.support.patience import until
 from tests.support.small_disk import full
 
-pytestmark = pytest.mark.nightly
-
 
 @pytest.mark.parametrize("point", ["before_blob_read", "before_blob_write", "after_blob_write"])
 def test_a_run_outlasts_an_object_store_that_times_out(point, client, points, forget):

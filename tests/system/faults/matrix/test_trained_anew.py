@@ -8,8 +8,6 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
 from tests.system.faults.matrix.cases import DEFINITION
 
-pytestmark = pytest.mark.nightly
-
 NETWORK, HEAD = "trained-anew", "solved"
 DEFINITIONS = {
     NETWORK: {**DEFINITION, "policy": {"mechanism": "retraining"}},

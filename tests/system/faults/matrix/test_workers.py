@@ -9,8 +9,6 @@ from tests.support.service import is_alive, kill
 from tests.system.faults.matrix.cases import MODEL
 from workers.queue import enqueue_run, open_queue
 
-pytestmark = pytest.mark.nightly
-
 
 @pytest.mark.parametrize("point", ["after_load", "at_target", "before_publish"])
 def test_a_worker_that_slept_through_its_lease_publishes_nothing(
