@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Most tests wait for processes and timers, so more of them run at once than there are cores.
 TESTS_AT_ONCE ?= 4
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --numprocesses
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal --durations 20 --numprocesses
 
 .PHONY: demo docs test test-unit test-gpu test-slow test-nightly storm lint serve clean install lock
 
