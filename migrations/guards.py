@@ -52,7 +52,8 @@ FORBIDDEN = {
     "datasets": f"n.forget_epoch < o.forget_epoch OR {_ENDED}",
     "models": _ENDED,
     "backbones": _ENDED,
-    "records": "o.erased_at IS NOT NULL AND n.erased_at IS DISTINCT FROM o.erased_at",
+    "records": "o.forgotten_epoch IS NOT NULL AND n.forgotten_epoch IS DISTINCT FROM"
+    " o.forgotten_epoch OR o.erased_at IS NOT NULL AND n.erased_at IS DISTINCT FROM o.erased_at",
     "imports": "o.state = 'completed' AND n.state <> o.state"
     " OR n.fencing_token < o.fencing_token OR n.added < o.added",
     "forget_requests": (
@@ -110,34 +111,6 @@ def guard_ledger() -> None:
         END $$
         """
     )
-    op.execute(
-        """
-        CREATE FUNCTION refuse_unforgetting() RETURNS trigger LANGUAGE plpgsql AS $$
-        DECLARE taken_back boolean;
-        BEGIN
-            -- By its schema: a session may have a temporary table of this name.
-            EXECUTE format(
-                'SELECT EXISTS (SELECT FROM %1$I.forget_requests AS r'
-                ' JOIN %1$I.datasets AS d ON d.id = r.dataset_id WHERE d.id = $1'
-                ' AND r.forget_epoch = $2 AND r.state = ''cancelled'''
-                ' AND $3 = coalesce($4, ''{}'') || ARRAY[$2, d.forget_epoch])', TG_TABLE_SCHEMA
-            ) INTO taken_back
-            USING OLD.dataset_id, OLD.forgotten_epoch, NEW.absences, OLD.absences;
-            IF NOT taken_back OR NEW.forgotten_epoch IS NOT NULL THEN
-                RAISE EXCEPTION 'what is forgotten stays forgotten'
-                    USING ERRCODE = 'insufficient_privilege';
-            END IF;
-            RETURN NEW;
-        END $$
-        """
-    )
-    guard(
-        "records",
-        "o.forgotten_epoch IS NOT NULL AND n.forgotten_epoch IS DISTINCT FROM o.forgotten_epoch"
-        " OR n.absences IS DISTINCT FROM o.absences",
-        name="forgotten",
-        function="refuse_unforgetting",
-    )
     guard(
         "signing_keys",
         "n.id <> o.id OR n.pem <> o.pem OR n.valid_from IS DISTINCT FROM o.valid_from"
@@ -166,18 +139,16 @@ def guard_ledger() -> None:
         guard(table, f"{FORBIDDEN[table]} OR {fixed}" if table in FORBIDDEN else fixed)
 
 
-def guard(
-    table: str, forbidden: str, *, name: str = "guard", function: str = "refuse_rewriting"
-) -> None:
+def guard(table: str, forbidden: str) -> None:
     """Refuse changes of rows; ``forbidden`` tells which, with o for the old and n for the new."""
     condition = forbidden.replace("o.", "OLD.").replace("n.", "NEW.")
     op.execute(
-        f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW WHEN ({condition})"
-        f" EXECUTE FUNCTION {function}()"
+        f"CREATE TRIGGER guard BEFORE UPDATE ON {table} FOR EACH ROW WHEN ({condition})"
+        " EXECUTE FUNCTION refuse_rewriting()"
     )
-    op.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+    op.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER guard")
 
 
 def drop() -> None:
     """Drop every trigger of these with its function."""
-    op.execute("DROP FUNCTION refuse_change, refuse_rewriting, refuse_unforgetting CASCADE")
+    op.execute("DROP FUNCTION refuse_change, refuse_rewriting CASCADE")

@@ -9,13 +9,20 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.protocol.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
+from app.api.protocol.access import (
+    DataWriter,
+    GuardedRoute,
+    ModelsReader,
+    ServicesOf,
+    require_scope,
+)
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from app.domain.scopes import Scope
 from app.domain.table_schema import MOST_COLUMNS, SCALARS, RecordSchema, TableSchema
 from app.ledger.models import endings
 from app.registry.datasets import repository, service
@@ -177,8 +184,13 @@ class PushAnswer(Answer):
         "keeps what it has."
     )
     changed_rows: list[int] = Field(description="The first 1,000 of these rows.")
-    forgotten: int = Field(description="Records that were forgotten and do not come back.")
-    forgotten_rows: list[int] = Field(description="The first 1,000 of these rows.")
+    replaced: int = Field(
+        description="Changed records that took the place of those stored, with `replace`."
+    )
+    replaced_rows: list[int] = Field(description="All of these rows.")
+    forget_request: str | None = Field(
+        description="The forget request for the records that were replaced."
+    )
     warnings: list[str] = Field(
         description="Other datasets in which the same people's ids may be written otherwise."
     )
@@ -235,17 +247,24 @@ def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
     openapi_extra=file_body("application/vnd.apache.parquet"),
 )
 async def push_records(
-    name: str, services: ServicesOf, _: DataWriter, content: RawBody
+    name: str, services: ServicesOf, caller: DataWriter, content: RawBody, *, replace: bool = False
 ) -> PushAnswer:
-    """Add the new records of a Parquet file: all of them or, if a row is invalid, none."""
-    push = partial(services.records.push, name, content)
+    """Add the new records of a Parquet file: all of them or, if a row is invalid, none.
+
+    With `replace`, changed records take the place of those stored: these are forgotten, by a forget
+    request that comes with it or not at all. It needs the scope `forget:write`, too.
+    """
+    forget = None
+    if replace:
+        require_scope(caller, Scope.FORGET_WRITE)
+        forget = services.acceptance.replacing(name, api_key_id=caller.key_id)
+    push = partial(services.records.push, name, content, forget=forget)
     result = await to_thread.run_sync(push, limiter=_PUSHES)
     return PushAnswer.of(
         result,
         changed=len(result.changed_rows),
         changed_rows=result.changed_rows[:_MOST_ROWS],
-        forgotten=len(result.forgotten_rows),
-        forgotten_rows=result.forgotten_rows[:_MOST_ROWS],
+        replaced=len(result.replaced_rows),
         warnings=await to_thread.run_sync(services.records.warnings, name),
     )
 

@@ -47,7 +47,9 @@ class ForgetAnswer(Answer):
     pushes: int = Field(description="How many pushes brought the records that it names.")
     received_at: datetime
     due_at: datetime
-    completed_at: datetime | None
+    completed_at: datetime | None = Field(
+        description="When its records were erased, also those of a cancelled request."
+    )
     failure_reason: str | None
     receipt_salt: str
     obligations: list[ObligationView]
@@ -142,16 +144,14 @@ async def get_forget_request(
 
 
 @router.delete("/{request_id}", **answers(404, 409))
-def cancel_forget_request(
-    request_id: str, services: ServicesOf, _: ForgetWriter, *, restore: bool = False
-) -> ForgetAnswer:
+def cancel_forget_request(request_id: str, services: ServicesOf, _: ForgetWriter) -> ForgetAnswer:
     """Cancel a request that no run has started on.
 
-    ``restore`` lets later trainings use its records again. For existing models they count as new
-    records: models trained on them before leave them out from their next run on.
+    Its records stay forgotten, and the models that learned from them still owe a certificate for
+    it. Pushed again, they are new records, which later trainings learn from.
     """
     with services.database.transaction() as session:
-        services.forget_requests.cancel(session, request_id, restore=restore)
+        services.forget_requests.cancel(session, request_id)
         session.flush()
         return answer_of(services, request_views.one(session, request_id))
 
@@ -162,7 +162,7 @@ def cancel_forget_request(
 def retry_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, response: Response
 ) -> ForgetAnswer:
-    """Give a failed request another run."""
+    """Give the obligations of a request that failed another run."""
     with services.database.transaction() as session:
         row = services.forget_requests.retry(session, request_id)
         session.flush()

@@ -27,7 +27,7 @@ from app.evidence.log import actor
 from app.ledger import previews
 from app.ledger.accepting import Accepted
 from app.ledger.everywhere import parts_of
-from app.ledger.new_requests import Call, NewForgetRequest
+from app.ledger.new_requests import MAX_IDS, Call, NewForgetRequest
 from app.ledger.previews import Effect
 from app.ledger.views import request_views
 from app.ledger.views.request_views import RequestView
@@ -35,7 +35,6 @@ from app.runtime.database.group_commit import Lanes
 from app.services import Services
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
-_MAX_IDS = 100_000
 _LINGER_S = 0.005
 _FEW = 1000
 """A request for more ids is handled by itself, so that no other waits for its lookups."""
@@ -55,9 +54,9 @@ class PreviewBody(Body):
         description="Without it, everywhere the people of subject_ids are known.",
         examples=["digits"],
     )
-    record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS, fail_fast=True)
+    record_ids: list[OwnerId] = Field(default_factory=list, max_length=MAX_IDS, fail_fast=True)
     subject_ids: list[OwnerId] = Field(
-        default_factory=list, max_length=_MAX_IDS, fail_fast=True, examples=[["person-0017"]]
+        default_factory=list, max_length=MAX_IDS, fail_fast=True, examples=[["person-0017"]]
     )
 
 

@@ -62,7 +62,6 @@ class ImportAnswer(Answer):
         description="Records with a known id and another subject or other values. The dataset "
         "keeps what it has."
     )
-    forgotten: int = Field(description="Records that were forgotten and do not come back.")
     failure_reason: str | None
     problems: list[ImportProblem] = Field(description="The first faults of the file that failed.")
     created_at: datetime

@@ -25,7 +25,7 @@ expunge requests
 expunge requests --state failed --model digits-mlp
 expunge retry fr_0123456789abcdef
 expunge cancel fr_0123456789abcdef
-expunge cancel fr_0123456789abcdef --restore
+expunge cancel fr_0123456789abcdef
 expunge certificates fr_0123456789abcdef --out proofs
 expunge certificates fr_0123456789abcdef --since kept-in-march --out proofs
 expunge download digits-mlp --out release
@@ -51,6 +51,7 @@ expunge dataset push digits digits.npz --scale 0.0625
 expunge dataset push churn churn.csv --label churned --subject customer --drop signup --missing \
 age=45 --accept-values
 expunge dataset push churn churn-march.csv
+expunge dataset push churn churn-corrected.csv --replace
 expunge dataset push reviews reviews.npz --vocabulary 5000
 expunge dataset push open-digits open-digits.npz --public
 expunge dataset import members s3://exports/members/2026-01.parquet --wait

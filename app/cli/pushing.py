@@ -18,31 +18,32 @@ from app.registry.datasets.files import to_parquet
 _MOST_NAMED: Final = 20
 
 
-def push_parts(client: ExpungeClient, name: str, source: Source, parts: Sequence[Part]) -> Json:
+def push_parts(
+    client: ExpungeClient, name: str, source: Source, parts: Sequence[Part], *, replace: bool
+) -> Json:
     """Push a table's parts in order; return the sums of the answers, with rows counted from 1."""
     total: dict[str, Any] = {"added": 0, "already_present": 0}
-    rows: dict[str, list[int]] = {"changed": [], "forgotten": []}
+    rows: dict[str, list[int]] = {"changed": [], "replaced": []}
     counts = dict.fromkeys(rows, 0)
+    requests: list[str] = []
     warnings: set[str] = set()
     with rows_progress(source.table.num_rows, parts=len(parts)) as advance:
         for part in parts:
-            answer = client.push_records(name, to_parquet(part.records))
+            answer = client.push_records(name, to_parquet(part.records), replace=replace)
             for field in total:
                 total[field] += answer[field]
             for field, found in rows.items():
                 counts[field] += answer[field]
                 found += [part.first + row for row in answer[f"{field}_rows"]]
+            requests += filter(None, [answer["forget_request"]])
             warnings.update(answer["warnings"])
             advance(part.records.num_rows)
     for warning in sorted(warnings):
         _warn(warning)
     _name_rows(source, "changed, and left as stored", rows["changed"])
-    _name_rows(source, "forgotten before, and left out", rows["forgotten"])
-    return total | {
-        field: value
-        for kind, found in rows.items()
-        for field, value in ((kind, counts[kind]), (f"{kind}_rows", [row + 1 for row in found]))
-    }
+    for kind, found in rows.items():
+        total |= {kind: counts[kind], f"{kind}_rows": [row + 1 for row in found]}
+    return total | {"forget_requests": requests}
 
 
 def warn_of_notations(source: Source, *columns: str | None) -> None:

@@ -189,13 +189,9 @@ class ExpungeClient(Sources, Waiting):
         """Give a failed request another run."""
         return self._object("POST", at("forget-requests", request_id, "retry"))
 
-    def cancel(self, request_id: str, *, restore: bool = False) -> Json:
-        """Cancel a request that no run has started on."""
-        return self._object(
-            "DELETE",
-            at("forget-requests", request_id),
-            params={"restore": restore},
-        )
+    def cancel(self, request_id: str) -> Json:
+        """Cancel a request that no run has started on; its records stay forgotten."""
+        return self._object("DELETE", at("forget-requests", request_id))
 
     def certificates_of(self, request_id: str, *, since: int | None = None) -> list[Json]:
         """Return the certificates of a request's obligations, for use with its receipt.

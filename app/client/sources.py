@@ -64,9 +64,10 @@ class Sources(Connection):
         """Delete a dataset that never held a record."""
         self._answer("DELETE", at("datasets", name))
 
-    def push_records(self, name: str, parquet: bytes) -> Json:
-        """Add the new records of a Parquet file's content."""
-        return self._object("PUT", at("datasets", name, "records"), content=parquet)
+    def push_records(self, name: str, parquet: bytes, *, replace: bool = False) -> Json:
+        """Add the new records of a Parquet file's content; changed ones ``replace`` the stored."""
+        options = {"replace": True} if replace else None
+        return self._object("PUT", at("datasets", name, "records"), content=parquet, params=options)
 
     def import_records(self, name: str, url: str) -> Json:
         """Have the service read Parquet files by reference; see ``wait_for_import``."""

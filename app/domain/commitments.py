@@ -2,20 +2,21 @@
 
 import hashlib
 import hmac
+from typing import Literal
 
 from app.domain.owners_ids import normal_id
 
 SALT_BYTES = 32
 
 
-def record_commitment(*, salt: bytes, record_id: str) -> bytes:
-    """Commit to a record that was requested by its own id."""
-    return hmac.digest(salt, b"record\0" + normal_id(record_id).encode(), "sha256")
+def commitment(
+    kind: Literal["record", "subject"], owners_id: str, ordinal: int, *, salt: bytes
+) -> bytes:
+    """Commit to one of the records that were pushed with an id, or of a subject.
 
-
-def subject_commitment(*, salt: bytes, subject_id: str, ordinal: int) -> bytes:
-    """Commit to a subject's record number ``ordinal``, counted from 0 in the order of upload."""
-    named = f"subject\0{normal_id(subject_id)}\0{ordinal}"
+    They are counted from 0 in the order of upload.
+    """
+    named = f"{kind}\0{normal_id(owners_id)}\0{ordinal}"
     return hmac.digest(salt, named.encode(), "sha256")
 
 

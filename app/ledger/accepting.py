@@ -16,7 +16,12 @@ from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
 from app.delivery.callbacks.events import Callbacks
-from app.domain.errors import ExpungeError, InvalidInputError, PublicDatasetError
+from app.domain.errors import (
+    ExpungeError,
+    InvalidInputError,
+    PayloadTooLargeError,
+    PublicDatasetError,
+)
 from app.domain.ids import new_id
 from app.domain.owners_ids import require_ids
 from app.domain.policy import THIRTY_DAYS_S
@@ -26,16 +31,23 @@ from app.evidence.log import actor
 from app.ledger import outbox, repository
 from app.ledger.certificates.at_once import AtOnce, Covering
 from app.ledger.certificates.reissue import Answer, Asked, certify
-from app.ledger.concern import Part
-from app.ledger.new_requests import Call, DedupKeys, Known, Named, NewForgetRequest
+from app.ledger.new_requests import (
+    MAX_IDS,
+    Call,
+    DedupKeys,
+    Known,
+    Named,
+    NewForgetRequest,
+)
 from app.ledger.obligations import record as record_obligation
 from app.ledger.obligations import state_of
-from app.ledger.standing import Standing, standings
+from app.ledger.standing import Part, Standing, standings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
 from app.registry.datasets import digests
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
+from app.registry.datasets.service import Forget
 from app.runtime.spans import Span, at_commit, nanoseconds, span_of_request
 
 
@@ -102,6 +114,21 @@ class Acceptance:
             batch.certify(self.signer)
             at_commit(session, batch.spans)
         return [answers[i] for i in range(len(calls))]
+
+    def replacing(self, dataset: str, *, api_key_id: str) -> Forget:
+        """Return what has those records forgotten whose place others take in a dataset."""
+
+        def forget(session: Session, record_ids: Sequence[str]) -> str:
+            if len(record_ids) > MAX_IDS:
+                raise PayloadTooLargeError(
+                    f"{len(record_ids)} records would be replaced; the limit is {MAX_IDS}; send "
+                    "the file in parts"
+                )
+            self.at_once.warm(session, dataset)
+            asked = NewForgetRequest(dataset=dataset, record_ids=record_ids)
+            return self.submit(session, asked, api_key_id=api_key_id)[0].id
+
+        return forget
 
 
 class _Batch:

@@ -1,4 +1,4 @@
-"""From certified to completed: the records are erased, and no trace of them is left anywhere.
+"""Once every model has forgotten records, they are erased; no trace of them is left anywhere.
 
  1. The records leave their shards, and the features made of these; one transaction a request.
  2. Every object of the dataset that was given up is shredded: what held the records before,
@@ -25,14 +25,14 @@ from app.storage.blobs import Blobs
 
 @dataclass(frozen=True)
 class Completion:
-    """Completes certified requests; any number of processes may do so at the same time."""
+    """Completes requests; any number of processes may do so at the same time."""
 
     database: Database
     blobs: Blobs
     requests: ForgetRequests
 
     def complete(self, request_ids: Collection[str] | None = None) -> None:
-        """Complete the certified requests among those given; without names, among all.
+        """Complete those of the given requests that can be; without names, of all.
 
         Without names, requests that another process is working on are skipped.
 
@@ -40,9 +40,9 @@ class Completion:
             ExpungeError: a store failed; all other requests were completed.
         """
         with self.database.transaction() as session:
-            certified = repository.certified_requests(session, request_ids)
+            erasable = repository.erasable_requests(session, request_ids)
         failures: list[ExpungeError] = []
-        for dataset_id, found in groupby(certified, key=lambda row: row[0]):
+        for dataset_id, found in groupby(erasable, key=lambda row: row[0]):
             ids = [request_id for _, request_id in found]
             try:
                 self._complete(dataset_id, ids, failures, wait=request_ids is not None)
@@ -72,7 +72,7 @@ class Completion:
                     at_commit(session, spans)
 
     def clean_up(self) -> None:
-        """Complete what is certified and shred what was given up, each even if the other fails."""
+        """Complete what can be and shred what was given up, each even if the other fails."""
         try:
             self.complete()
         finally:

@@ -9,21 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import and_, func, or_, select, text
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.domain.states import ObligationState
+from app.domain.states import ObligationState, RequestState
 from app.evidence import log
 from app.ledger import outbox, repository, transitions
 from app.ledger.tables import ForgetRequestRow
 
 DUE_SOON = "request.due_soon"
 OVERDUE = "request.overdue"
-IS_OPEN = text("forget_requests.state NOT IN ('completed', 'cancelled')")
-"""A deadline counts until a request is completed, its records erased, or it is cancelled.
-
-Written like the partial index of such requests, so that PostgreSQL can use it.
-"""
+IS_OPEN = ForgetRequestRow.completed_at.is_(None)
+"""A deadline counts until a request's records are erased, also once it is cancelled."""
 WARNING_S = 7 * 86400.0
 _AT_ONCE = 100
 
@@ -78,5 +75,6 @@ def _warn(session: Session, kind: str, row: ForgetRequestRow) -> DeadlineWarning
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, obligation.model_id)
     due_at = row.due_at.astimezone(UTC).isoformat(timespec="seconds")
     log.append(session, kind, request=row.id, due_at=due_at)
-    transitions.notify(session, row, kind.removeprefix("request."))
+    if row.state != RequestState.CANCELLED:  # its callbacks have ended
+        transitions.notify(session, row, kind.removeprefix("request."))
     return DeadlineWarning(kind, row.id, row.due_at)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
-from app.domain.commitments import record_commitment, subject_commitment
+from app.domain.commitments import commitment
 from app.domain.errors import UnknownRecordsError
 from app.domain.owners_ids import normal_id
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 
+MAX_IDS = 100_000
 MAX_REPORTED_UNKNOWN = 20
 
 
@@ -103,10 +104,10 @@ class Known:
     """The records that a dataset holds, or has held, of those that some requests name."""
 
     def __init__(self, records: Iterable[KeyedRecord]) -> None:
-        self._by_key: dict[bytes, KeyedRecord] = {}
+        self._by_key: dict[bytes, dict[int, KeyedRecord]] = {}
         self._by_subject: dict[bytes, dict[int, KeyedRecord]] = {}
         for record in records:
-            self._by_key[record.record_key] = record
+            self._by_key.setdefault(record.record_key, {})[record.seq] = record
             if record.subject_key is not None:
                 self._by_subject.setdefault(record.subject_key, {})[record.seq] = record
 
@@ -124,18 +125,20 @@ class Known:
     def resolve(self, named: Named, salt: bytes) -> list[tuple[KeyedRecord, bytes]]:
         """Return each record that one request names, with its commitment.
 
+        An id names every record that was pushed with it, those forgotten before included: a model
+        may still have to forget them.
+
         Raises:
             UnknownRecordsError: ids that the dataset never held.
         """
         self._require(named)
         resolved: dict[int, tuple[KeyedRecord, bytes]] = {}
-        for key, record_id in named.records.items():
-            record = self._by_key[key]
-            resolved[record.seq] = (record, record_commitment(salt=salt, record_id=record_id))
         for key, subject_id in named.subjects.items():
             for ordinal, (seq, record) in enumerate(sorted(self._by_subject[key].items())):
-                commitment = subject_commitment(salt=salt, subject_id=subject_id, ordinal=ordinal)
-                resolved.setdefault(seq, (record, commitment))
+                resolved[seq] = record, commitment("subject", subject_id, ordinal, salt=salt)
+        for key, record_id in named.records.items():
+            for ordinal, (seq, record) in enumerate(sorted(self._by_key[key].items())):
+                resolved[seq] = record, commitment("record", record_id, ordinal, salt=salt)
         return list(resolved.values())
 
     def _require(self, named: Named) -> None:

@@ -125,7 +125,10 @@ def reopen(
 
 
 def settle_requests(session: Session, requests: Sequence[ForgetRequestRow]) -> None:
-    """Derive the states of requests, which are locked, from their obligations."""
+    """Derive the states of requests, which are locked, from their obligations.
+
+    One that was cancelled stays so.
+    """
     session.flush()
     owed = repository.obligations_of_requests(session, [request.id for request in requests])
     for request in requests:
@@ -134,7 +137,7 @@ def settle_requests(session: Session, requests: Sequence[ForgetRequestRow]) -> N
         request.failure_reason = next(
             (o.failure_reason for o in obligations if o.state == ObligationState.FAILED), None
         )
-        if state != request.state:
+        if request.state not in (state, RequestState.CANCELLED):
             transitions.enter(session, request, state)
 
 

@@ -4,8 +4,19 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ARRAY, Row, String, exists, func, literal, or_, select, update
-from sqlalchemy.dialects.postgresql import array
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Row,
+    String,
+    and_,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -106,34 +117,6 @@ def erased_at(session: Session, request_id: str) -> datetime | None:
     return session.scalar(erased.where(named.request_id == request_id))
 
 
-def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int) -> int:
-    """Restore, at ``epoch``, the records that only this cancelled request names; return how many.
-
-    Erased records cannot be restored.
-    """
-    named_elsewhere = (
-        select(ForgottenRecordRow.record_seq)
-        .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
-        .where(ForgetRequestRow.state != RequestState.CANCELLED)
-    )
-    restored = session.scalars(
-        update(RecordRow)
-        .where(
-            RecordRow.forgotten_epoch == cancelled.forget_epoch,
-            RecordRow.dataset_id == cancelled.dataset_id,
-            RecordRow.erased_at.is_(None),
-            RecordRow.seq.not_in(named_elsewhere),
-        )
-        .values(
-            absences=RecordRow.absences.op("||")(array([RecordRow.forgotten_epoch, epoch])),
-            forgotten_epoch=None,
-        )
-        .returning(RecordRow.seq)
-        .execution_options(synchronize_session=False)
-    )
-    return len(restored.all())
-
-
 def lock_requests(session: Session, request_ids: Collection[str]) -> Sequence[ForgetRequestRow]:
     """Lock requests as ``request`` does, in the order in which several are always locked."""
     if not request_ids:
@@ -159,7 +142,26 @@ def store_states(session: Session, requests: Collection[ForgetRequestRow]) -> No
         set_committed_value(row, "state", row.state)
 
 
-def certified_requests(
+def _is_erasable() -> ColumnElement[bool]:
+    """Return whether every model has forgotten a request's records, which may still be stored.
+
+    Also those of a cancelled request: it gave up its answer, and they stay forgotten.
+    """
+    unmet = exists().where(
+        ObligationRow.request_id == ForgetRequestRow.id,
+        ObligationRow.state.in_(UNMET_OBLIGATION_STATES),
+    )
+    return or_(
+        ForgetRequestRow.state == RequestState.CERTIFIED,
+        and_(
+            ForgetRequestRow.state == RequestState.CANCELLED,
+            ForgetRequestRow.completed_at.is_(None),
+            ~unmet,
+        ),
+    )
+
+
+def erasable_requests(
     session: Session, request_ids: Collection[str] | None = None
 ) -> list[tuple[str, str]]:
     """Return (dataset id, id) of requests whose records can now be erased, by dataset.
@@ -167,18 +169,16 @@ def certified_requests(
     With ``request_ids``, only of those.
     """
     table = ForgetRequestRow
-    query = select(table.dataset_id, table.id).where(table.state == RequestState.CERTIFIED)
+    query = select(table.dataset_id, table.id).where(_is_erasable())
     if request_ids is not None:
         query = query.where(is_one_of(table.id, request_ids))
     rows = session.execute(query.order_by(table.dataset_id, table.received_at))
     return [(dataset_id, request_id) for dataset_id, request_id in rows]
 
 
-def certified_request(session: Session, request_id: str, *, wait: bool) -> ForgetRequestRow | None:
-    """Lock and return a request that is certified; without ``wait``, None if it is locked."""
-    query = select(ForgetRequestRow).where(
-        ForgetRequestRow.id == request_id, ForgetRequestRow.state == RequestState.CERTIFIED
-    )
+def erasable_request(session: Session, request_id: str, *, wait: bool) -> ForgetRequestRow | None:
+    """Lock and return a request if it is erasable; without ``wait``, None if it is locked."""
+    query = select(ForgetRequestRow).where(ForgetRequestRow.id == request_id, _is_erasable())
     return session.scalar(query.with_for_update(key_share=True, skip_locked=not wait))
 
 

@@ -60,7 +60,7 @@ class ForgetRequestRow(Logged, Base):
         Index(
             "ix_forget_requests_open_due_at",
             "due_at",
-            postgresql_where="state NOT IN ('completed', 'cancelled')",
+            postgresql_where="completed_at IS NULL",
         ),
     )
 

@@ -25,7 +25,7 @@ from app.domain.errors import (
     KeyStoreError,
     ObjectStoreError,
 )
-from app.domain.states import BlobState, RequestState
+from app.domain.states import BlobState
 from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
 from app.operations.findings import Finding, Verdict
@@ -114,7 +114,7 @@ class _Check:
             where = f"record {record.seq}"
             if record.erased_at is not None:
                 meaning = (
-                    f"keyed hash, kept to refuse its return; erased {record.erased_at:%F %T%z}"
+                    f"keyed hash, kept for the certificates; erased {record.erased_at:%F %T%z}"
                 )
                 yield Finding(Verdict.BY_DESIGN, where, meaning)
             elif record.forgotten_epoch is None:
@@ -247,11 +247,9 @@ def _of_request(record: RecordRow, request: ForgetRequestRow) -> Finding:
     where = f"record {record.seq} in request {request.id}"
     if record.erased_at is not None:
         return Finding(Verdict.BY_DESIGN, where, "salted commitment, kept for the certificate")
-    if request.state == RequestState.COMPLETED:
+    if request.completed_at is not None:
         return Finding(Verdict.FAULT, where, "the request is completed, the record is stored")
-    if request.state == RequestState.CANCELLED:
-        return Finding(Verdict.BY_DESIGN, where, "the request was cancelled")
-    meaning = f"the request is {request.state}; the record is erased when it is completed"
+    meaning = f"the request is {request.state}; the record is erased when all models forgot it"
     return Finding(Verdict.PENDING, where, meaning)
 
 

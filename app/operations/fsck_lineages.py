@@ -25,7 +25,6 @@ from app.ledger.certificates import accounted
 from app.ledger.certificates.accounted import NamedRecord
 from app.ledger.certificates.accounts import FIELDS, Lineage, Totals, leaves_of, totals_after
 from app.ledger.tables import AccountedRequestRow
-from app.registry.datasets.lives import Life
 from app.registry.tables import ModelRow, VersionRow
 
 _NODES: Final = text("SELECT level, position, hash FROM tree_nodes WHERE tree = :tree")
@@ -102,8 +101,8 @@ class _Check:
                 self._totals = totals_after(self._totals, covered, excluded, self._seen)
             except TargetNotMetError as error:
                 return self._fault(f"{where}: {error}")
-            self._ended.update({each.seq: life for each, life in covered})
-            self._grow(self._lineage.leaves_of(each for each, _ in covered), leaves_of(excluded))
+            self._ended.update({each.seq: each.forgotten_epoch or 0 for each in covered})
+            self._grow(self._lineage.leaves_of(covered), leaves_of(excluded))
             if any(getattr(row, name) != getattr(self._totals, name) for name in FIELDS):
                 return self._fault(f"its totals after {where} are not those of a recount")
             self._check_certificates(certificates)
@@ -119,13 +118,13 @@ class _Check:
 
     def _requests(
         self,
-    ) -> Iterator[tuple[AccountedRequestRow, list[tuple[NamedRecord, Life]], list[NamedRecord]]]:
+    ) -> Iterator[tuple[AccountedRequestRow, list[NamedRecord], list[NamedRecord]]]:
         """Yield each request in order, with its covered and excluded records."""
         self._seen: set[int] = set()
-        self._ended: dict[int, Life] = {}
+        self._ended: dict[int, int] = {}
         found = accounted.named_of_lineage(self._session, self._key)
         named = {
-            request_id: list(filter(self._lineage.concerns, group))
+            request_id: list(group)
             for request_id, group in groupby(found, key=attrgetter("request_id"))
         }
         for row in accounted.all_of(self._session, self._key):
@@ -133,7 +132,7 @@ class _Check:
 
     def _begin(self, epoch: int) -> None:
         """Count from another training of the weights, as the next request's row does."""
-        before = sum(life.forgotten_by(epoch) for life in self._ended.values()) if epoch else 0
+        before = sum(end <= epoch for end in self._ended.values()) if epoch else 0
         self._totals = replace(self._totals, begun_at_epoch=epoch, before_training=before)
 
     def _grow(self, *leaves: list[bytes]) -> None:
@@ -209,7 +208,7 @@ class _Check:
             after=0,
             through=through,
         )
-        for request_id in {each.request_id for each in found if self._lineage.concerns(each)}:
+        for request_id in {each.request_id for each in found}:
             self._fault(f"it covers request {request_id}, but does not account for it")
 
 

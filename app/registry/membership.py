@@ -1,13 +1,8 @@
 """Which records influenced a model, decided from numbers that never change.
 
-A dataset's records are numbered in upload order. Its forget requests, and the restorations after
-cancelled ones, are numbered in order of arrival (the epochs of ``app/registry/datasets/lives.py``).
+A dataset's records are numbered in upload order, its forget requests in order of arrival (epochs).
 A training stores both counts as of when its data were read. This decides for ever which records are
 in the lineage that it begins, without a list of records per lineage.
-
-A record is part of a model in one of its lives: the one it had at that moment. When that life ends,
-the model has to forget the record. A later life counts as a new record uploaded at its start: it is
-part of the models trained since.
 """
 
 import hashlib
@@ -18,15 +13,13 @@ from typing import Protocol
 
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
-from app.registry.datasets.lives import Life, Lived, life_at
-from app.registry.datasets.tables import RecordRow
 from app.registry.tables import ModelRow
 
 _TWO_TO_64 = 2**64
 
 
-class Numbered(Lived, Protocol):
-    """A record's number, pseudonyms and epochs; see ``RecordRow``."""
+class Numbered(Protocol):
+    """A record's number, pseudonyms and epoch; see ``RecordRow``."""
 
     @property
     def seq(self) -> int:
@@ -40,6 +33,10 @@ class Numbered(Lived, Protocol):
     def subject_key(self) -> bytes | None:
         """Its person's, if it names one."""
 
+    @property
+    def forgotten_epoch(self) -> int | None:
+        """When it was forgotten; None while it is not."""
+
 
 @dataclass(frozen=True)
 class Membership:
@@ -48,7 +45,7 @@ class Membership:
     Attributes:
         through: records numbered above this came later and are not part of the model.
         after_epoch: the epoch when its training data were read. Records forgotten by then were left
-            out; a life that began later is not part of the model.
+            out.
         split_salt: decides whose records are held out for evaluation.
         held_out_fraction: expected share of held-out records.
         is_imported: its weights were imported. They may depend on every record that the dataset
@@ -80,15 +77,10 @@ class Membership:
         """Return whether being held out keeps all of the records from the weights."""
         return not self.stops_early and all(map(self.is_held_out, records))
 
-    def life_of(self, record: Numbered) -> Life | None:
-        """Return the life in which a record is part of the model, for training or evaluation.
-
-        None for all other records. Later events can end this life, but not change which one it is.
-        """
-        if record.seq > self.through:
-            return None
-        life = life_at(record, self.after_epoch)
-        return None if life.forgotten_by(self.after_epoch) and not self.is_imported else life
+    def includes(self, record: Numbered) -> bool:
+        """Return whether a record is part of the model, for training or evaluation; for ever."""
+        gone = record.forgotten_epoch is not None and record.forgotten_epoch <= self.after_epoch
+        return record.seq <= self.through and (self.is_imported or not gone)
 
     def learned_from(self, record: Numbered) -> bool:
         """Return whether a record of the model may have influenced its weights."""
@@ -112,9 +104,9 @@ class Membership:
         """Whether the weights may depend on held-out records."""
         return self.is_imported or self.stops_early
 
-    def touched_by(self, record: RecordRow) -> bool:
-        """Return whether a stored record may have influenced the model's weights."""
-        return self.life_of(record) is not None and self.learned_from(record)
+    def touched_by(self, record: Numbered) -> bool:
+        """Return whether a record may have influenced the model's weights."""
+        return self.includes(record) and self.learned_from(record)
 
 
 def fixed_batches(

@@ -31,7 +31,6 @@ _NEXT_EPOCH = 2**63
 class TrainingRecord(NamedTuple):
     """A record that a lineage is trained on; it may be forgotten by now.
 
-    ``forgotten_epoch`` is when the lineage had to forget it, even if it was restored since.
     ``member`` is which member of an ensemble learns from it.
     """
 
@@ -123,9 +122,8 @@ class TrainingSet:
         return [record.seq for record in found if self._lasts(record)]
 
     def _lasts(self, record: KeyedRecord) -> bool:
-        life = self.membership.life_of(record)
-        held_out = self.membership.is_held_out(record)
-        return life is not None and life.forgotten is None and not held_out
+        included = record.forgotten_epoch is None and self.membership.includes(record)
+        return included and not self.membership.is_held_out(record)
 
     @cached_property
     def _split(self) -> tuple[list[TrainingRecord], list[TrainingRecord]]:
@@ -133,9 +131,8 @@ class TrainingSet:
         split: tuple[list[TrainingRecord], list[TrainingRecord]] = ([], [])
         found = datasets.records_through(self._session, self._dataset_id, membership.through)
         for record in found:
-            life = membership.life_of(record)
-            if life is not None:
-                key, ended = record.record_key, life.forgotten
+            if membership.includes(record):
+                key, ended = record.record_key, record.forgotten_epoch
                 known = None if ended is None or ended > self._as_of else ended
                 if known is None and record.seq in self._forgetting:
                     known = _NEXT_EPOCH

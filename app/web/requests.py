@@ -66,7 +66,7 @@ def show_queue(services: ServicesOf, sessions: SessionsOf, visitor: RequestsRead
     return render(
         "requests/requests.html",
         visitor,
-        waiting=sorted(lines[:_MOST], key=lambda line: line.state != RequestState.FAILED),
+        waiting=sorted(lines[:_MOST], key=lambda line: not line.failure_reason),
         runs=runs,
         idle=found is not None and not found.workers,
         unmet=UNMET_OBLIGATION_STATES,
@@ -235,10 +235,10 @@ def retry(request_id: str, services: ServicesOf, _: RequestsSender) -> Response:
 
 
 @router.post("/requests/{request_id}/cancel")
-def cancel(request_id: str, services: ServicesOf, _: RequestsSender, form: Form) -> Response:
-    """Cancel a request that no run has started on, and bring its records back if asked to."""
+def cancel(request_id: str, services: ServicesOf, _: RequestsSender) -> Response:
+    """Cancel a request that no run has started on."""
     with services.database.transaction() as session:
-        services.forget_requests.cancel(session, request_id, restore="restore" in form)
+        services.forget_requests.cancel(session, request_id)
     return pages.redirect(f"/requests/{request_id}")
 
 
@@ -338,9 +338,8 @@ def receipt_of(
     salt = requests.receipt_salt(request_id)
     receipt = Receipt(salt, row.record_count, tuple(record_ids), tuple(subject_ids))
     stored = set(repository.commitments_of(session, request_id))
-    people = receipt.of_subjects(stored)
-    named = receipt.of_records.union(*(found.values() for found in people))
-    if not stored or named != stored or not all(people):
+    found = [each for of_ids in receipt.find(stored) for each in of_ids]
+    if not stored or stored != {one for each in found for one in each.values()} or not all(found):
         raise InvalidInputError(
             "these are not the ids of this request: give all of them, as they were sent, and no "
             "others"

@@ -64,13 +64,12 @@ def requests_by_week(session: Session, since: Week) -> Mapping[Week, Requests]:
     week = _week(row.received_at)
     in_time = row.completed_at <= row.due_at
     late = func.coalesce(row.completed_at, func.clock_timestamp()) > row.due_at
-    counted = row.state != RequestState.CANCELLED
     query = (
         select(
             week.label("week"),
             func.count().label("received"),
             func.count().filter(in_time).label("met"),
-            func.count().filter(late, counted).label("missed"),
+            func.count().filter(late).label("missed"),
         )
         .where(row.received_at >= since)
         .group_by(week)

@@ -65,18 +65,14 @@ def create() -> None:
         sa.Column("subject_key", sa.LargeBinary),
         sa.Column("shard_id", sa.String),
         sa.Column("forgotten_epoch", sa.BigInteger),
-        sa.Column("absences", sa.ARRAY(sa.BigInteger)),
         sa.Column("erased_at", MOMENT),
         sa.CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
         sa.CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
-        sa.CheckConstraint(
-            "cardinality(absences) >= 2 AND cardinality(absences) % 2 = 0", name="absences"
-        ),
         sa.Index(
-            "ix_records_changed",
+            "ix_records_dataset_id_forgotten_epoch",
             "dataset_id",
-            sa.text("GREATEST(forgotten_epoch, absences[cardinality(absences)])"),
-            postgresql_where="forgotten_epoch IS NOT NULL OR absences IS NOT NULL",
+            "forgotten_epoch",
+            postgresql_where="forgotten_epoch IS NOT NULL",
         ),
         sa.Index(
             "ix_records_dataset_id_shard_id",
@@ -89,7 +85,13 @@ def create() -> None:
         sa.Index(
             "ix_records_subject_key", "subject_key", postgresql_where="subject_key IS NOT NULL"
         ),
-        sa.Index("uq_records_record_key", "record_key", unique=True),
+        sa.Index(
+            "uq_records_record_key",
+            "record_key",
+            "forgotten_epoch",
+            unique=True,
+            postgresql_nulls_not_distinct=True,
+        ),
     )
     op.create_table(
         "imports",
@@ -106,7 +108,6 @@ def create() -> None:
         sa.Column("added", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("already_present", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("changed", sa.BigInteger, server_default="0", nullable=False),
-        sa.Column("forgotten", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("failure_reason", sa.String),
         sa.Column("problems", JSONB),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
@@ -117,7 +118,7 @@ def create() -> None:
         sa.CheckConstraint(
             "state IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="state"
         ),
-        sa.CheckConstraint("rows = added + already_present + changed + forgotten", name="rows"),
+        sa.CheckConstraint("rows = added + already_present + changed", name="rows"),
         sa.Index(
             "ix_imports_active", "created_at", postgresql_where="state IN ('queued', 'running')"
         ),

@@ -55,7 +55,7 @@ def create() -> None:
         sa.Index(
             "ix_forget_requests_open_due_at",
             "due_at",
-            postgresql_where="state NOT IN ('completed', 'cancelled')",
+            postgresql_where="completed_at IS NULL",
         ),
         sa.Index("ix_forget_requests_received_at_id", "received_at", "id"),
     )

@@ -6,7 +6,7 @@ import hmac
 import re
 from collections.abc import Collection, Iterator
 
-from app.domain.commitments import record_commitment, subject_commitment
+from app.domain.commitments import commitment
 
 _ORDINALS = range(5)
 _HEX = re.compile(r"[0-9a-f]{32,}")
@@ -42,8 +42,8 @@ def _bytes_in(dump: str) -> Iterator[bytes]:
 
 def _hashes(key: bytes, guess: str) -> Iterator[bytes]:
     raw = guess.encode()
-    yield record_commitment(salt=key, record_id=guess)
-    yield from (subject_commitment(salt=key, subject_id=guess, ordinal=n) for n in _ORDINALS)
+    yield from (commitment("record", guess, n, salt=key) for n in _ORDINALS)
+    yield from (commitment("subject", guess, n, salt=key) for n in _ORDINALS)
     for said in (raw, b"record\0" + key + b"\0" + raw, b"subject\0" + key + b"\0" + raw):
         yield hmac.digest(key, said, "sha256")
         yield hashlib.sha256(said).digest()

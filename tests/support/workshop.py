@@ -35,7 +35,7 @@ from app.planning.tracking import trained_history
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.files import record_table, to_parquet
-from app.registry.datasets.service import define_dataset
+from app.registry.datasets.service import PushResult, define_dataset
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
@@ -60,15 +60,22 @@ def record_ids(count: int = RECORDS, *, first: int = 0) -> list[str]:
 
 def records_parquet(count: int = RECORDS, *, first: int = 0) -> bytes:
     """Return records of two float features, one subject per four records."""
-    numbers = range(first, first + count)
+    return _parquet(range(first, first + count))
+
+
+def _parquet(numbers: Sequence[int], *, changed_by: float = 0.0) -> bytes:
     return to_parquet(
         record_table(
-            record_ids=record_ids(count, first=first),
+            record_ids=[f"record-{i}" for i in numbers],
             subject_ids=[f"subject-{i // RECORDS_PER_SUBJECT}" for i in numbers],
             labels=[i % 2 for i in numbers],
-            features=np.array([[i, -i] for i in numbers], dtype=np.float32),
+            features=np.array([[i, changed_by - i] for i in numbers], dtype=np.float32),
         )
     )
+
+
+def _numbers(ids: Sequence[str]) -> list[int]:
+    return [int(each.removeprefix("record-")) for each in ids]
 
 
 _OF_HEADS = (TrainingKind.DESCENT, TrainingKind.EXACT)
@@ -87,6 +94,7 @@ class Workshop:
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self._changes = 0
         self.forged = False
         """Whether the test changed rows behind the log's back."""
         self.evaluation: dict[str, Any] = {"held_out_records": 0}
@@ -100,6 +108,17 @@ class Workshop:
 
     def push(self, count: int = RECORDS, *, first: int = 0) -> None:
         self.services.records.push(DATASET, records_parquet(count, first=first))
+
+    def push_again(self, *ids: str) -> PushResult:
+        """Push records as they were pushed first."""
+        return self.services.records.push(DATASET, _parquet(_numbers(ids)))
+
+    def replace(self, *ids: str) -> PushResult:
+        """Push records with other values, each time others, in the place of those stored."""
+        self._changes += 1
+        content = _parquet(_numbers(ids), changed_by=self._changes / 64)
+        forget = self.services.acceptance.replacing(DATASET, api_key_id=self.key_id)
+        return self.services.records.push(DATASET, content, forget=forget)
 
     # Models and their runs
 
@@ -273,6 +292,10 @@ class Workshop:
             row, _ = self.services.acceptance.submit(session, asked, api_key_id=self.key_id)
             return row.id
 
+    def cancel(self, request_id: str) -> None:
+        with self.transaction() as session:
+            self.services.forget_requests.cancel(session, request_id)
+
     def request(self, request_id: str) -> ForgetRequestRow:
         with self.transaction() as session:
             return repository.request(session, request_id)
@@ -307,9 +330,11 @@ class Workshop:
         return membership
 
     def record(self, session: Session, record_id: str, named: str = DATASET) -> RecordRow:
+        """Return the record that was pushed last with an id."""
         dataset = datasets.dataset_named(session, named)
         key = self.services.forget_requests.pseudonyms.record(dataset.id, record_id)
-        return session.scalars(select(RecordRow).where(RecordRow.record_key == key)).one()
+        newest = select(RecordRow).where(RecordRow.record_key == key).order_by(RecordRow.seq.desc())
+        return session.scalars(newest.limit(1)).one()
 
     def seqs(self, *ids: str) -> set[int]:
         with self.transaction() as session:

@@ -152,11 +152,15 @@ def push(
             "--public",
         ),
     ] = False,
+    replace: Annotated[
+        bool,
+        option("Changed records take the place of those stored, which are forgotten.", "--replace"),
+    ] = False,
 ) -> None:
     """Push the records of FILE to DATASET, which is defined if it is new.
 
-    New records are added, equal ones are left, changed ones are named and left. The dataset's
-    definition, from its first push, says how all later files are read.
+    New records are added, equal ones are left, changed ones are named and left, or replaced with
+    --replace. The dataset's definition, from its first push, says how all later files are read.
     """
     with service() as client:
         source, choices, mapping = read()
@@ -169,7 +173,7 @@ def push(
                 )
             schema = TableSchema.from_json(existing)
             warn_of_notations(source, schema.record_id, schema.subject_id)
-            show(push_parts(client, name, source, typed_parts(source, schema)))
+            show(push_parts(client, name, source, typed_parts(source, schema), replace=replace))
             return
         if existing is None:
             proposal = _proposal(source, choices, mapping)
@@ -187,7 +191,7 @@ def push(
         if existing is None:
             _define(client, name, rule, offset, scale, public=public)
         try:
-            show(push_parts(client, name, source, parts))
+            show(push_parts(client, name, source, parts, replace=replace))
         except BaseException:
             if existing is None:  # a first push that fails leaves nothing behind
                 with suppress(ApiError, httpx.TransportError):

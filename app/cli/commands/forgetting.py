@@ -147,15 +147,9 @@ def retry(request_id: RequestId) -> None:
     show_answer(lambda client: client.retry(request_id))
 
 
-def cancel(
-    request_id: RequestId,
-    *,
-    restore: Annotated[
-        bool, option("Allow later trainings to use its records again.", "--restore")
-    ] = False,
-) -> None:
-    """Cancel a request before any run has started on it."""
-    show_answer(lambda client: client.cancel(request_id, restore=restore))
+def cancel(request_id: RequestId) -> None:
+    """Cancel a request before any run has started on it; its records stay forgotten."""
+    show_answer(lambda client: client.cancel(request_id))
 
 
 def _write_receipts(receipt: Path, parts: list[Json], subjects: list[str]) -> None:

@@ -8,10 +8,11 @@ import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, Literal
 
 from app.domain import strict_json
-from app.domain.commitments import SALT_BYTES, record_commitment, subject_commitment
+from app.domain.commitments import SALT_BYTES, commitment
 from app.domain.errors import ProofError, VerificationError
 from app.domain.owners_ids import normal_id
 from app.domain.trees import multiproof
@@ -71,28 +72,36 @@ class Receipt:
         ):
             raise _refusal("not a receipt")
 
-    @property
-    def of_records(self) -> set[bytes]:
-        """The commitments to the records that are named by their own ids."""
-        return {record_commitment(salt=self.salt, record_id=one) for one in self.record_ids}
+    def find(
+        self, commitments: set[bytes]
+    ) -> tuple[list[dict[int, bytes]], list[dict[int, bytes]]]:
+        """Return, for each record id and each subject, which commitments are its records'.
 
-    def of_subjects(self, commitments: set[bytes]) -> list[dict[int, bytes]]:
-        """Return, for each subject, which of the commitments are its records', by their numbers.
-
-        A subject's records are numbered from 0. A number is missing where a record was named by its
-        own id as well, so at most as many are missing as there are such ids.
+        These are numbered from 0. A number of a subject is missing where the record was named by
+        its own id as well, so at most as many are missing as were named so.
         """
-        subjects = set(map(normal_id, self.subject_ids))
-        return [self._of_subject(one, commitments) for one in sorted(subjects)]
+        of_records = self._find("record", self.record_ids, commitments, most_missing=0)
+        named = sum(map(len, of_records))
+        return of_records, self._find("subject", self.subject_ids, commitments, most_missing=named)
 
-    def _of_subject(self, subject_id: str, commitments: set[bytes]) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        for ordinal in range(self.records):
-            own = subject_commitment(salt=self.salt, subject_id=subject_id, ordinal=ordinal)
-            if own in commitments:
-                found[ordinal] = own
-            elif ordinal - len(found) >= len(self.record_ids):
-                break
+    def _find(
+        self,
+        kind: Literal["record", "subject"],
+        ids: Sequence[str],
+        commitments: set[bytes],
+        *,
+        most_missing: int,
+    ) -> list[dict[int, bytes]]:
+        found: list[dict[int, bytes]] = []
+        for each in sorted(set(map(normal_id, ids))):
+            own: dict[int, bytes] = {}
+            for ordinal in range(self.records):
+                committed = commitment(kind, each, ordinal, salt=self.salt)
+                if committed in commitments:
+                    own[ordinal] = committed
+                elif ordinal - len(own) >= most_missing:
+                    break
+            found.append(own)
         return found
 
 
@@ -121,12 +130,12 @@ def check_receipt(
         end = forgotten.first + forgotten.leaves
         excluded = _proven(proof.excluded, forgotten.excluded, range(forgotten.first, end))
     shown = covered | excluded
-    of_records, of_subjects = receipt.of_records, receipt.of_subjects(shown)
-    if not shown <= of_records.union(*(found.values() for found in of_subjects)):
+    of_records, of_subjects = receipt.find(shown)
+    if not shown.issubset(chain(*(found.values() for found in (*of_records, *of_subjects)))):
         raise _refusal("the bundle is about another request")
     if len(shown) != receipt.records:  # a record under both roots counts once
         raise _refusal(f"the certificate accounts for {len(shown)} of {receipt.records} records")
-    _require_every_id(of_records - shown, of_subjects, named=len(of_records))
+    _require_every_id(of_records, of_subjects)
     if covered & excluded:
         raise _refusal("a record is listed both as covered and as never used")
     said = f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
@@ -198,13 +207,14 @@ def _require_training_since(
 
 
 def _require_every_id(
-    unproved: set[bytes], of_subjects: list[dict[int, bytes]], *, named: int
+    of_records: list[dict[int, bytes]], of_subjects: list[dict[int, bytes]]
 ) -> None:
     """Refuse a receipt with an id of which nothing is proved, whatever number it states."""
+    unproved = sum(not found for found in of_records)
     if unproved:
-        raise _refusal(f"{len(unproved)} of its {named} record_ids are not proved")
+        raise _refusal(f"{unproved} of its {len(of_records)} record_ids are not proved")
     missing = sum(max(found, default=0) + 1 - len(found) for found in of_subjects)
-    if missing > named:  # each may have been named by its own id instead
+    if missing > sum(map(len, of_records)):  # each may have been named by its own id instead
         raise _refusal("records of its subject_ids are not proved")
 
 

@@ -33,9 +33,7 @@ class NamedRecord(NamedTuple):
     record_key: bytes
     subject_key: bytes | None
     forgotten_epoch: int | None
-    absences: list[int] | None
     request_id: str
-    request_epoch: int
     commitment: bytes
 
 
@@ -101,9 +99,8 @@ def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedReco
     record, request, named = RecordRow, ForgetRequestRow, ForgottenRecordRow
     query = (
         select(
-            *(record.seq, record.record_key, record.subject_key),
-            *(record.forgotten_epoch, record.absences),
-            *(request.id, request.forget_epoch, named.commitment),
+            *(record.seq, record.record_key, record.subject_key, record.forgotten_epoch),
+            *(request.id, named.commitment),
         )
         .join(named, named.record_seq == record.seq)
         .join(request, request.id == named.request_id)
@@ -113,20 +110,17 @@ def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedReco
     return [NamedRecord._make(row) for row in session.execute(query)]
 
 
-def records_among(session: Session, key: LineageKey, began: Mapping[int, int]) -> set[int]:
-    """Return which records an accounted request of a lineage names, in a life that ``began``."""
-    if not began:
+def records_among(session: Session, key: LineageKey, seqs: Collection[int]) -> set[int]:
+    """Return which of the records an accounted request of a lineage names."""
+    if not seqs:
         return set()
-    columns = (literal(list(each), ARRAY(BigInteger)) for each in (began, began.values()))
-    asked = func.unnest(*columns).table_valued("seq", "began", name="asked").render_derived()
+    numbers = func.unnest(literal(list(seqs), ARRAY(BigInteger)))
+    asked = numbers.table_valued("seq", name="asked").render_derived()
     # One is enough: a record may have been named any number of times.
     earlier = (
         select(literal(1).label("one"))
-        .select_from(ForgottenRecordRow)
-        .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
         .where(
             ForgottenRecordRow.record_seq == asked.c.seq,
-            ForgetRequestRow.forget_epoch >= asked.c.began,
             _is_there(key, ForgottenRecordRow.request_id),
         )
         .limit(1)

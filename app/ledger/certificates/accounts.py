@@ -7,7 +7,7 @@ ones all others. A request's leaves are adjacent in either tree, sorted, so that
 nothing. Nothing is read of earlier requests but O(log n) nodes and the totals up to the last one.
 
 Which tree a record belongs to never changes within a lineage (``app/registry/membership.py``). A
-request that was cancelled counts too, unless its records live on in the life that the lineage read.
+request that was cancelled counts, too: its records stay forgotten.
 
 The caller holds the model's lock.
 """
@@ -28,7 +28,6 @@ from app.evidence.certificates.schema import Excluded, Forgotten, Tree
 from app.evidence.log import nodes
 from app.ledger.certificates import accounted
 from app.ledger.certificates.accounted import LineageKey, NamedRecord
-from app.registry.datasets.lives import Life
 from app.registry.membership import Membership, membership_at
 from app.registry.tables import ModelRow, VersionRow
 
@@ -71,18 +70,12 @@ class Lineage:
         """The names of its trees; see ``tree_names``."""
         return tree_names(self.key)
 
-    def split(
-        self, found: Iterable[NamedRecord]
-    ) -> tuple[list[tuple[NamedRecord, Life]], list[NamedRecord]]:
-        """Part records by tree, the covered ones with the life that the lineage has to forget."""
-        covered, excluded = [], []
+    def split(self, found: Iterable[NamedRecord]) -> tuple[list[NamedRecord], list[NamedRecord]]:
+        """Part records by tree: the covered ones and the excluded ones."""
+        parts: tuple[list[NamedRecord], list[NamedRecord]] = ([], [])
         for named in found:
-            life = self.membership.life_of(named)
-            if life is None or not self.membership.learned_from(named):
-                excluded.append(named)
-            else:
-                covered.append((named, life))
-        return covered, excluded
+            parts[not self.membership.touched_by(named)].append(named)
+        return parts
 
     def member_of(self, named: NamedRecord) -> int:
         """Return which member of an ensemble learned from a record."""
@@ -96,19 +89,6 @@ class Lineage:
         if self.membership.members is None:
             return leaves_of(covered)
         return _hashed(member_commitment(n.commitment, self.member_of(n)) for n in covered)
-
-    def concerns(self, named: NamedRecord) -> bool:
-        """Return whether a request means this lineage's record, and not an earlier life of it."""
-        return self._began(named) <= named.request_epoch
-
-    def _began(self, named: NamedRecord) -> int:
-        life = self.membership.life_of(named)
-        return 0 if life is None else life.began
-
-    def seen(self, session: Session, found: Iterable[NamedRecord]) -> set[int]:
-        """Return which of the records the trees have already."""
-        began = {named.seq: self._began(named) for named in found}
-        return accounted.records_among(session, self.key, began)
 
 
 @dataclass(frozen=True)
@@ -245,18 +225,15 @@ class Account:
     def _add(self, found: Sequence[NamedRecord]) -> None:
         """Add the records of requests, given in the order of the requests."""
         lineage = self.lineage
-        found = [
-            named
-            for named in found
-            if named.request_id not in self._added and lineage.concerns(named)
-        ]
+        found = [named for named in found if named.request_id not in self._added]
         self._added.update(named.request_id for named in found)
-        self._seen |= lineage.seen(self._session, found)
+        seqs = {named.seq for named in found}
+        self._seen |= accounted.records_among(self._session, lineage.key, seqs)
         leaves: tuple[list[bytes], list[bytes]] = [], []
         for request_id, group in groupby(found, key=attrgetter("request_id")):
             covered, excluded = lineage.split(group)
             self.totals = totals_after(self.totals, covered, excluded, self._seen)
-            leaves[0].extend(lineage.leaves_of(named for named, _ in covered))
+            leaves[0].extend(lineage.leaves_of(covered))
             leaves[1].extend(leaves_of(excluded))
             self._rows.append({"request_id": request_id, **asdict(self.totals)})
         frontiers = (self._covered, self._excluded)
@@ -268,7 +245,7 @@ class Account:
 
 def totals_after(
     totals: Totals,
-    covered: Sequence[tuple[NamedRecord, Life]],
+    covered: Sequence[NamedRecord],
     excluded: Sequence[NamedRecord],
     seen: set[int],
 ) -> Totals:
@@ -277,10 +254,9 @@ def totals_after(
     Raises:
         TargetNotMetError: the weights may have learned from a record that is not forgotten.
     """
-    new = [life for named, life in covered if named.seq not in seen]
+    new = [named for named in covered if named.seq not in seen]
     newly_excluded = sum(named.seq not in seen for named in excluded)
-    seen.update(named.seq for named, _ in covered)
-    seen.update(named.seq for named in excluded)
+    seen.update(named.seq for named in (*covered, *excluded))
     return replace(
         totals,
         number=totals.number + 1,
@@ -289,9 +265,9 @@ def totals_after(
         requests=totals.requests + bool(covered),
         records=totals.records + len(new),
         excluded_records=totals.excluded_records + newly_excluded,
-        forgotten_through=max([totals.forgotten_through, *(_end(life) for _, life in covered)]),
+        forgotten_through=max([totals.forgotten_through, *map(_epoch, covered)]),
         before_training=totals.before_training
-        + sum(life.forgotten_by(totals.begun_at_epoch) for life in new),
+        + sum(_epoch(named) <= totals.begun_at_epoch for named in new),
     )
 
 
@@ -299,10 +275,10 @@ def _head(frontier: Frontier) -> Tree:
     return Tree(size=frontier.size, root=frontier.root().hex())
 
 
-def _end(life: Life) -> int:
-    if life.forgotten is None:
+def _epoch(named: NamedRecord) -> int:
+    if named.forgotten_epoch is None:
         raise TargetNotMetError("a request names a record that is not forgotten")
-    return life.forgotten
+    return named.forgotten_epoch
 
 
 def leaves_of(named: Iterable[NamedRecord]) -> list[bytes]:
@@ -317,6 +293,5 @@ def _hashed(commitments: Iterable[bytes]) -> list[bytes]:
 def _before(session: Session, lineage: Lineage, epoch: int) -> int:
     """Count the covered records that were forgotten by an epoch, anew from all requests."""
     found = accounted.named_of_lineage(session, lineage.key)
-    covered, _ = lineage.split(filter(lineage.concerns, found))
-    lives = {named.seq: life for named, life in covered}
-    return sum(life.forgotten_by(epoch) for life in lives.values())
+    covered, _ = lineage.split(found)
+    return sum(end <= epoch for end in {named.seq: _epoch(named) for named in covered}.values())

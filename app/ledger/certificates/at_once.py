@@ -233,11 +233,8 @@ class AtOnce:
         membership = membership_of(model)
         partition = self._partition(session, model, tracking)
         counts: Counter[int] = Counter()
-        for record in datasets.changed_since(session, model.dataset_id, head.covers_epoch):
-            life = None if membership is None else membership.life_of(record)
-            if membership is None or life is None or not membership.learned_from(record):
-                continue
-            if life.forgotten is not None and life.forgotten > head.covers_epoch:
+        for record in datasets.forgotten_since(session, model.dataset_id, head.covers_epoch):
+            if membership is not None and membership.touched_by(record):
                 counts[0 if partition is None else partition.batch_of(record.record_key)] += 1
         return counts
 

@@ -118,7 +118,7 @@ class SubjectRequests:
     def cancel(
         self, session: Session, subject_request_id: str, *, api_key_id: str
     ) -> SubjectRequestRow:
-        """Cancel what is left of a pending request: later trainings use its records again."""
+        """Cancel what is left of a pending request; its records stay forgotten."""
         row = find(session, subject_request_id, api_key_id=api_key_id)
         every = repository.requests_of_subject(session, row.id)
         requests = [request for request in every if request.state != RequestState.CANCELLED]
@@ -127,7 +127,7 @@ class SubjectRequests:
         for request in requests:  # all lanes before anything else: locks have one order
             datasets.lock_dataset(session, request.dataset_id)
         for request in requests:
-            self.forget_requests.cancel(session, request.id, restore=True)
+            self.forget_requests.cancel(session, request.id)
         return row
 
     def _digest(self, asked: NewSubjectRequest) -> bytes:

@@ -11,7 +11,6 @@ from sqlalchemy import (
     Connection,
     Row,
     String,
-    TextClause,
     any_,
     bindparam,
     or_,
@@ -20,7 +19,6 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
-from app.domain.states import ENDED_REQUEST_STATES
 from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.registry.datasets import repository as datasets
@@ -57,8 +55,8 @@ class RequestView:
     obligations: tuple[ObligationView, ...]
 
     def is_overdue(self, now: datetime) -> bool:
-        """Say whether the deadline passed and the request is still open."""
-        return self.state not in ENDED_REQUEST_STATES and self.due_at < now
+        """Say whether the deadline passed and its records are not erased yet."""
+        return self.completed_at is None and self.due_at < now
 
 
 _ROW = (
@@ -103,9 +101,7 @@ def one(session: Session, request_id: str) -> RequestView:
     return known(read(session, [request_id]).get(request_id), "forget request", request_id)
 
 
-def most_urgent(
-    session: Session, wanted: ColumnElement[bool] | TextClause, *, limit: int
-) -> list[RequestView]:
+def most_urgent(session: Session, wanted: ColumnElement[bool], *, limit: int) -> list[RequestView]:
     """Return the requests that are wanted, the earliest deadline first."""
     query = select(ForgetRequestRow.id).where(wanted)
     order = (ForgetRequestRow.due_at, ForgetRequestRow.id)

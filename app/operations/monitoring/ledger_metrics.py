@@ -64,7 +64,7 @@ def _requests(session: Session) -> Iterator[Metric]:
 def _ages(session: Session) -> Iterator[Metric]:
     ages = GaugeHistogramMetricFamily(
         "expunge_open_forget_request_age_seconds",
-        "Age of the requests that are neither completed nor cancelled, since their receipt.",
+        "Age of the requests whose records are not erased yet, since their receipt.",
         labels=("state",),
     )
     oldest: list[tuple[str, float]] = []

@@ -6,11 +6,7 @@ Each is named as ``app/operations/fsck_rows.py`` names it, which has PostgreSQL 
 import hashlib
 from collections.abc import Iterable
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from app.registry.datasets.repository import KeyedRecord
-from app.registry.datasets.tables import RecordRow
 
 _NO_SUBJECT = bytes(32)
 """Replaces a missing subject's pseudonym, so that all records have the same length."""
@@ -30,14 +26,6 @@ def marked(dataset_id: str, epoch: int, seqs: Iterable[int]) -> dict[str, str | 
     """Digest the numbers of the records that are forgotten since an epoch; None without any."""
     spelt = b"".join(map(_spelt, sorted(seqs)))
     return {f"records/{dataset_id}/{epoch}": hashlib.sha256(spelt).hexdigest() if spelt else None}
-
-
-def marked_now(session: Session, dataset_id: str, epoch: int) -> dict[str, str | None]:
-    """Return the digest of the records that an epoch marks now."""
-    query = select(RecordRow.seq).where(
-        RecordRow.dataset_id == dataset_id, RecordRow.forgotten_epoch == epoch
-    )
-    return marked(dataset_id, epoch, session.scalars(query))
 
 
 def _spelt(seq: int) -> bytes:

@@ -13,14 +13,13 @@ from sqlalchemy import (
     Select,
     func,
     literal,
-    or_,
     select,
     text,
     update,
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.registry.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
+from app.registry.datasets.tables import DatasetRow, RecordRow, ShardRow
 from app.runtime.database.direct import binary_rows, copy_parts
 from app.runtime.database.queries import is_one_of, known
 from app.storage.tables import BlobRow
@@ -120,42 +119,28 @@ def shards_of(session: Session, dataset_id: str, seqs: Collection[int]) -> set[s
     }
 
 
-class HeldRecord(NamedTuple):
-    """A record's person and place; it has no shard once it is erased."""
-
-    seq: int
-    record_key: bytes
-    subject_key: bytes | None
-    shard_id: str | None
-    forgotten_epoch: int | None
-
-
 class KeyedRecord(NamedTuple):
-    """A record, whose it is, and when it was forgotten."""
+    """A record, whose it is, when it was forgotten, and where it is stored until it is erased."""
 
     seq: int
     record_key: bytes
     subject_key: bytes | None
     forgotten_epoch: int | None
-    absences: list[int] | None
     shard_id: str | None = None
 
 
-Facts = TypeVar("Facts", HeldRecord, KeyedRecord)
-
-
-def _read(facts: type[Facts], *wanted: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    return select(*(getattr(RecordRow, name) for name in facts._fields)).where(*wanted)
+def _read(*wanted: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    return select(*(getattr(RecordRow, name) for name in KeyedRecord._fields)).where(*wanted)
 
 
 def held_records(
     session: Session, dataset_id: str, keys: Collection[bytes]
-) -> dict[bytes, HeldRecord]:
-    """Return, by their keys, those records that the dataset holds or has held."""
-    return {
-        record.record_key: record
-        for record in _with_keys(session, HeldRecord, dataset_id, RecordRow.record_key, keys)
-    }
+) -> dict[bytes, KeyedRecord]:
+    """Return, by their keys, those records that the dataset holds and that are not forgotten."""
+    found = _with_keys(
+        session, dataset_id, RecordRow.record_key, keys, RecordRow.forgotten_epoch.is_(None)
+    )
+    return {record.record_key: record for record in found}
 
 
 def keyed_records(
@@ -165,23 +150,23 @@ def keyed_records(
     record_keys: Collection[bytes] = (),
     subject_keys: Collection[bytes] = (),
 ) -> list[KeyedRecord]:
-    """Return the records with one of the record keys, then those of one of the subjects."""
+    """Return all records with one of the record keys, then those of one of the subjects."""
     return [
-        *_with_keys(session, KeyedRecord, dataset_id, RecordRow.record_key, record_keys),
-        *_with_keys(session, KeyedRecord, dataset_id, RecordRow.subject_key, subject_keys),
+        *_with_keys(session, dataset_id, RecordRow.record_key, record_keys),
+        *_with_keys(session, dataset_id, RecordRow.subject_key, subject_keys),
     ]
 
 
 def _with_keys(
     session: Session,
-    facts: type[Facts],
     dataset_id: str,
     column: InstrumentedAttribute[Any],
     keys: Collection[bytes],
-) -> Iterator[Facts]:
+    *wanted: ColumnElement[bool],
+) -> Iterator[KeyedRecord]:
     for batch in batches(list(keys)):
-        query = _read(facts, RecordRow.dataset_id == dataset_id, is_one_of(column, batch))
-        yield from map(facts._make, session.execute(query))
+        query = _read(RecordRow.dataset_id == dataset_id, is_one_of(column, batch), *wanted)
+        yield from map(KeyedRecord._make, session.execute(query))
 
 
 def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
@@ -205,7 +190,7 @@ def add_records(
     They are inserted in key order, so that two transactions with the same keys cannot deadlock.
 
     Raises:
-        IntegrityError: the dataset holds one of the keys, or has held it.
+        IntegrityError: the dataset holds one of the keys, not forgotten.
     """
     # Sort by the first bytes, which distinguish keyed hashes; NumPy releases the GIL meanwhile.
     keys = np.frombuffer(b"".join(record_keys), np.uint8).reshape(len(record_keys), _KEY_BYTES)
@@ -263,24 +248,19 @@ def read_through(session: Session, dataset_id: str, read: Collection[str]) -> in
 
 def records_through(session: Session, dataset_id: str, seq: int) -> list[KeyedRecord]:
     """Return every record up to one, forgotten and erased ones included."""
-    query = _read(KeyedRecord, RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
+    query = _read(RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
     return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
 def records_numbered(session: Session, seqs: Collection[int]) -> list[KeyedRecord]:
     """Return the records with these few sequence numbers, in order."""
-    query = _read(KeyedRecord, is_one_of(RecordRow.seq, seqs)).order_by(RecordRow.seq)
+    query = _read(is_one_of(RecordRow.seq, seqs)).order_by(RecordRow.seq)
     return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
-def changed_since(session: Session, dataset_id: str, epoch: int) -> list[KeyedRecord]:
-    """Return every record that was forgotten or restored after an epoch."""
-    query = _read(
-        KeyedRecord,
-        RecordRow.dataset_id == dataset_id,
-        or_(RecordRow.forgotten_epoch.is_not(None), RecordRow.absences.is_not(None)),
-        epoch < CHANGED_EPOCH,
-    )
+def forgotten_since(session: Session, dataset_id: str, epoch: int) -> list[KeyedRecord]:
+    """Return every record that was forgotten after an epoch."""
+    query = _read(RecordRow.dataset_id == dataset_id, RecordRow.forgotten_epoch > epoch)
     return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
@@ -289,7 +269,6 @@ def remembered_through(
 ) -> Generator[KeyedRecord, None, None]:
     """Yield, in no order, every record up to one that is not forgotten now."""
     query = _read(
-        KeyedRecord,
         RecordRow.dataset_id == dataset_id,
         RecordRow.seq <= seq,
         RecordRow.forgotten_epoch.is_(None),

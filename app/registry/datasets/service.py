@@ -1,11 +1,11 @@
 """Operations on datasets: define, push, erase."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from sqlalchemy.exc import IntegrityError
+from psycopg.errors import DeadlockDetected
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
@@ -29,6 +29,9 @@ from app.storage.blobs import Blobs, adopt, doom
 
 _ATTEMPTS = 5
 
+Forget = Callable[[Session, Sequence[str]], str]
+"""Has records with these ids forgotten, whose dataset it locks; returns the forget request."""
+
 
 @dataclass(frozen=True)
 class PushResult:
@@ -38,13 +41,15 @@ class PushResult:
         added: how many were new.
         already_present: how many the dataset holds as they are.
         changed_rows: those that it holds otherwise; it keeps what it has.
-        forgotten_rows: those that were forgotten; they do not come back.
+        replaced_rows: those that it held otherwise, and holds as they are now.
+        forget_request: the request that had the replaced records forgotten, if any were.
     """
 
     added: int
     already_present: int
     changed_rows: Sequence[int] = ()
-    forgotten_rows: Sequence[int] = ()
+    replaced_rows: Sequence[int] = ()
+    forget_request: str | None = None
 
 
 def schema_of(dataset: DatasetRow) -> RecordSchema:
@@ -143,13 +148,13 @@ class Records:
     readers: Readers
     learned_through: Callable[[Session, str], int]
 
-    def push(self, name: str, content: bytes) -> PushResult:
+    def push(self, name: str, content: bytes, *, forget: Forget | None = None) -> PushResult:
         """Check a Parquet upload and add its new records as one shard, atomically."""
         with self.database.transaction() as session:
             dataset = repository.dataset_named(session, name)
             dataset_id, schema, encoding = definition_of(dataset)
         upload = self.readers.read(content, schema, encoding)
-        return self.store(dataset_id, self.keyed(dataset_id, upload))
+        return self.store(dataset_id, self.keyed(dataset_id, upload), forget=forget)
 
     def warnings(self, name: str) -> list[str]:
         """Name the datasets whose subjects' ids may be the same people's, written otherwise."""
@@ -177,6 +182,7 @@ class Records:
         *,
         part_of: str | None = None,
         looks_new: bool = False,
+        forget: Forget | None = None,
         also: Callable[[PushResult, Session], None] = lambda _result, _session: None,
     ) -> PushResult:
         """Add the new ones of these records as one shard, atomically.
@@ -188,63 +194,81 @@ class Records:
             pushed: the records, not empty.
             part_of: the import that they belong to.
             looks_new: whether to try first whether all are new, which is faster if they are.
+            forget: lets changed records take the place of those stored. Without it, these stay.
             also: called in the transaction that adds them, or in another one if none is new. Its
                 exceptions undo all.
         """
         if looks_new:
             result = PushResult(added=len(pushed.record_keys), already_present=0)
-            if self._add(dataset_id, pushed, part_of, partial(also, result)):
-                return result
+            added = self._add(dataset_id, pushed, result, part_of, also)
+            if added is not None:
+                return added
         for _ in range(_ATTEMPTS):
             try:
                 with self.database.transaction() as session:
                     found = compare(session, self.blobs, dataset_id, pushed)
             except GoneError:
                 continue
+            replaced = () if forget is None else found.changed
             result = PushResult(
                 added=len(found.new),
                 already_present=len(found.equal),
-                changed_rows=found.changed,
-                forgotten_rows=found.forgotten,
+                changed_rows=found.changed if forget is None else (),
+                replaced_rows=replaced,
             )
-            if not found.new:
+            new = sorted((*found.new, *replaced))
+            if not new:
                 with self.database.transaction() as session:
                     also(result, session)
                 return result
-            new = pushed.rows(found.new)
-            if self._add(dataset_id, new, part_of, partial(also, result)):
-                return result
+            ids = [pushed.upload.record_ids[row] for row in replaced]
+            added = self._add(dataset_id, pushed.rows(new), result, part_of, also, forget, ids)
+            if added is not None:
+                return added
         raise ConflictError("concurrent pushes and trainings kept interfering: push again")
 
     def _add(
         self,
         dataset_id: str,
         records: KeyedUpload,
+        result: PushResult,
         part_of: str | None,
-        also: Callable[[Session], None],
-    ) -> bool:
+        also: Callable[[PushResult, Session], None],
+        forget: Forget | None = None,
+        replaced: Sequence[str] = (),
+    ) -> PushResult | None:
         """Add records in one transaction that locks the dataset at its very end.
 
-        They become visible with the commit. Returns False if it must be retried: another push has
-        added one of the records, or took later numbers that a training has already read, so that
-        these records would count as read, too.
+        They become visible with the commit. Where they take the place of those with ``replaced``
+        ids, ``forget`` locks it at the beginning.
+
+        Returns:
+            What became of them. None if it must be retried: another push has added one of the
+            records, or took later numbers that a training has already read, so that these records
+            would count as read, too; or the two waited for each other.
         """
         origin = {} if part_of is None else {"import": part_of}
         try:
             with self.database.transaction() as session:
+                if forget is not None and replaced:
+                    result = replace(result, forget_request=forget(session, replaced))
                 first = self._write(session, dataset_id, records)
                 dataset = repository.lock_dataset(session, dataset_id)
                 require_live("dataset", dataset)
                 notations = notations_of(pa.array(records.upload.subject_ids, pa.string()))
                 dataset.subject_notations = sorted({*dataset.subject_notations, *notations})
                 self._require_ahead(session, dataset_id, first)
-                also(session)
+                also(result, session)
                 count = len(records.record_keys)
                 log.append(session, "records.pushed", dataset=dataset_id, records=count, **origin)
                 reach("before_records_commit")
         except (_OvertakenError, IntegrityError):
-            return False
-        return True
+            return None
+        except OperationalError as error:
+            if not isinstance(error.orig, DeadlockDetected):
+                raise
+            return None
+        return result
 
     def _require_ahead(self, session: Session, dataset_id: str, first: int) -> None:
         """Check that no model counts the records from this number on as read."""

@@ -17,7 +17,6 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
     func,
-    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -46,7 +45,7 @@ class DatasetRow(Logged, Ending, Base):
     public: Mapped[bool] = mapped_column(server_default=false())
     """Whether its owner asserts that nobody can ask for its records to be forgotten."""
     forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    """Counts accepted forget requests and restorations; each takes the next number."""
+    """Counts accepted forget requests; each takes the next number."""
     subject_notations: Mapped[list[str]] = mapped_column(ARRAY(String), server_default="{}")
     """How whole numbers among its subjects' ids are written (``Notation``)."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -92,12 +91,23 @@ class FeatureShardRow(Base):
 
 
 class RecordRow(Base):
-    """One training example. The row outlives erasure, as evidence and to reject the id's return."""
+    """One training example. The row outlives erasure, as evidence.
+
+    It is stored, perhaps forgotten, erased. The same id may be pushed again once it is forgotten:
+    that is another record, with its own row and number.
+    """
 
     __tablename__ = "records"
     __table_args__ = (
         # Keys of two datasets differ, so the dataset need not be in their indexes.
-        Index("uq_records_record_key", "record_key", unique=True),
+        # One row of a key that is not forgotten; each request finds the others by it, too.
+        Index(
+            "uq_records_record_key",
+            "record_key",
+            "forgotten_epoch",
+            unique=True,
+            postgresql_nulls_not_distinct=True,
+        ),
         Index(
             "ix_records_subject_key",
             "subject_key",
@@ -113,16 +123,13 @@ class RecordRow(Base):
             postgresql_with={"pages_per_range": 32, "autosummarize": "on"},
         ),
         Index(
-            "ix_records_changed",
+            "ix_records_dataset_id_forgotten_epoch",
             "dataset_id",
-            text("GREATEST(forgotten_epoch, absences[cardinality(absences)])"),
-            postgresql_where="forgotten_epoch IS NOT NULL OR absences IS NOT NULL",
+            "forgotten_epoch",
+            postgresql_where="forgotten_epoch IS NOT NULL",
         ),
         CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
         CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
-        CheckConstraint(
-            "cardinality(absences) >= 2 AND cardinality(absences) % 2 = 0", name="absences"
-        ),
     )
 
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
@@ -135,13 +142,5 @@ class RecordRow(Base):
     subject_key: Mapped[bytes | None]
     shard_id: Mapped[str | None]
     forgotten_epoch: Mapped[int | None] = mapped_column(BigInteger)
-    """The epoch since when the record has been forgotten; None while it is not."""
-    absences: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
-    """Earlier periods in which it was forgotten, oldest first (see ``lives.py``)."""
+    """The epoch since when the record has been forgotten, for good; None while it is not."""
     erased_at: Mapped[datetime | None]
-
-
-CHANGED_EPOCH = func.greatest(
-    RecordRow.forgotten_epoch, RecordRow.absences[func.cardinality(RecordRow.absences)]
-)
-"""When a record was forgotten or restored last; None while it never was."""

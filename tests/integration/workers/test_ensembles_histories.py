@@ -4,12 +4,13 @@ import random
 from contextlib import nullcontext
 
 import pytest
+from sqlalchemy import select
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState
 from app.ledger import member_trainings
-from app.registry.datasets.lives import life_at
+from app.registry.datasets.tables import RecordRow
 from tests.support.exact_heads import carry_out, head_of
 from tests.support.workshop import RECORDS, Workshop, record_ids
 from workers.data.member_records import MemberRecords
@@ -44,15 +45,23 @@ class Story:
         chosen = self.random.sample(self.ids, self.random.choice([1, 1, 2]))
         self.requests.append(self.workshop.forget(*chosen))
 
+    def replace(self):
+        request = self.workshop.replace(*self.random.sample(self.ids, 2)).forget_request
+        self.requests += [] if request is None else [request]
+
     def cancel(self):
         if not self.requests:
             return
         request = self.requests.pop(self.random.randrange(len(self.requests)))
         try:
             with self.workshop.transaction() as session:
-                self.workshop.services.forget_requests.cancel(session, request, restore=True)
+                self.workshop.services.forget_requests.cancel(session, request)
         except ConflictError:
             return  # a run has started on it
+
+    def push_again(self):
+        """Have forgotten records come back as new ones, which the next training learns from."""
+        self.workshop.push_again(*self.random.sample(self.ids, 5))
 
     def push(self):
         if len(self.ids) == RECORDS:
@@ -85,18 +94,13 @@ class Story:
         self.meanwhile = []
 
     def left(self):
-        """Return the records that each member should have learned from, counted from the ledger.
-
-        What a cancelled request has ended leaves the model with its next run, if there is one.
-        """
+        """Return the records that each member should have learned from, counted from the ledger."""
         membership, covered = self.workshop.membership(), head_of(self.workshop).covers_epoch
         left = {member: set() for member in range(MEMBERS)}
         with self.workshop.transaction() as session:
-            for each in self.ids:
-                row = self.workshop.record(session, each)
-                life = life_at(row, membership.after_epoch)
-                part = row.seq <= membership.through and not membership.is_held_out(row)
-                if part and not life.forgotten_by(covered):
+            for row in session.scalars(select(RecordRow)):
+                gone = row.forgotten_epoch is not None and row.forgotten_epoch <= covered
+                if membership.includes(row) and not gone and not membership.is_held_out(row):
                     left[membership.member_of(row.record_key, row.subject_key)].add(row.seq)
         return left
 
@@ -105,6 +109,7 @@ class Story:
 def test_members_have_learned_from_what_is_left_and_nothing_else(services, monkeypatch, seed):
     story = Story(services, monkeypatch, seed)
     steps = [story.forget, story.cancel, story.work, story.work, story.fail, story.retrain]
+    steps += [story.push_again, story.replace]
     story.work()
     for step in story.random.choices([*steps, story.push], k=STEPS):
         step()

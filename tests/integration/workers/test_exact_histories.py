@@ -1,6 +1,6 @@
 """Exact heads: what is released is what a service would release that never saw the forgotten.
 
-Random histories of pushes, forget requests, cancelled and restored ones, new models, retrainings,
+Random histories of pushes, also again, forget requests, cancelled ones, new models, trainings,
 archived models, runs that are cut short and sums whose key is lost. In the end every file's tensors
 are compared with those of a service that was only ever given the retained records, and with what is
 computed from all records anew. Ridge heads subtract what they read of a few shards on the way.
@@ -57,6 +57,7 @@ class History:
         self.dataset = name
         self.pushed = 0
         self.forgotten = set()
+        self.arrival = []
         self.models = {}
         self.numbers = itertools.count()
         self.requests = []
@@ -65,6 +66,9 @@ class History:
             define_dataset(session, name=name, schema=SCHEMA)
 
     def push(self, numbers):
+        """Push records: those that are forgotten are new ones, which come last."""
+        self.forgotten -= set(numbers)
+        self.arrival = [*(i for i in self.arrival if i not in numbers), *numbers]
         table = record_table(
             record_ids=[f"{self.dataset}-{i}" for i in numbers],
             labels=LABELS[numbers],
@@ -93,7 +97,7 @@ class History:
         for _, known in self.models.values():
             known -= set(numbers)
 
-    def cancel(self, restores):
+    def cancel(self, pushes):
         """Cancel the last request, if nothing was done about it; models still owe it."""
         if self.cancellable is None:
             return
@@ -101,12 +105,11 @@ class History:
         self.cancellable = None
         try:
             with self.workshop.transaction() as session:
-                self.services.forget_requests.cancel(session, request, restore=restores)
+                self.services.forget_requests.cancel(session, request)
         except ConflictError:  # it was certified at once
             return
-        self.requests.remove(request)
-        if restores:
-            self.forgotten -= numbers
+        if pushes:
+            self.push(sorted(numbers))
 
     def lose_sums(self, kind):
         """Lose the key of the sums of a model's present version."""
@@ -184,7 +187,7 @@ class History:
 
     def left(self, name):
         """Return the records that a model should know, in the order of their arrival."""
-        return sorted(self.models[name][1])
+        return [number for number in self.arrival if number in self.models[name][1]]
 
     def of_a_service_that_never_saw_the_forgotten(self, name):
         """Return the digest of the tensors that the retained records alone give."""

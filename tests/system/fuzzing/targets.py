@@ -102,7 +102,7 @@ def _signed_statement(payload: bytes) -> None:
 
 def _receipt(content: bytes) -> None:
     receipt = Receipt.from_json(content)
-    receipt.of_subjects(receipt.of_records)
+    receipt.find(set())
 
 
 def _model(content: bytes) -> None:

@@ -16,7 +16,7 @@ from tests.system.storm.scene import SUBJECTS, Crowd
 
 Answer = TypeVar("Answer")
 
-CANCELLED, RESTORED, PUSHED = 0.25, 0.5, 3
+CANCELLED, PUSHED = 0.25, 3
 NEWCOMERS = 40
 _UNSETTLED = {"urn:expunge:problem:call-in-flight"}
 
@@ -28,14 +28,12 @@ class Asked:
     Attributes:
         dataset, subjects: what it named; subjects by number among those of the beginning.
         cancelled: whether its cancellation was accepted.
-        restored: whether that was to bring its records back.
     """
 
     request: str
     dataset: str
     subjects: tuple[int, ...]
     cancelled: bool = False
-    restored: bool = False
 
 
 @dataclass
@@ -112,7 +110,7 @@ def _ask(
         if asked is not None:
             book.asked.append(asked)
             if rng.random() < CANCELLED:
-                _change_of_mind(client, asked, restore=rng.random() < RESTORED)
+                _change_of_mind(client, asked)
         if number in pushes:
             _push(client, crowd)
 
@@ -139,13 +137,12 @@ def _forgotten(
     return Asked(request=request["id"], dataset=crowd.dataset, subjects=subjects)
 
 
-def _change_of_mind(client: ExpungeClient, asked: Asked, *, restore: bool) -> None:
+def _change_of_mind(client: ExpungeClient, asked: Asked) -> None:
     """Cancel, if it is not too late; an answer that was lost counts as it turned out."""
     try:
-        persistently(lambda: client.cancel(asked.request, restore=restore))
+        persistently(lambda: client.cancel(asked.request))
     except ApiError as error:
         if error.status != 409:
             raise
     now = persistently(lambda: client.request(asked.request))
     asked.cancelled = now["state"] == "cancelled"
-    asked.restored = asked.cancelled and restore

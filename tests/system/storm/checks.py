@@ -25,7 +25,6 @@ from tests.support.traces import Traces
 from tests.system.storm.callers import Asked, Book
 from tests.system.storm.scene import IMPORTED, IMPORTED_ROWS, MODELS, Crowd, models_of
 
-SETTLED = ("completed", "cancelled")
 SETTLING_S = 420.0
 
 
@@ -44,14 +43,14 @@ class Aftermath:
         def settled() -> bool:
             requests = self._client.requests()
             for request in requests:
-                if request["state"] == "failed":
+                if request["failure_reason"]:
                     self._client.retry(request["id"])
             imports = self._client.imports(IMPORTED)
             for each in imports:
                 if each["state"] == "failed":
                     self._client.retry_import(IMPORTED, each["id"])
-            settled = [each["state"] in SETTLED for each in (*requests, *imports)]
-            return all(settled)
+            erased = all(each["completed_at"] for each in requests)
+            return erased and all(each["state"] in ("completed", "cancelled") for each in imports)
 
         until(settled, SETTLING_S)
 
@@ -120,7 +119,7 @@ class Aftermath:
         directory = self._service.data_dir.parent / "downloads"
         heads = {n: self._client.download(n, directory, trusted=trusted).weights for n in MODELS}
         whole = replaced = 0
-        for asked in self._of_state(cancelled=False):
+        for asked in self._book.asked:
             for certificate in self._client.certificates_of(asked.request):
                 bundle = json.dumps(certificate["bundle"]).encode()
                 try:
@@ -135,9 +134,9 @@ class Aftermath:
     def _coverage_is_union(self) -> str:
         """Check that each head's certificate covers all that was asked for so far, and no more.
 
-        Cancelled requests are among it: their records left the model all the same, and those that
-        were restored are new ones to it. What came after a head's run began was cancelled, or named
-        people who had been forgotten before: a certificate of its own says so.
+        Cancelled requests are among it: their records left the model all the same. What came after
+        a head's run began named people who had been forgotten before: a certificate of its own says
+        so.
         """
         counts = []
         for dataset in self._crowds:
@@ -147,7 +146,7 @@ class Aftermath:
                 epochs = self._epochs(asked)
                 late = [each for each in asked if epochs[each.request] > through]
                 union = {n for each in asked if each not in late for n in each.subjects}
-                assert all(each.cancelled or {*each.subjects} <= union for each in late), name
+                assert all({*each.subjects} <= union for each in late), name
                 covered = forgotten["records"] + forgotten["excluded_records"]
                 assert covered == len(union) * RECORDS_PER_SUBJECT, (name, forgotten, len(union))
                 counts.append(f"{name} {covered}")
@@ -200,15 +199,12 @@ class Aftermath:
         return f"{len(traces.gone)} markers in every spelling"
 
     def _gone_from(self, crowd: Crowd) -> set[int]:
-        """Return the subjects whose records no event has brought back."""
+        """Return the subjects whose records were forgotten."""
         mine = [asked for asked in self._book.asked if asked.dataset == crowd.dataset]
-        return {n for a in mine if not a.cancelled for n in a.subjects}
+        return {n for a in mine for n in a.subjects}
 
     def _log_is_clean(self) -> str:
         text = self._service.log.read_text()
         for never in ("subject-", "record-", "[SQL", "Traceback"):
             assert never not in text, f"the log says {never!r}"
         return f"{len(text.splitlines())} lines"
-
-    def _of_state(self, *, cancelled: bool) -> list[Asked]:
-        return [asked for asked in self._book.asked if asked.cancelled == cancelled]

@@ -114,12 +114,11 @@ def advance(row: ImportRow, result: PushResult, *, since: Position, at: Position
     if position_of(row) != since:
         raise LeaseLostError("the import was moved on by another worker")
     row.attempt = 1
-    changed, forgotten = len(result.changed_rows), len(result.forgotten_rows)
+    changed = len(result.changed_rows)
     row.added += result.added
     row.already_present += result.already_present
     row.changed += changed
-    row.forgotten += forgotten
-    row.rows += result.added + result.already_present + changed + forgotten
+    row.rows += result.added + result.already_present + changed
     row.files_done, row.row_in_file = at.files_done, at.row_in_file
 
 

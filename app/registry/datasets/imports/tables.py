@@ -23,14 +23,14 @@ class ImportRow(Logged, Leased, Base):
     __left_out__ = frozenset(
         {
             *("fencing_token", "lease_expires_at", "attempt", "files", "files_done", "row_in_file"),
-            *("total_rows", "rows", "already_present", "changed", "forgotten"),
+            *("total_rows", "rows", "already_present", "changed"),
         }
     )
     __table_args__ = (
         CheckConstraint(
             "state IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="state"
         ),
-        CheckConstraint("rows = added + already_present + changed + forgotten", name="rows"),
+        CheckConstraint("rows = added + already_present + changed", name="rows"),
         Index("ix_imports_dataset_id_created_at_id", "dataset_id", "created_at", "id"),
         Index("ix_imports_active", "created_at", postgresql_where="state IN ('queued', 'running')"),
     )
@@ -50,7 +50,6 @@ class ImportRow(Logged, Leased, Base):
     added: Mapped[int] = mapped_column(BigInteger, server_default="0")
     already_present: Mapped[int] = mapped_column(BigInteger, server_default="0")
     changed: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    forgotten: Mapped[int] = mapped_column(BigInteger, server_default="0")
     failure_reason: Mapped[str | None]
     problems: Mapped[list[dict[str, Any]] | None]
     """Why a file's content was refused: each fault's file, row, column and reason."""

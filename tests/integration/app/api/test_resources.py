@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
+from app.access import api_keys
 from app.api.protocol.schemas import BY_INDEX, BY_MOMENT, BY_NAME, BY_NUMBER
 from app.cli.application import create_app
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError, ObjectStoreError
+from app.domain.scopes import Scope
 from app.domain.states import Serving
 from app.evidence.certificates.tables import CertificateRow
 from app.ledger import runs
@@ -212,14 +214,29 @@ def test_a_dataset_of_plain_tables_is_defined_by_its_encoding(api: TestClient) -
     assert request.json()["records"] == 1, request.text
     again = api.put("/v1/datasets/churn/records", content=to_parquet(pa.table(rows | ids)))
     assert again.json() == {
-        "added": 0,
+        "added": 1,
         "already_present": 1,
         "changed": 0,
         "changed_rows": [],
-        "forgotten": 1,
-        "forgotten_rows": [0],
+        "replaced": 0,
+        "replaced_rows": [],
+        "forget_request": None,
         "warnings": [],
     }
+
+
+def test_replacing_needs_the_right_to_have_records_forgotten(
+    api: TestClient, workshop: Workshop
+) -> None:
+    with workshop.transaction() as session:
+        _, key = api_keys.create_key(session, name="x", scopes=[Scope.DATA_WRITE])
+    mine = {"Authorization": f"Bearer {key}"}
+    path, changed = f"/v1/datasets/{DATASET}/records", {"replace": True}
+    content = records_parquet(1, first=100)
+    assert api.put(path, content=content, headers=mine).json()["added"] == 1
+    _problem(api.put(path, content=content, headers=mine, params=changed), 403, "missing-scope")
+    answer = api.put(path, content=content, params=changed).json()
+    assert (answer["already_present"], answer["forget_request"]) == (1, None)
 
 
 def test_unknown_records_are_named_to_the_caller(api: TestClient, workshop: Workshop) -> None:
@@ -325,7 +342,7 @@ def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None
     path = _forget(api, trained[0]).headers["location"]
     _problem(api.post(f"{path}/retry"), 409, "conflict")
 
-    assert api.delete(path, params={"restore": True}).json()["state"] == "cancelled"
+    assert api.delete(path).json()["state"] == "cancelled"
     _problem(api.delete(path), 409, "conflict")
 
     path = _forget(api, trained[0]).headers["location"]

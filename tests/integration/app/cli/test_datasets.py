@@ -9,6 +9,7 @@ import pytest
 
 from app.domain.columns import CategoryColumn
 from app.domain.encoding import TableEncoding
+from app.ledger.views import request_views
 from app.services import Services
 from tests.support.commands import dataset_answer, dataset_command
 
@@ -43,7 +44,7 @@ def test_one_command_from_a_table_to_a_dataset(
 ) -> None:
     pushed = dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")
 
-    assert (pushed["added"], pushed["changed"], pushed["forgotten"]) == (ROWS, 0, 0)
+    assert (pushed["added"], pushed["changed"], pushed["forget_requests"]) == (ROWS, 0, [])
     shown = dataset_answer("show", "churn")
     assert (shown["records"], shown["classes"]) == (ROWS, 2)
     assert shown["features"]["shape"] == [4]
@@ -80,6 +81,27 @@ def test_the_next_export_adds_new_rows_and_names_changed_ones(
     contradiction = dataset_command("push", "churn", later, "--drop", "age")
     assert contradiction.exit_code == 1
     assert "--drop contradicts the definition of dataset 'churn'" in contradiction.stderr
+
+
+def test_changed_rows_take_the_place_of_those_stored_if_they_are_to(
+    served: None, services: Services, churn: Path, tmp_path: Path
+) -> None:
+    dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")
+    changed = {f"row_{i}": [f"Zo\u00eb {i // 2}", "", "33", "basic", "no"] for i in (8, 21)}
+    later = _churn(tmp_path / "later.csv", ROWS + 5, **changed)
+
+    pushed = dataset_answer("push", "churn", later, "--replace")
+
+    assert (pushed["added"], pushed["already_present"], pushed["changed"]) == (5, ROWS - 2, 0)
+    assert (pushed["replaced"], pushed["replaced_rows"]) == (2, [8, 21])
+    (request,) = pushed["forget_requests"]
+    services.clean_up()
+    with services.database.transaction() as session:
+        shown = request_views.one(session, request)
+    assert (shown.state, shown.records) == ("completed", 2)
+    shown_dataset = dataset_answer("show", "churn")
+    assert (shown_dataset["records"], shown_dataset["erased"]) == (ROWS + 5, 2)
+    assert dataset_answer("push", "churn", later, "--replace")["forget_requests"] == []
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_forget_status_and_cancel(served: None, workshop: Workshop) -> None:
     assert found["id"] == request["id"]
     assert _run("requests", "--external-id", "u") == []
     assert len(runner.invoke(app, ["requests", "--state", "accepted"]).stdout) > 10
-    assert _run("cancel", request["id"], "--restore")["state"] == "cancelled"
+    assert _run("cancel", request["id"])["state"] == "cancelled"
     assert "only a failed one" in _fail("retry", request["id"])
 
 

@@ -13,7 +13,7 @@ def _while_it_is_cancelled(workshop: Workshop, request_id: str, work: Callable[[
     """Do work that has to wait for the request's lock until its cancellation is committed."""
     with ThreadPoolExecutor(1) as thread:
         with workshop.transaction() as session:
-            workshop.services.forget_requests.cancel(session, request_id, restore=True)
+            workshop.services.forget_requests.cancel(session, request_id)
             session.flush()
             future = thread.submit(work)
             workshop.wait_for_a_lock()
@@ -36,7 +36,7 @@ def test_a_training_can_be_cancelled_meanwhile(workshop: Workshop) -> None:
     assert workshop.run(held.run_id).state == "cancelled"
 
 
-def test_what_cannot_be_planned_any_more_fails_no_cancelled_request(workshop: Workshop) -> None:
+def test_what_cannot_be_planned_any_more_leaves_a_cancelled_request_so(workshop: Workshop) -> None:
     workshop.define()
     workshop.work()
     request_id = workshop.forget(workshop.split()[0][0])
@@ -48,4 +48,4 @@ def test_what_cannot_be_planned_any_more_fails_no_cancelled_request(workshop: Wo
     _while_it_is_cancelled(workshop, request_id, workshop.dispatch)
 
     assert workshop.request(request_id).state == "cancelled"
-    assert [owed.state for owed in workshop.obligations(request_id)] == ["cancelled"]
+    assert [owed.state for owed in workshop.obligations(request_id)] == ["failed"]

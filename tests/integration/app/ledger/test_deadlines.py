@@ -91,8 +91,7 @@ def test_a_short_deadline_is_warned_of_when_half_of_it_is_over(workshop: Worksho
 
 def test_finished_requests_are_not_warned_of(owing: Workshop) -> None:
     cancelled, completed = _forget(owing, 0), _forget(owing, 1)
-    with owing.transaction() as session:
-        owing.services.forget_requests.cancel(session, cancelled, restore=False)
+    owing.cancel(cancelled)
     owing.dispatch()
     owing.work()
     owing.services.clean_up()
@@ -100,6 +99,13 @@ def test_finished_requests_are_not_warned_of(owing: Workshop) -> None:
     for request in (cancelled, completed):
         _let_pass(owing, request, 31)
     assert _noted(owing) == []
+
+
+def test_a_cancelled_request_is_due_until_its_records_are_erased(owing: Workshop) -> None:
+    request = _forget(owing, 0)
+    owing.cancel(request)
+    _let_pass(owing, request, 31)
+    assert (deadlines.OVERDUE, request) in _noted(owing)
 
 
 def test_a_request_whose_run_failed_is_still_due(owing: Workshop) -> None:

@@ -245,24 +245,23 @@ def test_a_policy_that_changed_while_a_run_was_planned_is_planned_for_again(
     assert planning.run(run_id).plan["epsilon"] == 2.0
 
 
-def test_what_is_forgotten_and_comes_back_while_a_run_is_planned_is_part_of_it(
+def test_what_is_forgotten_and_comes_back_while_a_run_is_planned_is_no_part_of_it(
     workshop: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its life ends for the runs to come alone: this one fixed its records before."""
+    """It ends for the runs to come alone: this one fixed its records before."""
     workshop.define()
     workshop.work()
     train = workshop.split()[0]
+    fixed = workshop.seqs(*train[1:])
     workshop.forget(train[0])
     workshop.dispatch()
     lease = workshop.lease()
     monkeypatch.setattr(selections, "TrainingSet", gate.before(TrainingSet))
-    cancel = workshop.services.forget_requests.cancel
     with in_time() as call, held(gate, lambda: workshop.begin(lease)) as begun:
         for _ in range(2):
-            late = call(workshop.forget, train[1])
-            with workshop.transaction() as session:
-                cancel(session, late, restore=True)
+            workshop.cancel(call(workshop.forget, train[1]))
+            call(workshop.push_again, train[1])
     selection = begun.result()
 
-    assert selection.retain == workshop.seqs(*train[1:])  # type: ignore[attr-defined]
+    assert selection.retain == fixed  # type: ignore[attr-defined]
     workshop.publish(lease)

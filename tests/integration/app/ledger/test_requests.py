@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from app.access.api_keys import create_key
-from app.domain.commitments import record_commitment, subject_commitment
+from app.domain.commitments import commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
 from app.domain.scopes import Scope
 from app.domain.states import Serving
@@ -255,10 +255,10 @@ def test_the_receipt_salt_opens_every_commitment(workshop: Workshop) -> None:
     with workshop.transaction() as session:
         commitments = set(repository.commitments_of(session, request.id))
     salt = workshop.services.forget_requests.receipt_salt(request.id)
-    expected = {record_commitment(salt=salt, record_id="record-9")}
+    expected = {commitment("record", "record-9", 0, salt=salt)}
     for subject, ordinals in (("subject-0", (0, 1, 2, 3)), ("subject-2", (0, 2, 3))):
         for ordinal in ordinals:
-            expected.add(subject_commitment(salt=salt, subject_id=subject, ordinal=ordinal))
+            expected.add(commitment("subject", subject, ordinal, salt=salt))
     assert commitments == expected
     assert request.record_count == 8
 
@@ -279,40 +279,78 @@ def test_forgetting_many_records_takes_a_handful_of_statements(workshop: Worksho
     assert 5 < len(statements) < 40
 
 
-def test_cancelling_keeps_records_out_of_training_unless_they_are_restored(
-    workshop: Workshop,
-) -> None:
+def test_what_a_cancelled_request_named_is_forgotten_all_the_same(workshop: Workshop) -> None:
     workshop.define()
     workshop.work()
     trained, _ = workshop.split()
-    kept_out, restored = workshop.forget(trained[0]), workshop.forget(trained[1])
+    cancelled = workshop.forget(trained[0])
 
-    with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, kept_out, restore=False)
-    with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, restored, restore=True)
+    workshop.cancel(cancelled)
 
-    with workshop.transaction() as session:
-        assert workshop.record(session, trained[0]).forgotten_epoch == 1
-        assert workshop.record(session, trained[1]).forgotten_epoch is None
+    assert {o.state for o in workshop.obligations(cancelled)} == {"open"}
+    workshop.services.clean_up()
+    assert _counts(workshop) == (39, 1, 0)
+    assert workshop.push_again(trained[0]).added == 1
     workshop.dispatch()
-    assert workshop.active_run() is None
-    assert {o.state for o in workshop.obligations(kept_out)} == {"cancelled"}
+    workshop.work()
+    assert {o.state for o in workshop.obligations(cancelled)} == {"certified"}
+    workshop.services.clean_up()
+    assert _counts(workshop) == (40, 0, 1)
+    request = workshop.request(cancelled)
+    assert (request.state, request.completed_at is None) == ("cancelled", False)
 
 
-def test_restoring_leaves_what_another_request_names(workshop: Workshop) -> None:
+def test_a_cancelled_request_that_a_model_fails_can_be_retried(workshop: Workshop) -> None:
     workshop.define()
     workshop.work()
-    trained, _ = workshop.split()
-    first = workshop.forget(trained[0], trained[1])
-    workshop.forget(trained[1])
+    cancelled = workshop.forget(workshop.split()[0][0])
+    workshop.cancel(cancelled)
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    workshop.give_up(held)
+    request = workshop.request(cancelled)
+    assert (request.state, request.failure_reason is None) == ("cancelled", False)
 
     with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, first, restore=True)
+        workshop.services.forget_requests.retry(session, cancelled)
+    workshop.dispatch()
+    workshop.work()
 
+    assert {o.state for o in workshop.obligations(cancelled)} == {"certified"}
+    assert workshop.request(cancelled).failure_reason is None
+    with pytest.raises(ConflictError), workshop.transaction() as session:
+        workshop.services.forget_requests.retry(session, cancelled)
+
+
+def test_a_model_stays_withdrawn_for_a_cancelled_request(workshop: Workshop) -> None:
+    workshop.define(serving=Serving.WITHDRAW_ON_REQUEST)
+    workshop.work()
+    workshop.cancel(workshop.forget(workshop.split()[0][0]))
+
+    with workshop.transaction() as session, pytest.raises(GoneError):
+        serving.current_version(session, registry.model_named(session, "model"))
+    workshop.dispatch()
+    workshop.work()
     with workshop.transaction() as session:
-        assert workshop.record(session, trained[0]).forgotten_epoch is None
-        assert workshop.record(session, trained[1]).forgotten_epoch is not None
+        assert serving.current_version(session, registry.model_named(session, "model")).number == 2
+
+
+def test_an_id_names_every_record_that_was_pushed_with_it(workshop: Workshop) -> None:
+    first = workshop.forget("record-9")
+    workshop.push_again("record-9")
+    replaced = workshop.replace("record-9").forget_request
+    assert replaced is not None
+    third = workshop.forget("record-9")
+
+    counts = [workshop.request(each).record_count for each in (first, replaced, third)]
+    assert counts == [1, 2, 3]
+    salt = workshop.services.forget_requests.receipt_salt(third)
+    with workshop.transaction() as session:
+        commitments = set(repository.commitments_of(session, third))
+    assert commitments == {
+        commitment("record", "record-9", number, salt=salt) for number in range(3)
+    }
 
 
 def test_a_request_in_a_run_cannot_be_cancelled(workshop: Workshop) -> None:
@@ -323,11 +361,11 @@ def test_a_request_in_a_run_cannot_be_cancelled(workshop: Workshop) -> None:
     workshop.begin(workshop.lease())
 
     with pytest.raises(ConflictError), workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, request_id, restore=True)
+        workshop.services.forget_requests.cancel(session, request_id)
 
 
 def test_a_request_that_a_run_takes_up_meanwhile_is_not_cancelled(workshop: Workshop) -> None:
-    """The finding: what was read before the lock counted, and the run's records were restored."""
+    """The finding: what was read before the lock counted."""
     workshop.define()
     workshop.work()
     request_id = workshop.forget(workshop.split()[0][0])
@@ -338,7 +376,7 @@ def test_a_request_that_a_run_takes_up_meanwhile_is_not_cancelled(workshop: Work
         assert seen.state == "accepted"
         workshop.begin(workshop.lease())
         with pytest.raises(ConflictError, match="unlearning"):
-            workshop.services.forget_requests.cancel(session, request_id, restore=True)
+            workshop.services.forget_requests.cancel(session, request_id)
 
 
 def test_only_a_failed_request_can_be_retried(workshop: Workshop) -> None:

@@ -413,7 +413,9 @@ def test_a_policy_that_no_plan_meets_any_more_fails_the_request_with_the_reason(
     assert workshop.request(request_id).state == "certified"
 
 
-def test_a_cancelled_request_never_joins_a_run_that_begins_meanwhile(workshop: Workshop) -> None:
+def test_a_request_that_is_cancelled_when_a_run_begins_is_answered_by_it(
+    workshop: Workshop,
+) -> None:
     workshop.define()
     workshop.work()
     trained, _ = workshop.split()
@@ -423,7 +425,7 @@ def test_a_cancelled_request_never_joins_a_run_that_begins_meanwhile(workshop: W
     held = workshop.lease()
     with ThreadPoolExecutor(1) as pool:
         with workshop.transaction() as session:
-            workshop.services.forget_requests.cancel(session, cancelled, restore=True)
+            workshop.services.forget_requests.cancel(session, cancelled)
             session.flush()
             beginning = pool.submit(workshop.begin, held)
             with pytest.raises(TimeoutError):
@@ -431,9 +433,9 @@ def test_a_cancelled_request_never_joins_a_run_that_begins_meanwhile(workshop: W
         selection = beginning.result(timeout=PATIENCE_S)
     workshop.publish(held)
 
-    # A restored record is a new one: this model lets go of it with the run.
     assert not selection.retain & workshop.seqs(trained[1])
     assert workshop.request(cancelled).state == "cancelled"
+    assert [owed.state for owed in workshop.obligations(cancelled)] == ["certified"]
 
 
 class TestFirstRelease:

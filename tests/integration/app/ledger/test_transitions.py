@@ -61,8 +61,7 @@ def test_a_request_that_fails_and_is_tried_again(workshop: Workshop) -> None:
 
 def test_a_request_that_is_cancelled(workshop: Workshop) -> None:
     request_id = workshop.forget(trained(workshop), status_callback_urls=[URL])
-    with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, request_id, restore=True)
+    workshop.cancel(request_id)
     assert told(workshop) == ["accepted", "cancelled"]
     assert ended(workshop)
 
@@ -70,7 +69,7 @@ def test_a_request_that_is_cancelled(workshop: Workshop) -> None:
 def test_a_change_that_is_rolled_back_tells_nothing(workshop: Workshop) -> None:
     request_id = workshop.forget(trained(workshop), status_callback_urls=[URL])
     with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, request_id, restore=True)
+        workshop.services.forget_requests.cancel(session, request_id)
         session.flush()
         session.rollback()
     assert told(workshop) == ["accepted"]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.registry.datasets.lives import Life
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.membership import Membership
 from tests.support.workshop import Workshop
@@ -15,7 +14,7 @@ KEYS = [bytes([i, j]) * 16 for i in range(64) for j in range(16)]
 
 
 def _record(key: bytes, subject: bytes | None = None) -> KeyedRecord:
-    return KeyedRecord(1, key, subject, None, None)
+    return KeyedRecord(1, key, subject, None)
 
 
 def _membership(*, held_out: float = 0.25, imported: bool = False) -> Membership:
@@ -52,33 +51,11 @@ def test_all_records_of_a_person_are_on_one_side(each: int) -> None:
 def test_a_record_is_part_of_what_was_trained_after_its_upload_and_before_it_was_forgotten(
     seq: int, epoch: int | None
 ) -> None:
-    record = KeyedRecord(seq, b"key", None, epoch, None)
-    life = Life(began=0, forgotten=epoch)
-    included = seq <= 100 and (epoch is None or epoch > 5)
+    record = KeyedRecord(seq, b"key", None, epoch)
 
-    assert _membership().life_of(record) == (life if included else None)
+    assert _membership().includes(record) == (seq <= 100 and (epoch is None or epoch > 5))
     # Weights from elsewhere may have seen what was forgotten here.
-    assert _membership(imported=True).life_of(record) == (life if seq <= 100 else None)
-
-
-@pytest.mark.parametrize(
-    ("absences", "epoch", "life", "imported"),
-    [
-        ([6, 7], None, Life(0, 6), Life(0, 6)),  # restored since: a new record
-        ([4, 7], 8, None, Life(0, 4)),  # forgotten while it was trained
-        ([3, 5], None, Life(5, None), Life(5, None)),  # restored by then
-        ([3, 5], 9, Life(5, 9), Life(5, 9)),
-        ([1, 2, 3, 4, 8, 9], 10, Life(4, 8), Life(4, 8)),
-        ([1, 2, 3, 6], None, None, Life(2, 3)),
-    ],
-)
-def test_a_restored_record_is_part_of_a_model_in_the_life_that_it_had_at_its_training(
-    absences: list[int], epoch: int | None, life: Life | None, imported: Life
-) -> None:
-    record = KeyedRecord(1, b"key", None, epoch, absences)
-
-    assert _membership().life_of(record) == life
-    assert _membership(imported=True).life_of(record) == imported
+    assert _membership(imported=True).includes(record) == (seq <= 100)
 
 
 @given(key=st.sampled_from(KEYS))

@@ -215,25 +215,24 @@ def test_a_damaged_form_is_refused(operator: TestClient, workshop: Workshop) -> 
     assert answer.status_code == 413
 
 
-def test_a_request_is_cancelled_and_its_records_come_back(
+def test_a_request_is_cancelled_and_its_records_stay_forgotten(
     operator: TestClient, workshop: Workshop
 ) -> None:
     workshop.define()
     workshop.work()
-    kept, back = (workshop.forget(record) for record in workshop.split()[0][:2])
-    page = operator.get(f"/requests/{kept}").text
-    fields = _sent(page, f"/requests/{kept}/cancel")
-    operator.post(f"/requests/{kept}/cancel", data=fields)
-    operator.post(f"/requests/{back}/cancel", data={**fields, "restore": "on"})
+    request = workshop.forget(workshop.split()[0][0])
+    page = operator.get(f"/requests/{request}").text
+    fields = _sent(page, f"/requests/{request}/cancel")
+    operator.post(f"/requests/{request}/cancel", data=fields)
 
     with workshop.transaction() as session:
         (dataset,) = repository.datasets(session)
         assert repository.counts(session, dataset.id)[1] == 1
-    for request in (kept, back):
-        assert workshop.request(request).state == "cancelled"
-        page = operator.get(f"/requests/{request}").text
-        assert f"/requests/{request}/cancel" not in page
-    again = operator.post(f"/requests/{kept}/cancel", data=fields)
+    assert workshop.request(request).state == "cancelled"
+    page = operator.get(f"/requests/{request}").text
+    assert f"/requests/{request}/cancel" not in page
+    assert request in operator.get("/requests").text
+    again = operator.post(f"/requests/{request}/cancel", data=fields)
     assert again.status_code == 409
 
 

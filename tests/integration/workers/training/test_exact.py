@@ -91,14 +91,15 @@ def test_features_that_were_stored_change_nothing(workshop, head):
 
 
 @pytest.mark.parametrize("head", ["ridge_head", "linear_head"])
-def test_a_restored_record_is_learned_by_the_next_training_and_not_before(workshop, head):
+def test_a_record_that_is_pushed_again_is_learned_by_the_next_training_and_not_before(
+    workshop, head
+):
     define_backbone(workshop, shape=(2,))
     architecture = ArchitectureSpec(head, backbone=BackboneUse("public"))
     workshop.define(architecture=architecture, recipe={"held_out_fraction": 0}, mechanism="auto")
     carry_out(workshop)
-    cancelled = workshop.forget("record-5")
-    with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, cancelled, restore=True)
+    workshop.cancel(workshop.forget("record-5"))
+    workshop.push_again("record-5")
     answered(workshop, "record-9")
     without = recompute(workshop.services, "model")
     assert (without.records, without.is_equal) == (RECORDS - 2, True)
@@ -290,9 +291,8 @@ def test_an_archived_or_deleted_model_leaves_no_sums(workshop, first_release):
 
 def test_a_retraining_makes_its_own_sums_with_what_came_since(workshop):
     train, _ = solved(workshop)
-    cancelled = workshop.forget(train[0])
-    with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, cancelled, restore=True)
+    workshop.cancel(workshop.forget(train[0]))
+    workshop.push_again(train[0])
     answered(workshop, train[1])
     assert workshop.seqs(train[0]).isdisjoint(statistics(workshop)[1].seqs.tolist())
     workshop.retrain()
@@ -306,17 +306,6 @@ def test_a_retraining_makes_its_own_sums_with_what_came_since(workshop):
     assert again.is_equal
     assert again.records == len(train) - 1
     assert faults(workshop.services) == []
-
-
-def test_a_record_that_was_restored_is_left_out_until_the_next_training(workshop):
-    train, _ = solved(workshop)
-    cancelled = workshop.forget(train[0])
-    with workshop.transaction() as session:
-        workshop.services.forget_requests.cancel(session, cancelled, restore=True)
-    answered(workshop, train[1])
-    _, now = statistics(workshop)
-    assert set(now.seqs.tolist()) == workshop.seqs(*train[2:])
-    assert recompute(workshop.services, "model").is_equal
 
 
 def test_erase_check_finds_a_record_in_sums(workshop):

@@ -1,15 +1,16 @@
 """Commitments tell kinds, ids, ordinals and salts apart."""
 
-from app.domain.commitments import record_commitment, subject_commitment
+from app.domain.commitments import commitment
 
 
 def test_no_two_meanings_share_a_commitment() -> None:
     commitments = [
-        record_commitment(salt=b"a" * 32, record_id="x"),
-        record_commitment(salt=b"b" * 32, record_id="x"),
-        record_commitment(salt=b"a" * 32, record_id="y"),
-        subject_commitment(salt=b"a" * 32, subject_id="x", ordinal=0),
-        subject_commitment(salt=b"a" * 32, subject_id="x", ordinal=1),
-        subject_commitment(salt=b"b" * 32, subject_id="x", ordinal=0),
+        commitment("record", "x", 0, salt=b"a" * 32),
+        commitment("record", "x", 0, salt=b"b" * 32),
+        commitment("record", "y", 0, salt=b"a" * 32),
+        commitment("record", "x", 1, salt=b"a" * 32),
+        commitment("subject", "x", 0, salt=b"a" * 32),
+        commitment("subject", "x", 1, salt=b"a" * 32),
+        commitment("subject", "x", 0, salt=b"b" * 32),
     ]
     assert len(set(commitments)) == len(commitments)

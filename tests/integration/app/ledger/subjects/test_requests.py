@@ -89,13 +89,13 @@ def test_one_that_was_cancelled_in_a_dataset_is_never_completed(
         (owed,) = session.scalars(
             select(ForgetRequestRow.id).where(mine, ForgetRequestRow.state == "accepted")
         ).all()
-        workshop.services.forget_requests.cancel(session, owed, restore=True)
+        workshop.services.forget_requests.cancel(session, owed)
 
     workshop.services.clean_up()
 
     with workshop.transaction() as session:
         record = workshop.record(session, "record-0")
-        assert (record.forgotten_epoch, record.erased_at) == (None, None)
+        assert (record.forgotten_epoch is None, record.erased_at is None) == (False, True)
     assert status(workshop, subject_id) == SubjectRequestStatus.CANCELLED
 
 
@@ -111,7 +111,7 @@ def test_what_is_pending_can_be_cancelled_although_a_part_was(
         uuid = session.get_one(SubjectRequestRow, subject_id).subject_request_id
         mine = ForgetRequestRow.subject_request_id == subject_id
         part = session.scalars(select(ForgetRequestRow.id).where(mine)).first()
-        workshop.services.forget_requests.cancel(session, part, restore=False)
+        workshop.services.forget_requests.cancel(session, part)
     assert status(workshop, subject_id) == SubjectRequestStatus.PENDING
 
     with workshop.transaction() as session:

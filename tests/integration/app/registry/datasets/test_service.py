@@ -1,15 +1,19 @@
 """Pushing records in, and erasing them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select, update
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import IntegrityError, ProgrammingError
+from sqlalchemy.orm import Session
 
 from app.domain.encoding import TableEncoding
-from app.domain.errors import ConflictError, InvalidRecordsError
+from app.domain.errors import ConflictError, InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
+from app.ledger import accepting
 from app.registry.datasets import repository
 from app.registry.datasets.columns.encoding import ENCODED_BY, records_of
 from app.registry.datasets.columns.problems import Problems
@@ -86,30 +90,95 @@ def test_a_longer_export_adds_what_is_new_and_names_what_changed(workshop: Works
 
     result = workshop.services.records.push(DATASET, export)
 
-    assert (result.added, result.already_present) == (4, 0)
+    assert (result.added, result.already_present) == (5, 0)
     assert result.changed_rows == [0, 1, 3]  # features, label, subject
-    assert result.forgotten_rows == [2]
     seqs, first = _stored(workshop)
-    assert first.tolist() == [*before[1].tolist(), 40, 41, 42, 43]
-    assert set(seqs[-4:].tolist()) == workshop.seqs(*(f"record-{i}" for i in range(40, 44)))
+    new = [38, 40, 41, 42, 43]
+    assert first.tolist() == [*before[1].tolist(), *new]
+    assert set(seqs[-5:].tolist()) == workshop.seqs(*(f"record-{i}" for i in new))
 
     again = workshop.services.records.push(DATASET, export)
-    assert (again.added, again.already_present, again.changed_rows) == (0, 4, [0, 1, 3])
+    assert (again.added, again.already_present, again.changed_rows) == (0, 5, [0, 1, 3])
 
 
 @pytest.mark.parametrize("completed", [False, True], ids=["pending", "erased"])
-def test_a_forgotten_record_cannot_come_back(workshop: Workshop, completed: bool) -> None:
+def test_a_forgotten_record_that_is_pushed_again_is_another_one(
+    workshop: Workshop, completed: bool
+) -> None:
+    (first,) = workshop.seqs("record-3")
     workshop.forget("record-3")
     if completed:
         workshop.services.clean_up()
 
-    # Not even by repeating the upload that brought it.
     result = workshop.services.records.push(DATASET, records_parquet())
 
-    assert (result.added, result.already_present) == (0, RECORDS - 1)
-    assert result.forgotten_rows == [3]
-    assert (3 in _stored(workshop)[1]) is not completed
-    assert len(_stored(workshop)[1]) == RECORDS - completed
+    assert (result.added, result.already_present) == (1, RECORDS - 1)
+    (second,) = workshop.seqs("record-3")
+    assert second > first
+    assert _stored(workshop)[1].tolist().count(3) == 2 - completed
+    with workshop.transaction() as session:
+        assert session.get_one(RecordRow, first).forgotten_epoch == 1
+        assert session.get_one(RecordRow, second).forgotten_epoch is None
+
+
+def test_changed_records_take_the_place_of_those_stored(workshop: Workshop) -> None:
+    workshop.push(6, first=100)
+    workshop.forget("record-38")
+    old = workshop.seqs("record-36", "record-101")
+
+    result = workshop.replace("record-36", "record-38", "record-101", "record-200")
+
+    assert (result.added, result.already_present) == (2, 0)
+    assert (result.changed_rows, result.replaced_rows) == ((), [0, 2])
+    request = workshop.request(str(result.forget_request))
+    assert (request.record_count, request.push_count) == (2, 2)
+    with workshop.transaction() as session:
+        epochs = [session.get_one(RecordRow, seq).forgotten_epoch for seq in old]
+    assert epochs == [request.forget_epoch] * 2
+    assert workshop.seqs("record-36", "record-101").isdisjoint(old)
+    workshop.services.clean_up()
+    assert workshop.request(request.id).state == "completed"
+
+
+def test_equal_records_are_no_change_that_replaces_anything(workshop: Workshop) -> None:
+    first = workshop.replace("record-1")
+    table = _table(0, 4)
+    forget = workshop.services.acceptance.replacing(DATASET, api_key_id=workshop.key_id)
+    back = workshop.services.records.push(DATASET, table, forget=forget)
+
+    assert (back.already_present, back.replaced_rows) == (3, [1])
+    assert back.forget_request not in (None, first.forget_request)
+    again = workshop.services.records.push(DATASET, table, forget=forget)
+    assert (again.already_present, again.replaced_rows, again.forget_request) == (4, [], None)
+
+
+def test_what_a_push_would_replace_stays_where_its_request_is_refused(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = workshop.seqs("record-1", "record-2")
+    monkeypatch.setattr(accepting, "MAX_IDS", 1)
+    with pytest.raises(PayloadTooLargeError, match="2 records would be replaced"):
+        workshop.replace("record-1", "record-2", "record-300")
+    assert workshop.seqs("record-1", "record-2") == before
+    assert len(_stored(workshop)[1]) == RECORDS
+
+
+def test_a_replacement_that_is_overtaken_is_made_anew(workshop: Workshop) -> None:
+    """Somebody is forgotten after the rows were compared: they are new then, not replaced."""
+    real = workshop.services.acceptance.replacing(DATASET, api_key_id=workshop.key_id)
+    overtaken: list[str] = []
+
+    def forget(session: Session, record_ids: Sequence[str]) -> str:
+        if not overtaken:
+            overtaken.append(workshop.forget("record-1"))
+            workshop.push_again("record-1")
+            raise IntegrityError("", {}, ValueError())
+        return real(session, record_ids)
+
+    changed = _table(1, 1, label=[0])
+    result = workshop.services.records.push(DATASET, changed, forget=forget)
+    assert result.replaced_rows == [0]
+    assert workshop.request(str(result.forget_request)).record_count == 2
 
 
 def test_ids_are_compared_after_unicode_normalisation(workshop: Workshop) -> None:
@@ -122,7 +191,7 @@ def test_ids_are_compared_after_unicode_normalisation(workshop: Workshop) -> Non
         push(DATASET, _table(101, 2, record_id=[composed, decomposed]))
     request = workshop.forget(decomposed)
     assert workshop.forget(subjects=[composed]) != request
-    assert push(DATASET, _table(100, 1, record_id=[composed])).forgotten_rows == [0]
+    assert push(DATASET, _table(100, 1, record_id=[composed])).added == 1
 
 
 def test_an_id_is_found_by_the_spelling_that_brought_it_whatever_its_script(

@@ -84,7 +84,7 @@ def ended(api, ask, work):
 
 
 def counts(found):
-    return tuple(found[name] for name in ("added", "already_present", "changed", "forgotten"))
+    return tuple(found[name] for name in ("added", "already_present", "changed"))
 
 
 def url_of(path: Path):

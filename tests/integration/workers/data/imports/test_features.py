@@ -22,8 +22,8 @@ def dataset(api):
 def test_features_are_imported(dataset, ended, folder):
     for number in range(3):
         write(folder / f"{number}.parquet", features(number * 100, 100), row_group_size=30)
-    assert counts(ended(url_of(folder), "numbers")) == (300, 0, 0, 0)
-    assert counts(ended(url_of(folder), "numbers")) == (0, 300, 0, 0)
+    assert counts(ended(url_of(folder), "numbers")) == (300, 0, 0)
+    assert counts(ended(url_of(folder), "numbers")) == (0, 300, 0)
 
 
 def test_a_label_that_is_no_class_is_named(dataset, ended, folder):
@@ -64,4 +64,4 @@ def test_plain_tables_are_encoded(api, ended, folder):
     assert answer.status_code == 201, answer.text
     table = {"customer": ["a", "b"], "age": [10, 20], "churned": ["no", "yes"], "more": [1, 2]}
     write(folder / "a.parquet", pa.table(table))
-    assert counts(ended(url_of(folder), "churn")) == (2, 0, 0, 0)
+    assert counts(ended(url_of(folder), "churn")) == (2, 0, 0)

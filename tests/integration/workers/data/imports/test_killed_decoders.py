@@ -46,7 +46,7 @@ def test_killed_twice_and_then_completed(api, attempted):
     assert (found["state"], found["failure_reason"]) == ("queued", None)
     assert 0 < found["added"] < ROWS
     found = attempted(None)
-    assert (found["state"], counts(found)) == ("completed", (ROWS, 0, 0, 0))
+    assert (found["state"], counts(found)) == ("completed", (ROWS, 0, 0))
     assert api.get("/v1/datasets/members").json()["records"] == ROWS
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.commitments import member_commitment, record_commitment, subject_commitment
+from app.domain.commitments import commitment, member_commitment
 from app.domain.errors import VerificationError
 from app.evidence.certificates.bundle import LeafProof, RequestProof
 from app.evidence.certificates.receipts import Receipt, check_receipt
@@ -23,8 +23,8 @@ from tests.support.statements import synthetic
 
 SALT = b"s" * 32
 OTHERS = [bytes([number]) * 32 for number in range(20)]
-RECORD = record_commitment(salt=SALT, record_id="r1")
-SUBJECT = [subject_commitment(salt=SALT, subject_id="p1", ordinal=n) for n in (0, 2)]
+RECORD = commitment("record", "r1", 0, salt=SALT)
+SUBJECT = [commitment("subject", "p1", n, salt=SALT) for n in (0, 2)]
 COVERED = [*OTHERS[:7], RECORD, SUBJECT[0], *OTHERS[7:]]
 EXCLUDED = [*OTHERS[:3], SUBJECT[1]]
 
@@ -91,8 +91,8 @@ def test_every_record_is_accounted_for() -> None:
 
 def test_ids_are_compared_after_unicode_normalisation() -> None:
     composed, decomposed = "Zo\u00eb", "Zoe\u0308"
-    committed = [record_commitment(salt=SALT, record_id=composed)]
-    committed += [subject_commitment(salt=SALT, subject_id=decomposed, ordinal=1)]
+    committed = [commitment("record", composed, 0, salt=SALT)]
+    committed += [commitment("subject", decomposed, 1, salt=SALT)]
     covered = [*OTHERS, *committed]
     proof = RequestProof(covered=leaves(covered, committed), excluded=None)
 
@@ -100,6 +100,19 @@ def test_ids_are_compared_after_unicode_normalisation() -> None:
         own = receipt(records=2, record_ids=names, subject_ids=names)
         found = check_receipt(own, proof, stated(covered))
         assert found.startswith("2 records are covered")
+
+
+def test_an_id_names_each_record_that_was_pushed_with_it() -> None:
+    again = [commitment("record", "r1", number, salt=SALT) for number in (0, 1, 2)]
+    covered = [*OTHERS, *again]
+    own = receipt(records=3, subject_ids=[])
+    proof = RequestProof(covered=leaves(covered, again), excluded=None)
+    assert check_receipt(own, proof, stated(covered)).startswith("3 records are covered")
+    # Neither may one be missing, nor the first.
+    for some in (again[:2], again[1:]):
+        proof = RequestProof(covered=leaves(covered, some), excluded=None)
+        with pytest.raises(VerificationError):
+            check_receipt(own, proof, stated(covered))
 
 
 def test_an_id_that_is_listed_twice_is_one_record() -> None:
@@ -224,7 +237,7 @@ def test_a_record_on_both_sides_does_not_stand_for_another() -> None:
         check_receipt(receipt(), proof, stated(excluded=both))
 
 
-PERSON = [subject_commitment(salt=SALT, subject_id="p1", ordinal=n) for n in (0, 1)]
+PERSON = [commitment("subject", "p1", n, salt=SALT) for n in (0, 1)]
 LEARNED = [*OTHERS[:7], RECORD, *PERSON, *OTHERS[7:]]
 BEFORE = read_statement(json.dumps(synthetic()["sharded_retraining"].statement).encode())[0]
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     consumes,
     initialize,
     invariant,
+    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -25,6 +26,7 @@ from sqlalchemy import Engine, select
 
 from app.client.download import bundle_bytes
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanError
+from app.domain.states import UNMET_OBLIGATION_STATES
 from app.evidence.certificates.bundle import read_bundle
 from app.evidence.certificates.checks.growth import check_growth
 from app.evidence.certificates.receipts import Receipt, check_receipt
@@ -35,7 +37,7 @@ from app.evidence.certificates.verification import check_statement
 from app.ledger import publication, runs
 from app.ledger.certificates import bundles, certifying, issued
 from app.ledger.models import policies
-from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow
+from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow, ObligationRow
 from app.operations.schema import all_tables
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import membership_at
@@ -75,31 +77,31 @@ _PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 @dataclass
 class Lineage:
-    """What a plain model of a lineage remembers: ids of records, and who named which.
+    """What a plain model of a lineage remembers: numbers of records, and who named which.
 
     Attributes:
         members: what its training read.
         gone: those of them that it has to be without, for ever.
-        pairs: requests that named a member since, with its id.
+        pairs: requests that named a member since, with its number.
         covered: what the published head is without.
         before: those of ``gone`` that were gone when its weights were last trained from nothing.
         told: those of ``pairs`` that the lineage's certificates account for.
     """
 
-    members: set[str]
-    gone: set[str] = field(default_factory=set)
-    pairs: set[tuple[str, str]] = field(default_factory=set)
-    covered: set[str] = field(default_factory=set)
-    before: set[str] = field(default_factory=set)
-    told: set[tuple[str, str]] = field(default_factory=set)
+    members: set[int]
+    gone: set[int] = field(default_factory=set)
+    pairs: set[tuple[str, int]] = field(default_factory=set)
+    covered: set[int] = field(default_factory=set)
+    before: set[int] = field(default_factory=set)
+    told: set[tuple[str, int]] = field(default_factory=set)
     has_head: bool = False
 
-    def forget(self, request: str, ids: set[str]) -> None:
-        self.gone |= ids & self.members
-        self.pairs |= {(request, i) for i in ids & self.members}
+    def forget(self, request: str, named: set[int]) -> None:
+        self.gone |= named & self.members
+        self.pairs |= {(request, seq) for seq in named & self.members}
 
 
-class Lives(RuleBasedStateMachine):
+class Lineages(RuleBasedStateMachine):
     """Several models over one dataset, and what has to be true of them."""
 
     names = Bundle("names")
@@ -112,32 +114,52 @@ class Lives(RuleBasedStateMachine):
             empty(connection, all_tables().tables)
         self.workshop = Workshop(services)
         self.pushed = RECORDS
-        self.alive = set(record_ids())
-        self.erased: set[str] = set()
-        self.named: dict[str, set[str]] = {}  # by request
+        self.stored: dict[str, int] = {}  # numbers of records that are not forgotten, by their ids
+        self.pushed_as: dict[str, set[int]] = {}  # those of all that were pushed with an id
+        self.erased: set[int] = set()
+        self.ids: dict[str, set[str]] = {}  # by request
+        self.named: dict[str, set[int]] = {}
         self.cancelled: set[str] = set()
-        self.forgotten_by: dict[str, str] = {}
-        self.since: dict[str, set[str]] = {}  # by record: who named it since it was last alive
         self.known: list[str] = []  # models, trained or not
         self.lineages: dict[str, Lineage] = {}  # of heads and brought weights
         self.trainings: dict[str, Lineage] = {}  # those that have read their records
         self.archived: set[str] = set()
         self.batches: dict[str, dict[int, int]] = {}
-        self.seqs: dict[str, int] = {}
-        self.keys: dict[str, RecordRow] = {}
+        self.rows: dict[int, RecordRow] = {}
 
     @initialize(target=names, kind=st.sampled_from(sorted(KINDS)))
     def first_model(self, kind: str) -> str:
         """Have something to lose from the start."""
-        self._note_seqs()
+        self._note(set(record_ids()))
         return self.define(kind, trained=True)
 
     @rule(count=st.integers(1, 4))
     def push(self, count: int) -> None:
         self.workshop.push(count, first=self.pushed)
-        self.alive |= set(record_ids(count, first=self.pushed))
         self.pushed += count
-        self._note_seqs()
+        self._note(set(record_ids(count, first=self.pushed - count)))
+
+    @rule(ids=IDS)
+    def push_again(self, ids: set[str]) -> None:
+        """Push the same content: those that are forgotten are new records."""
+        ids = self._known(ids)
+        new = ids - self.stored.keys()
+        result = self.workshop.push_again(*sorted(ids))
+        assert (result.added, result.already_present) == (len(new), len(ids - new))
+        self._note(new)
+
+    @rule(target=requests, ids=IDS)
+    def replace(self, ids: set[str]) -> Any:
+        """Push other content: those that are stored are forgotten, by a request."""
+        ids = self._known(ids)
+        changed = ids & self.stored.keys()
+        result = self.workshop.replace(*sorted(ids))
+        assert (result.added, len(result.replaced_rows)) == (len(ids - changed), len(changed))
+        assert (result.forget_request is None) == (not changed)
+        if result.forget_request is not None:
+            self._forgotten(result.forget_request, changed)
+        self._note(ids)
+        return multiple() if result.forget_request is None else result.forget_request
 
     @precondition(lambda self: len(self.known) < MODELS)
     @rule(target=names, kind=st.sampled_from(sorted(KINDS)), trained=st.booleans())
@@ -148,16 +170,16 @@ class Lives(RuleBasedStateMachine):
         self.workshop.define(name, **{"mechanism": mechanism, **KINDS[kind]})
         if kind == "upload":
             self.workshop.upload(name)
-            everything = set(record_ids(self.pushed))
-            gone = everything - self.alive
-            pairs = {(request, i) for i in gone for request in self.since[i]}
+            everything = set(self.rows)
+            gone = everything - set(self.stored.values())
+            pairs = {(request, seq) for request, named in self.named.items() for seq in named}
             self.lineages[name] = Lineage(everything, gone, pairs)
         if trained:
             self.publish(self.begin(name))
         return name
 
     @rule(target=going, name=names)
-    def begin(self, name: str) -> tuple[str, Held, set[str], set[tuple[str, str]]] | None:
+    def begin(self, name: str) -> tuple[str, Held, set[int], set[tuple[str, int]]] | None:
         """Start the model's waiting run; its choice of records is the plain model's."""
         self.workshop.dispatch()
         run_id = self.workshop.active_run(name)
@@ -167,15 +189,15 @@ class Lives(RuleBasedStateMachine):
         selection = self.workshop.begin(held)
         lineage = self.lineages.get(name)
         if self.workshop.run(run_id).kind == "train":
-            lineage = self.trainings[name] = Lineage(set(self.alive))
+            lineage = self.trainings[name] = Lineage(set(self.stored.values()))
         assert lineage is not None
-        left = self._seqs_of(lineage.members - lineage.gone)
+        left = lineage.members - lineage.gone
         assert selection.retain | selection.held_out == left
         assert not selection.retain & selection.held_out
         return name, held, set(lineage.gone), set(lineage.pairs)
 
     @rule(run=consumes(going))
-    def publish(self, run: tuple[str, Held, set[str], set[tuple[str, str]]] | None) -> None:
+    def publish(self, run: tuple[str, Held, set[int], set[tuple[str, int]]] | None) -> None:
         """Publish it; its certificate says what the plain model says, and holds."""
         if run is None:
             return
@@ -207,7 +229,7 @@ class Lives(RuleBasedStateMachine):
             assert {request for request, _ in pairs}.isdisjoint(self._unmet(name))
 
     @rule(run=consumes(going), how=st.sampled_from(["dies", "fails", "is cancelled"]))
-    def lose(self, run: tuple[str, Held, set[str], set[tuple[str, str]]] | None, how: str) -> None:
+    def lose(self, run: tuple[str, Held, set[int], set[tuple[str, int]]] | None, how: str) -> None:
         """Have a run end without a version: it waits for another worker, or is over."""
         if run is None or self._is_over(run[1]):
             return
@@ -239,7 +261,7 @@ class Lives(RuleBasedStateMachine):
         except GoneError:
             assert name in self.archived
         except ConflictError:
-            assert before is not None or name.startswith("upload") or not self.alive
+            assert before is not None or name.startswith("upload") or not self.stored
 
     @rule(name=names)
     def archive(self, name: str) -> None:
@@ -256,14 +278,20 @@ class Lives(RuleBasedStateMachine):
 
     @rule(target=requests, named=IDS)
     def forget(self, named: set[str]) -> str:
-        named = named & set(self.seqs) or {"record-0"}
-        request = self.workshop.forget(*named)
-        self.named[request] = named
-        for i in named & self.alive:
-            self.forgotten_by[i] = request
-        self.alive -= named
-        for i in named:
-            self.since.setdefault(i, set()).add(request)
+        ids = self._known(named)
+        request = self.workshop.forget(*ids)
+        self._forgotten(request, ids)
+        return request
+
+    def _known(self, ids: set[str]) -> set[str]:
+        return ids & self.pushed_as.keys() or {"record-0"}
+
+    def _forgotten(self, request: str, ids: set[str]) -> None:
+        """Note a new request; what each model owes it is what the plain model says."""
+        named = {seq for each in ids for seq in self.pushed_as[each]}
+        self.ids[request], self.named[request] = ids, named
+        for each in ids:
+            self.stored.pop(each, None)
         owed = {o.model_id: o.state for o in self.workshop.obligations(request)}
         nothing = Lineage(set())
         for name in self.lineages.keys() | self.trainings.keys():
@@ -284,31 +312,29 @@ class Lives(RuleBasedStateMachine):
             else:
                 assert state is None, name
         assert not owed
-        return request
 
     @rule(named=IDS, kind=st.none() | st.sampled_from(sorted(KINDS)))
     def change_of_mind(self, named: set[str], kind: str | None) -> None:
-        """Forget and restore; a model may be trained in between."""
+        """Forget, cancel, and push again; a model may be trained in between."""
         request = self.forget(named)
         if kind is not None and len(self.known) < MODELS:
             self.define(kind, trained=True)
-        self.cancel(request, restore=True)
+        self.cancel(request)
+        self.push_again(named)
 
-    @rule(request=consumes(requests), restore=st.booleans())
-    def cancel(self, request: str, restore: bool) -> None:
+    @rule(request=requests)
+    def cancel(self, request: str) -> None:
         state = self.workshop.request(request).state
+        unmet = self._unmet_of(request)
         try:
             with self.workshop.transaction() as session:
-                self.workshop.services.forget_requests.cancel(session, request, restore=restore)
+                self.workshop.services.forget_requests.cancel(session, request)
         except ConflictError:
             assert state != "accepted"
             return
         assert state == "accepted"
+        assert self._unmet_of(request) == unmet
         self.cancelled.add(request)
-        for i in self.named[request] - self.alive - self.erased if restore else ():
-            if self.forgotten_by[i] == request and self.since[i] <= self.cancelled:
-                self.alive.add(i)
-                self.since[i] = set()
 
     @rule()
     def work(self) -> None:
@@ -332,9 +358,15 @@ class Lives(RuleBasedStateMachine):
     def erase(self) -> None:
         self.workshop.services.clean_up()
         for request, named in self.named.items():
-            if self.workshop.request(request).state == "completed":
+            row = self.workshop.request(request)
+            assert (row.completed_at is None) == bool(self._unmet_of(request))
+            assert (row.state == "cancelled") == (request in self.cancelled)
+            if row.completed_at is not None:
                 self.erased |= named
-        assert not self.erased & self.alive
+        assert self.erased.isdisjoint(self.stored.values())
+        with self.workshop.transaction() as session:
+            erased = select(RecordRow.seq).where(RecordRow.erased_at.is_not(None))
+            assert set(session.scalars(erased)) == self.erased
 
     @rule(name=names, mechanism=st.sampled_from(["retraining", "tracked_release"]))
     def patch(self, name: str, mechanism: str) -> None:
@@ -355,9 +387,8 @@ class Lives(RuleBasedStateMachine):
                 model = self.workshop.model(name)
                 found = TrainingSet(session, model)
                 records = [*found.records, *found.held_out]
-                assert {r.seq for r in records} == self._seqs_of(lineage.members)
-                gone = {r.seq for r in records if r.forgotten_epoch is not None}
-                assert gone == self._seqs_of(lineage.gone)
+                assert {r.seq for r in records} == lineage.members
+                assert {r.seq for r in records if r.forgotten_epoch is not None} == lineage.gone
                 batches = found.batches(HEAD["batch_size"], begun_at_epoch=0)
                 assert self.batches.setdefault(name, batches) == batches
                 shape_of(session, model, found)
@@ -365,8 +396,8 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def a_request_fails_with_a_model(self) -> None:
         for request in self.named:
-            owed = {each.state for each in self.workshop.obligations(request)}
-            assert (request in self._failed()) == ("failed" in owed)
+            is_failed = self.workshop.request(request).state == "failed"
+            assert is_failed == (request in self._failed() - self.cancelled)
 
     def _require_told(self, name: str, lineage: Lineage, request: str) -> None:
         """Check a certificate that a request got at once."""
@@ -377,14 +408,14 @@ class Lives(RuleBasedStateMachine):
         named, learned = self.named[request], self._learned(name, lineage)
         if owed.basis == "unlearned":
             assert named & learned <= lineage.covered
-            lineage.told |= {(request, i) for i in named}
+            lineage.told |= {(request, seq) for seq in named}
             told = {(r, i) for r, i in lineage.told if i in learned}
             self._require_certificate(version, told, str(owed.certificate_id))
             return
         assert not named & learned
         statement = self._checked(version, str(owed.certificate_id))
         own_words = statement["assumptions"][0]["statement"]
-        held_out = not named & self._learned(name, Lineage(set(self.seqs)))
+        held_out = not named & self._learned(name, Lineage(set(self.rows)))
         assert ("trained_anew" in statement) == (not held_out)
         assert ("held out: no gradient ever" in own_words) == held_out
 
@@ -404,11 +435,11 @@ class Lives(RuleBasedStateMachine):
         assert mechanism["name"] in ("dp_sgd", "tracked_release", "projected_noisy_sgd")
         self._require_history(name, lineage, mechanism)
 
-    def _require_proofs(self, request: str, named: set[str]) -> None:
+    def _require_proofs(self, request: str, ids: set[str]) -> None:
         """Check that a request's receipt fits its certificates, whatever came after them."""
         services = self.workshop.services
         salt = services.forget_requests.receipt_salt(request)
-        receipt = Receipt(salt, len(named), tuple(named), ())
+        receipt = Receipt(salt, len(self.named[request]), tuple(ids), ())
         for owed in self.workshop.obligations(request):
             if owed.certificate_id is None:
                 continue
@@ -439,7 +470,7 @@ class Lives(RuleBasedStateMachine):
         told = Counter[int]()
         for event in history["events"]:
             told.update(dict(event.get("forget", ())))
-        assert told == Counter(batch_of[seq] for seq in self._seqs_of(lost))
+        assert told == Counter(batch_of[seq] for seq in lost)
 
     def _checked(self, version: VersionRow, certificate_id: str) -> dict[str, Any]:
         with self.workshop.transaction() as session:
@@ -450,7 +481,7 @@ class Lives(RuleBasedStateMachine):
         )[1]
 
     def _require_certificate(
-        self, version: VersionRow, pairs: set[tuple[str, str]], certificate_id: str | None = None
+        self, version: VersionRow, pairs: set[tuple[str, int]], certificate_id: str | None = None
     ) -> dict[str, Any]:
         predicate = self._checked(version, certificate_id or version.certificate_id)
         forgotten = predicate["forgotten"]
@@ -462,7 +493,7 @@ class Lives(RuleBasedStateMachine):
         return mechanism
 
     def _require_tree(
-        self, forgotten: dict[str, Any], version: VersionRow, pairs: set[tuple[str, str]]
+        self, forgotten: dict[str, Any], version: VersionRow, pairs: set[tuple[str, int]]
     ) -> None:
         """Check that the tree has the commitments of exactly these, by request as they came."""
         lineage = (version.model_id, version.since_version)
@@ -474,20 +505,19 @@ class Lives(RuleBasedStateMachine):
                 for row in session.scalars(query)
                 if (row.model_id, row.since_version) == lineage
             ]
-        named = {(request, self.seqs[i]) for request, i in pairs}
         leaves = [
             commitment
             for request in order
             for commitment in sorted(
                 row.commitment
                 for row in rows
-                if row.request_id == request and (request, row.record_seq) in named
+                if row.request_id == request and (request, row.record_seq) in pairs
             )
         ]
         assert len(leaves) == len(pairs)
         assert forgotten["covered"] == {"size": len(leaves), "root": trees.root(leaves).hex()}
 
-    def _require_answers(self, version: VersionRow, owed: set[str], learned: set[str]) -> None:
+    def _require_answers(self, version: VersionRow, owed: set[str], learned: set[int]) -> None:
         """Check that a training has answered exactly the requests for what it did not learn."""
         assert self._unmet(version.model_id) == {r for r in owed if self.named[r] & learned}
         for request in owed - self._unmet(version.model_id):
@@ -507,36 +537,41 @@ class Lives(RuleBasedStateMachine):
     def _unmet(self, name: str) -> set[str]:
         """Return the requests to which a model, by its name or its id, owes something."""
         model_id = name if name.startswith("model_") else self.workshop.model(name).id
-        return {
-            request
-            for request in self.named
-            for owed in self.workshop.obligations(request)
-            if owed.model_id == model_id and owed.state in ("open", "running", "failed")
-        }
+        return {owed.request_id for owed in self._owed() if owed.model_id == model_id}
+
+    def _unmet_of(self, request: str) -> set[str]:
+        """Return the ids of the models that still owe a request something."""
+        return {owed.model_id for owed in self._owed() if owed.request_id == request}
 
     def _failed(self) -> set[str]:
-        return {i for i in self.named if self.workshop.request(i).state == "failed"}
+        """Return the requests that a model has failed."""
+        return {owed.request_id for owed in self._owed() if owed.state == "failed"}
+
+    def _owed(self) -> list[ObligationRow]:
+        unmet = select(ObligationRow).where(ObligationRow.state.in_(UNMET_OBLIGATION_STATES))
+        with self.workshop.transaction() as session:
+            return list(session.scalars(unmet))
 
     def _is_over(self, held: Held) -> bool:
         run = self.workshop.run(held.run_id)
         return run.state in ("failed", "cancelled") or run.fencing_token != held.token
 
-    def _learned(self, name: str, lineage: Lineage) -> set[str]:
+    def _learned(self, name: str, lineage: Lineage) -> set[int]:
         """Return the members of a lineage that may have influenced its weights."""
         if name.startswith("upload"):
             return lineage.members
         split = membership_at(self.workshop.model(name), through=0, after_epoch=0)
-        return {i for i in lineage.members if not split.is_held_out(self.keys[i])}
+        return {seq for seq in lineage.members if not split.is_held_out(self.rows[seq])}
 
-    def _seqs_of(self, ids: set[str]) -> set[int]:
-        return {self.seqs[i] for i in ids}
-
-    def _note_seqs(self) -> None:
+    def _note(self, ids: set[str]) -> None:
+        """Note the records that were pushed now."""
         with self.workshop.transaction() as session:
-            for i in record_ids(self.pushed):
-                if i not in self.seqs:
-                    record = self.workshop.record(session, i)
-                    self.seqs[i], self.keys[i] = record.seq, record
+            for each in ids:
+                record = self.workshop.record(session, each)
+                assert record.seq not in self.rows
+                assert record.forgotten_epoch is None
+                self.stored[each], self.rows[record.seq] = record.seq, record
+                self.pushed_as.setdefault(each, set()).add(record.seq)
 
     def teardown(self) -> None:
         """Compare the log with the rows, and every model's certificates with each other."""
@@ -544,8 +579,8 @@ class Lives(RuleBasedStateMachine):
         with self.workshop.transaction() as session:
             query = select(CertificateRow).order_by(CertificateRow.model_id, CertificateRow.number)
             certificates = session.scalars(query).all()
-        for request, named in self.named.items():
-            self._require_proofs(request, named)
+        for request, ids in self.ids.items():
+            self._require_proofs(request, ids)
         before: dict[str, str | None] = {}
         for certificate in certificates:
             predicate = statement_of(certificate.envelope)["predicate"]
@@ -571,7 +606,7 @@ def test_no_event_changes_which_records_a_lineage_was_trained_on(
     services: Services, app_database: Engine, histories: int
 ) -> None:
     run_state_machine_as_test(
-        lambda: Lives(services, app_database),
+        lambda: Lineages(services, app_database),
         settings=settings(
             max_examples=histories, stateful_step_count=20, deadline=None, phases=_PHASES
         ),

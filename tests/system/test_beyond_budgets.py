@@ -52,9 +52,9 @@ def test_a_model_forgets_beyond_its_budget_to_the_last_record_and_begins_again(
     workers.work()
     beyond = {"subject_ids": [f"subject-{i}" for i in range(3, 8)]}  # no budget covers so many
     rest = [f"record-{i}" for i in range(RECORDS) if not 30 <= i < 80]
-    lives = [beyond, *({"record_ids": some} for some in (rest[:-30], rest[-30:-1], rest[-1:]))]
-    for life in lives:
-        request = forget(api, workers, **life)
+    parts = [beyond, *({"record_ids": some} for some in (rest[:-30], rest[-30:-1], rest[-1:]))]
+    for part in parts:
+        request = forget(api, workers, **part)
         if policy.get("adaptive") and request["state"] == "failed":
             request = change_policy(api, workers, name, request)
         assert request["state"] == "completed", request["failure_reason"]

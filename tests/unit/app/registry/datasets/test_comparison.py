@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.registry.datasets.cells import equal_rows, rows_as_bytes
+from app.registry.datasets.comparison import equal_rows, rows_as_bytes
 
 TYPES = {
     pa.int8(): st.integers(-128, 127),
