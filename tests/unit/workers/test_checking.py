@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
+from tests.support.networks import Computing, Tied
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.own_tasks import OWN, Rents
 from workers import checking
@@ -55,20 +56,9 @@ def outcomes(monkeypatch, build, **more):
     return {finding.subject: finding for finding in found}
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.other.weight = self.one.weight
-        self.norm, self.head = nn.BatchNorm1d(6), nn.Linear(6, 2)
-
-    def forward(self, features):
-        return self.head(self.norm(self.other(self.one(features).relu())))
-
-
 def test_every_mechanism_has_a_verdict_and_a_reason(monkeypatch):
     monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps([f"{PACKAGE}:*"]))
-    found = outcomes(monkeypatch, Tied)
+    found = outcomes(monkeypatch, lambda: Tied(normalised=True))
     verdicts = {name: found[name].outcome for name in MECHANISMS}
     working = {"gradient_clipping", "model_clipping", "output_perturbation", "retraining"}
     assert {name for name, outcome in verdicts.items() if outcome == "works"} == working
@@ -81,15 +71,14 @@ def test_every_mechanism_has_a_verdict_and_a_reason(monkeypatch):
 
 
 def test_a_network_that_fails_where_a_mechanism_uses_it_is_refused_there(monkeypatch):
-    class Deciding(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    def deciding():
+        return Computing(
+            lambda own, x: own.head(own.first(x if x.sum() > 0 else -x).relu()),
+            first=nn.Linear(6, 6),
+            head=nn.Linear(6, 2),
+        )
 
-        def forward(self, features):
-            return self.layers(features if features.sum() > 0 else -features)
-
-    found = outcomes(monkeypatch, Deciding)
+    found = outcomes(monkeypatch, deciding)
     assert found["dp_sgd"].outcome == "refused"
     assert "looks at values" in found["dp_sgd"].detail
     assert found["gradient_clipping"].outcome == "works"
@@ -105,7 +94,7 @@ def test_a_text_network_works_with_dp_sgd(monkeypatch):
 
 
 def test_of_an_ensemble_a_member_is_tried(monkeypatch):
-    asked = order(monkeypatch, Tied)
+    asked = order(monkeypatch, lambda: Tied(normalised=True))
     described = asked.description
     ensemble = ArchitectureSpec("ensemble", members=3, of=described.architecture)
     asked = replace(asked, description=replace(described, architecture=ensemble))

@@ -14,6 +14,7 @@ from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
+from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package
 from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
 from workers.data.backbone_loading import load_backbone
@@ -25,18 +26,14 @@ CPU = torch.device("cpu")
 MLP = ArchitectureSpec("mlp", {"hidden": [6]})
 
 
-class BatchCentred(nn.Module):
-    """Normalises by the batch's own statistics."""
-
-    def forward(self, features):
-        return features - features.mean(dim=0, keepdim=True)
+def centred(_, features):
+    """Normalise by the batch's own statistics."""
+    return features - features.mean(dim=0, keepdim=True)
 
 
-class ByPlace(nn.Module):
-    """Rounds otherwise at odd places of a batch, as a kernel might."""
-
-    def forward(self, features):
-        return features * (1 + 1e-6 * (torch.arange(len(features)) % 2)[:, None])
+def rounded_by_place(_, features):
+    """Round otherwise at odd places of a batch, as a kernel might."""
+    return features * (1 + 1e-6 * (torch.arange(len(features)) % 2)[:, None])
 
 
 class Remembering(nn.Module):
@@ -63,24 +60,19 @@ def unit_range(*, input_shape, classes):
 
 
 def batch_statistics(*, input_shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), BatchCentred())
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), Computing(centred))
 
 
 def by_place(*, input_shape, classes):
-    return nn.Sequential(nn.Flatten(), ByPlace())
+    return nn.Sequential(nn.Flatten(), Computing(rounded_by_place))
 
 
 def remembering(*, input_shape, classes):
     return nn.Sequential(nn.Flatten(), Remembering())
 
 
-class Summing(nn.Module):
-    def forward(self, features):
-        return features.sum(dim=0, keepdim=True)
-
-
 def no_rows(*, input_shape, classes):
-    return nn.Sequential(nn.Flatten(), Summing())
+    return nn.Sequential(nn.Flatten(), Computing(lambda _, x: x.sum(dim=0, keepdim=True)))
 
 
 RECORDS = FeatureSchema(shape=(8, 8), dtype="uint8", offset=8.0, scale=0.125, classes=10)

@@ -5,24 +5,21 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.networks import Computing
 from workers.data.extraction import Extraction
 from workers.training.examples import classified
 
 CPU = torch.device("cpu")
 
 
-class OfThePlace(nn.Module):
-    """Rounds differently in each place of a batch, as some kernels do."""
-
-    def forward(self, inputs):
-        return inputs * (1 + torch.arange(len(inputs)).view(-1, 1, 1) * 1e-6)
+def of_the_place(_, inputs):
+    """Round differently in each place of a batch, as some kernels do."""
+    return inputs * (1 + torch.arange(len(inputs)).view(-1, 1, 1) * 1e-6)
 
 
-class OfTheBatch(nn.Module):
-    """Rounds differently for another batch."""
-
-    def forward(self, inputs):
-        return inputs * (1 + inputs.sum() * 1e-6)
+def of_the_batch(_, inputs):
+    """Round differently for another batch."""
+    return inputs * (1 + inputs.sum() * 1e-6)
 
 
 def convolving():
@@ -46,7 +43,9 @@ def extracted(network, examples):
     return torch.cat(list(Extraction(network.eval(), device=CPU).batches(examples)))
 
 
-@pytest.mark.parametrize("network", [linear(), convolving(), OfThePlace(), OfTheBatch()])
+@pytest.mark.parametrize(
+    "network", [linear(), convolving(), Computing(of_the_place), Computing(of_the_batch)]
+)
 def test_features_do_not_depend_on_the_other_records_or_their_order(network):
     every = records()
     whole = extracted(network, every)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.domain.architectures.architecture import ArchitectureSpec
 from tests.support.described import DESCRIPTIONS, raw_features
+from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package
 from workers.training.published.loading import load
 
@@ -21,14 +22,8 @@ DESCRIPTION = replace(
 )
 
 
-class Network(nn.Module):
-    def __init__(self, compute):
-        super().__init__()
-        self.layer, self.lstm = nn.Linear(64, 5), nn.LSTM(8, 5, batch_first=True)
-        self.compute = compute
-
-    def forward(self, features):
-        return self.compute(self, features)
+def network(compute):
+    return Computing(compute, layer=nn.Linear(64, 5), lstm=nn.LSTM(8, 5, batch_first=True))
 
 
 ANY_NUMBER = {
@@ -50,10 +45,10 @@ FIXED = {
 
 
 def exported(compute, tmp_path, monkeypatch):
-    operators_package(monkeypatch).build = lambda **_: Network(compute)
+    operators_package(monkeypatch).build = lambda **_: network(compute)
     weights, out = tmp_path / "m.safetensors", tmp_path / "m.onnx"
     torch.manual_seed(3)
-    tensors = {name: torch.randn_like(t) for name, t in Network(compute).state_dict().items()}
+    tensors = {name: torch.randn_like(t) for name, t in network(compute).state_dict().items()}
     safetensors.torch.save_file(tensors, weights, metadata=DESCRIPTION.to_metadata())
     allowed = ["--no-check", "--factory", f"{PACKAGE}:build"]
     command = ["model", "export", str(weights), "--out", str(out), *allowed]

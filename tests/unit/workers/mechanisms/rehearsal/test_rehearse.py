@@ -9,6 +9,7 @@ from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import FeatureSchema
+from tests.support.networks import Computing, Tied
 from workers.mechanisms.rehearsal.rehearse import rehearse
 from workers.training.forms import FeatureForm
 from workers.training.tasks.classification import CLASSIFICATION
@@ -18,23 +19,12 @@ NUMBERS = FeatureSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, clas
 TOKENS = FeatureSchema(shape=(6,), dtype="int64", offset=0.0, scale=1.0, classes=2, vocabulary=500)
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.other, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
-        self.other.weight = self.one.weight
-
-    def forward(self, features):
-        return self.head(self.other(self.one(features).relu()))
-
-
-class Text(nn.Module):
-    def __init__(self, vocabulary):
-        super().__init__()
-        self.words, self.head = nn.Embedding(vocabulary, 4), nn.Linear(4, 2)
-
-    def forward(self, features):
-        return self.head(self.words(features).mean(dim=1))
+def text(vocabulary):
+    return Computing(
+        lambda own, x: own.head(own.words(x).mean(dim=1)),
+        words=nn.Embedding(vocabulary, 4),
+        head=nn.Linear(4, 2),
+    )
 
 
 class Constant(nn.Linear):
@@ -134,16 +124,11 @@ class Detached(nn.Linear):
         return super().forward(features).detach()
 
 
-class InPlace(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
-
-    def forward(self, features):
-        hidden = self.one(features).sigmoid()
-        hidden += 1
-        hidden.mul_(2)
-        return self.head(hidden.sigmoid_().exp().mul_(2))
+def in_place(own, features):
+    hidden = own.one(features).sigmoid()
+    hidden += 1
+    hidden.mul_(2)
+    return own.head(hidden.sigmoid_().exp().mul_(2))
 
 
 def with_batch_norm():
@@ -183,7 +168,7 @@ def lazy():
         (Drawing, NUMBERS, False),
         (frozen_ones, NUMBERS, True),
         (lazy, NUMBERS, True),
-        (lambda: Text(500), TOKENS, True),
+        (lambda: text(500), TOKENS, True),
     ],
 )
 def test_these_are_fine(factory, schema, private):
@@ -208,8 +193,14 @@ def test_these_are_fine(factory, schema, private):
         (normalised_spectrally, NUMBERS, False, PlanError, "parametrizations"),
         (nn.Identity, NUMBERS, False, PlanError, "no parameters"),
         (lambda: Detached(6, 2), NUMBERS, False, RunFailedError, "does not require grad"),
-        (InPlace, NUMBERS, False, RunFailedError, "modified by an inplace operation"),
-        (lambda: Text(10), TOKENS, False, RunFailedError, "tokens from 0 to 499"),
+        (
+            lambda: Computing(in_place, one=nn.Linear(6, 6), head=nn.Linear(6, 2)),
+            NUMBERS,
+            False,
+            RunFailedError,
+            "modified by an inplace operation",
+        ),
+        (lambda: text(10), TOKENS, False, RunFailedError, "tokens from 0 to 499"),
     ],
 )
 def test_these_are_refused_by_name(factory, schema, private, error, words):
@@ -217,19 +208,13 @@ def test_these_are_refused_by_name(factory, schema, private, error, words):
         rehearse(factory, CLASSIFICATION, FeatureForm.of(schema), device=CPU, private=private)
 
 
-class Judging(nn.Module):
-    """Lets a value decide what is computed."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(6, 2)
-
-    def forward(self, features):
-        return self.linear(features * 2 if features.max() > 1e9 else features)
+def judging(own, features):
+    """Let a value decide what is computed."""
+    return own.linear(features * 2 if features.max() > 1e9 else features)
 
 
 def test_the_reason_why_there_is_no_gradient_of_each_record_is_told_in_full():
-    module = Judging()
+    module = Computing(judging, linear=nn.Linear(6, 2))
     with pytest.raises(RunFailedError, match=r"looks at values(.|\n)*DataDependent"):
         rehearse(lambda: module, CLASSIFICATION, FeatureForm.of(NUMBERS), device=CPU, private=True)
 

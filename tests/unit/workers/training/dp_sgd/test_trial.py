@@ -6,54 +6,33 @@ from torch import nn
 from torch.nn import functional
 
 from app.domain.errors import PlanError
+from tests.support.networks import Computing
 from tests.unit.workers.training.dp_sgd.test_gradients import attached, inputs_of, per_record
 from workers.training.dp_sgd import trial
 
 
-class Before(nn.Module):
-    """Does something to the features before a layer sees them."""
-
-    def __init__(self, change):
-        super().__init__()
-        self.change, self.linear = change, nn.Linear(6, 3)
-
-    def forward(self, features):
-        return self.linear(self.change(features))
+def before(change):
+    """Do something to the features before a layer sees them."""
+    return Computing(lambda own, x: own.linear(change(x)), linear=nn.Linear(6, 3))
 
 
-class Functional(Before):
-    """Uses a layer's weight behind the layer's back."""
-
-    def forward(self, features):
-        return self.linear(features) + features @ self.linear.weight.T
-
-
-class Reshaping(nn.Module):
-    """Hides the records in another dimension from the layer behind it."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 3)
-
-    def forward(self, features):
-        return self.linear(features.reshape(-1, 2)).reshape(len(features), 3, 3).sum(dim=1)
+def across_records(own, features):
+    """Attend as if a batch of records were a sequence."""
+    keys = own.linear(features)
+    return own.head(torch.softmax(keys @ keys.T, dim=1) @ features)
 
 
-class Transposing(Reshaping):
-    def forward(self, features):
-        return self.linear(features.reshape(-1, 3, 2).transpose(0, 1)).sum(dim=0)
+def behind_its_back(own, features):
+    return own.linear(features) + features @ own.linear.weight.T
 
 
-class AcrossRecords(nn.Module):
-    """Attention in which a batch of records is taken for a sequence."""
+def reshaped(own, features):
+    """Hide the records in another dimension from the layer behind it."""
+    return own.linear(features.reshape(-1, 2)).reshape(len(features), 3, 3).sum(dim=1)
 
-    def __init__(self):
-        super().__init__()
-        self.linear, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
 
-    def forward(self, features):
-        keys = self.linear(features)
-        return self.head(torch.softmax(keys @ keys.T, dim=1) @ features)
+def transposed(own, features):
+    return own.linear(features.reshape(-1, 3, 2).transpose(0, 1)).sum(dim=0)
 
 
 class ChangedAfterwards(nn.Module):
@@ -110,31 +89,34 @@ REFUSED = {
         ),
         "running_mean",
     ),
-    "mean of the batch": (lambda: Before(lambda x: x - x.mean(dim=0).detach()), "mixes records"),
-    "largest of the batch": (lambda: Before(lambda x: x / x.abs().max().detach()), "mixes records"),
-    "sorted by the batch": (lambda: Before(lambda x: x.sort(dim=0).values), "records"),
-    "neighbour": (lambda: Before(lambda x: x + x.roll(1, dims=0)), "mixes records"),
+    "mean of the batch": (lambda: before(lambda x: x - x.mean(dim=0).detach()), "mixes records"),
+    "largest of the batch": (lambda: before(lambda x: x / x.abs().max().detach()), "mixes records"),
+    "sorted by the batch": (lambda: before(lambda x: x.sort(dim=0).values), "records"),
+    "neighbour": (lambda: before(lambda x: x + x.roll(1, dims=0)), "mixes records"),
     "a hair of the neighbour": (
-        lambda: Before(lambda x: x + 1e-3 * x.roll(1, dims=0)),
+        lambda: before(lambda x: x + 1e-3 * x.roll(1, dims=0)),
         "mixes records",
     ),
-    "attention across records": (AcrossRecords, "records"),
-    "branch on the batch": (lambda: Before(larger_when_loud), "looks at values"),
-    "dtype by the batch": (lambda: Before(another_dtype), "looks at values"),
-    "number of a tensor": (lambda: Before(lambda x: x * x.abs().max().item()), "looks at values"),
-    "numpy": (lambda: Before(lambda x: x * float(x.detach().numpy().max())), "looks at values"),
-    "list": (lambda: Before(lambda x: x * max(x.tolist()[0])), "looks at values"),
+    "attention across records": (
+        lambda: Computing(across_records, linear=nn.Linear(6, 6), head=nn.Linear(6, 3)),
+        "records",
+    ),
+    "branch on the batch": (lambda: before(larger_when_loud), "looks at values"),
+    "dtype by the batch": (lambda: before(another_dtype), "looks at values"),
+    "number of a tensor": (lambda: before(lambda x: x * x.abs().max().item()), "looks at values"),
+    "numpy": (lambda: before(lambda x: x * float(x.detach().numpy().max())), "looks at values"),
+    "list": (lambda: before(lambda x: x * max(x.tolist()[0])), "looks at values"),
     "chosen by value": (
-        lambda: Before(lambda x: x[(x > -1e9).all(dim=1).nonzero().squeeze(1)]),
+        lambda: before(lambda x: x[(x > -1e9).all(dim=1).nonzero().squeeze(1)]),
         "looks at values",
     ),
-    "reshaping": (Reshaping, "linear.weight"),
-    "transposing": (Transposing, "linear.weight"),
-    "functional": (lambda: Functional(None), "misses part"),
+    "reshaping": (lambda: Computing(reshaped, linear=nn.Linear(2, 3)), "linear.weight"),
+    "transposing": (lambda: Computing(transposed, linear=nn.Linear(2, 3)), "linear.weight"),
+    "functional": (lambda: Computing(behind_its_back, linear=nn.Linear(6, 3)), "misses part"),
     "changed afterwards": (ChangedAfterwards, "in place"),
     "counting": (Counting, "mixes records|misses part|computes something else"),
     "places draw": (
-        lambda: Before(lambda x: functional.dropout(x, 0.5)),
+        lambda: before(lambda x: functional.dropout(x, 0.5)),
         "draws random numbers",
     ),
     "recurrent": (

@@ -5,18 +5,8 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError, SealedStateError
+from tests.support.networks import Tied
 from workers.training.networks.flat import FlatParameters
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-        self.outer = nn.Linear(4, 4)
-        self.outer.weight = self.inner.weight
-
-    def forward(self, features):
-        return self.outer(torch.relu(self.inner(features)))
 
 
 def network():
@@ -24,7 +14,7 @@ def network():
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4))
 
 
-@pytest.mark.parametrize(("make", "shape"), [(network, (5, 1, 8, 8)), (Tied, (5, 4))])
+@pytest.mark.parametrize(("make", "shape"), [(network, (5, 1, 8, 8)), (Tied, (5, 6))])
 def test_outputs_and_gradients_equal_those_of_the_plain_module(make, shape):
     torch.manual_seed(3)
     plain = make()
@@ -68,7 +58,9 @@ def test_views_survive_an_optimiser_and_gradients_can_be_attached_again():
 
 
 def test_tied_parameters_appear_once():
-    assert list(FlatParameters(Tied()).shapes) == ["inner.weight", "inner.bias", "outer.bias"]
+    assert list(FlatParameters(Tied()).shapes) == [
+        *("one.weight", "one.bias", "other.bias", "head.weight", "head.bias")
+    ]
 
 
 @pytest.mark.parametrize("fault", ["moved", "replaced", "added"])

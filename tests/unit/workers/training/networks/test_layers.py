@@ -6,6 +6,7 @@ from torch import nn
 
 from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
+from tests.support.networks import Computing
 from workers.training.networks.layers import Layered
 
 
@@ -20,15 +21,6 @@ class Recurrent(nn.Module):
 
     def token_mask(self, tokens):
         return tokens.abs().sum(dim=2) > 0
-
-
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-
-    def forward(self, inputs):
-        return self.layer(self.layer(inputs))
 
 
 @pytest.fixture
@@ -111,7 +103,12 @@ def test_a_layer_that_cannot_be_used_is_refused(network, images, layer, reason):
 @pytest.mark.parametrize(
     ("network", "layer", "inputs", "reason"),
     [
-        (Twice(), "layer", torch.rand(2, 3), "'layer' twice"),
+        (
+            Computing(lambda own, x: own.layer(own.layer(x)), layer=nn.Linear(3, 3)),
+            "layer",
+            torch.rand(2, 3),
+            "'layer' twice",
+        ),
         (Recurrent(), "unused", torch.rand(2, 4, 3), "does not call its layer 'unused'"),
         (nn.Sequential(nn.Flatten(0)), "0", torch.rand(2, 3), r"shape \[6\], cannot be pooled"),
         (nn.Sequential(nn.Unflatten(0, (4, 2))), "0", torch.rand(8, 3), "cannot be pooled"),
