@@ -118,7 +118,7 @@ def test_a_record_that_is_forgotten_as_a_run_begins_does_not_decide_how_it_reads
         pytest.param("logistic", "retraining", marks=pytest.mark.nightly),
         pytest.param("linear_head", "tracked_release", marks=pytest.mark.nightly),
         pytest.param("linear_head", "exact_training", marks=pytest.mark.nightly),
-        ("ridge_head", "sufficient_statistics"),
+        pytest.param("ridge_head", "sufficient_statistics", marks=pytest.mark.slow),
     ],
 )
 def test_a_streamed_lineage_is_trained_released_and_forgets(

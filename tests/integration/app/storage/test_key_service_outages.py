@@ -18,7 +18,7 @@ from tests.support.stored import live
 from tests.support.workshop import Workshop
 
 
-@pytest.fixture(params=[Kms, Vault])
+@pytest.fixture(params=[pytest.param(Kms, marks=pytest.mark.slow), Vault])
 def keeper(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Kms | Vault]:

@@ -19,7 +19,7 @@ DAY_S = 86400.0
 Service = Kms | Vault
 
 
-@pytest.fixture(params=[Kms, Vault])
+@pytest.fixture(params=[pytest.param(Kms, marks=pytest.mark.slow), Vault])
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
     """A service of this test's own, which it may stop and change."""
     with running(request.param) as service:

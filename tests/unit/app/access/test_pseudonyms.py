@@ -1,6 +1,6 @@
 """Many ids are named as each one of them is."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.access.pseudonyms import Pseudonyms
@@ -10,6 +10,7 @@ IDS = st.lists(st.text(max_size=90) | st.sampled_from(["é", "e\u0301", "a"]), m
 
 
 @given(IDS)
+@settings(max_examples=20)
 def test_records(ids):
     found = PSEUDONYMS.records("ds_1", ids)
     assert found == [PSEUDONYMS.record("ds_1", each) for each in ids]

@@ -18,9 +18,8 @@ WAYS = [privacy_loss_mechanism.AdjacencyType.ADD, privacy_loss_mechanism.Adjacen
     ("mu", "steps"),
     [
         *((mu, steps) for mu in (0.02, 0.1, 0.5, 2.0, 10.0) for steps in (1, 100, 10_000)),
-        (0.02, 1_000_000),
         (10.0, 1_000_000),
-        *(pytest.param(mu, 1_000_000, marks=pytest.mark.slow) for mu in (0.1, 0.5, 2.0)),
+        *(pytest.param(mu, 1_000_000, marks=pytest.mark.slow) for mu in (0.02, 0.1, 0.5, 2.0)),
     ],
 )
 def test_one_member_in_every_step_is_bounded_by_its_gaussian_from_above(mu, steps):

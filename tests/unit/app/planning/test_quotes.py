@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.domain.errors import ParameterError
@@ -151,6 +151,7 @@ _extremes = st.sampled_from([5e-324, 1e-300, 1e-12, 0.5, 1.0, 1e9, 1e300])
     policy=st.fixed_dictionaries({"epsilon": _extremes}),
     convex=st.fixed_dictionaries(dict.fromkeys(HEAD, _extremes)),
 )
+@settings(max_examples=30)
 @example(policy={"epsilon": 1.0}, convex=dict.fromkeys(HEAD, 1.0))  # one step contracts to 0
 def test_extreme_constants_are_quoted_or_refused(
     policy: dict[str, Any], convex: dict[str, Any]

@@ -23,6 +23,7 @@ def build(**options):
     return backbones.transformers(classes=2, **options).eval()
 
 
+@pytest.mark.slow
 def test_tokens_that_fill_up_a_text_do_not_count():
     network = build(input_shape=(12,), network="bert", config=SMALL)
     tokens = torch.randint(1, 100, (3, 12))

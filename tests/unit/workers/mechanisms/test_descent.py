@@ -131,7 +131,7 @@ def test_weights_inside_the_ball_are_left_alone():
     assert position.tolist() == pytest.approx([0.1 * (1 - RATE * DECAY)] * 4)
 
 
-@pytest.mark.parametrize("decay", [5e-9, 1e-4])
+@pytest.mark.parametrize("decay", [5e-9, pytest.param(1e-4, marks=pytest.mark.slow)])
 def test_drift_contracts_by_the_factor_that_was_accounted_for_however_small(decay):
     """In float32 the factor of the first is 1, and of the second rounded to nearest."""
     rate, steps, size = 1.0, 20_000, 8

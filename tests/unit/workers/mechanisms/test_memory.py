@@ -79,10 +79,10 @@ def change_of_coordinates():
     "make",
     [
         gradient_clipping_step,
-        model_clipping_step,
-        output_perturbation_release,
+        pytest.param(model_clipping_step, marks=pytest.mark.slow),
+        pytest.param(output_perturbation_release, marks=pytest.mark.slow),
         descent_step,
-        change_of_coordinates,
+        pytest.param(change_of_coordinates, marks=pytest.mark.slow),
     ],
 )
 def test_a_step_allocates_nothing_of_the_weights_size(make):

@@ -189,6 +189,7 @@ def test_every_source_takes_a_fresh_key_from_the_operating_system(monkeypatch):
     assert torch.equal(*same)  # with one key, one stream: nothing else goes into it
 
 
+@pytest.mark.slow
 def test_exceeds_five_standard_deviations_as_often_as_it_should():
     noise, rounds, beyond = SecureNoise(), 24, [0, 0]
     for _ in range(rounds):

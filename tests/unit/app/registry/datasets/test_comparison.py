@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.registry.datasets.comparison import equal_rows, rows_as_bytes
@@ -25,6 +25,7 @@ TYPES = {
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 @given(data=st.data())
+@settings(max_examples=25)
 def test_equal_rows_have_equal_bytes_and_others_have_not(
     kind: pa.DataType, data: st.DataObject
 ) -> None:

@@ -98,7 +98,7 @@ def test_the_update_without_noise_is_the_clipped_sum_over_the_batch_size(digits)
 def test_one_record_moves_the_weights_by_at_most_its_clip(digits):
     """A loud one moves them by just that, unless a network is certain of its label already."""
     features = digits.select(np.array([3])).inputs * 1e6
-    loud = [classified(features, torch.tensor([label])) for label in range(10)]
+    loud = [classified(features, torch.tensor([label])) for label in range(0, 10, 3)]
     moves = [
         np.linalg.norm(
             moved(record, gradient_clip=0.1, sampling_rate=1.0, steps=1, noise=NoNoise())

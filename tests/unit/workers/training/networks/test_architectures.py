@@ -190,6 +190,7 @@ def test_before_records_are_read_its_own_words_are_shown(package, path, words):
     assert words not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_compiled_network_is_used_as_it_was_written(package):
     spec = ArchitectureSpec("custom", {}, f"{package}:compiled")
     module = make(spec, allowed=[f"{package}:*"])

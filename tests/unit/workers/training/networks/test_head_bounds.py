@@ -100,7 +100,7 @@ def test_the_slope_changes_no_faster_than_the_curvature_and_never_backwards(spec
         for batch in records(spec):
             if float(batch[TARGET].abs().max()) > 1e6:
                 continue  # the differences would be all rounding
-            for apart in (1e-3, 1.0, 30.0):
+            for apart in (1e-3, 30.0):
                 move = apart * torch.randn_like(position)
                 if apart < 1:  # along the record's features, in which all curvature is
                     move = apart * torch.randn(spec.rows, 1) * head.scaled(batch[INPUTS])
