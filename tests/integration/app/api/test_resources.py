@@ -116,9 +116,6 @@ IMPOSSIBLE = [
     ({"policy": {"deadline_s": 1e300}}, "parameter-out-of-range"),
     ({"recipe": {"epochs": 0}}, "invalid-input"),
     ({"recipe": {"warmup": 1}}, "invalid-input"),
-    ({"recipe": {"warmup_fraction": 1.0}}, "invalid-input"),
-    ({"recipe": {"precision": "float16"}}, "invalid-input"),
-    ({"recipe": {"groups": [{"parameters": "*"}]}}, "invalid-input"),
     ({"recipe": {"groups": [{"parameters": "*", "momentum": 0.1}]}}, "invalid-input"),
     (
         {"recipe": {"clip_norm": 1.0}, "policy": {"epsilon": 1.0, "mechanism": "dp_sgd"}},

@@ -109,13 +109,10 @@ def test_changed_rows_take_the_place_of_those_stored_if_they_are_to(
     [
         (OPTIONS, "the listed values of 'plan', 'churned' would be published with each model"),
         (OPTIONS[:4], "churn.csv: column 'signup': dates or times; leave it out with --drop"),
-        (OPTIONS[:6], "churn.csv: row 4, column 'age': is missing; --missing 'age'=NUMBER"),
         (OPTIONS[2:], "name the label's column with --label"),
         ((*OPTIONS, "--encoding", "utf-99"), "unknown encoding 'utf-99'"),
         ((*OPTIONS, "--bounds", "age"), "--bounds must have the form COLUMN=…"),
         ((*OPTIONS, "--bounds", "age=9:1"), "low must be below high"),
-        ((*OPTIONS, "--missing", "plan=gold", "--accept-values"), "one of its values"),
-        ((*OPTIONS, "--category", "plan=basic,plus", "--accept-values"), "row 10, column 'plan'"),
     ],
     ids=lambda each: str(each)[-40:],
 )
