@@ -78,13 +78,6 @@ def put(path: str, value: object) -> Change:
     return change
 
 
-@pytest.mark.parametrize("name", sorted(synthetic()))
-def test_what_is_not_changed_is_accepted(name: str) -> None:
-    case = synthetic()[name]
-    bundle = json.dumps(signed_payload(case.payload, SIGNER)).encode()
-    assert verify(bundle=bundle, weights=case.weights, trusted=KEYS) == case.statement["predicate"]
-
-
 @pytest.mark.parametrize(
     ("name", "trained"),
     [("gradient_clipping_base", "members.0.mask"), ("sharded_retraining_base", "members.0.0.mask")],
@@ -127,9 +120,6 @@ def test_a_member_with_another_tensor_than_the_others(change: Callable[..., obje
     assert "its members are not of one kind" in refused(statement, weights)
 
 
-HISTORY = "mechanism.parameters.history"
-
-
 class TestHistories:
     def test_replacement_over_a_history_with_records_zeroed_out(self) -> None:
         change = put("history.recipe.neighbours", "replacement")
@@ -167,10 +157,6 @@ class TestHistories:
             parameters["history"]["recipe"] |= {"batches": 2, "batch_size": 128}
 
         assert "not full-batch" in consistent_lie("delete_to_descent", change)
-
-    @pytest.mark.parametrize("count", [0, 2, True, None])
-    def test_earlier_releases_that_are_not_all(self, count: object) -> None:
-        assert lie("noisy_gd_convex", put("mechanism.parameters.earlier_releases", count))
 
     def test_earlier_releases_that_are_zero_in_a_second_version(self) -> None:
         def change(parameters: dict[str, Any]) -> None:
@@ -225,40 +211,11 @@ class TestHistories:
 
         assert "a request before the training" in consistent_lie("projected_noisy_sgd", change)
 
-    def test_a_history_of_nothing(self) -> None:
-        assert "no final release" in lie("tracked_release", put(f"{HISTORY}.events", []))
-
     def test_a_request_of_nothing(self) -> None:
         def change(parameters: dict[str, Any]) -> None:
             parameters["history"]["events"].append({"forget": []})
 
         assert "a request before the training" in consistent_lie("tracked_release", change)
-
-    def test_two_histories_have_no_room(self) -> None:
-        history = synthetic()["tracked_release"].statement["predicate"]["mechanism"]["parameters"]
-        assert "ledger" in lie("tracked_release", put("mechanism.ledger", history["history"]))
-        assert "ledger" in lie("tracked_release", put("mechanism.parameters.ledger", {}))
-        change = put("mechanism.name", "noisy_history")
-        assert "no mechanism" in lie("tracked_release", change)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "noise_multiplier",
-        "sampling_rate",
-        "steps",
-        "batches",
-        "batch_size",
-        "radius",
-        "learning_rate",
-        "training_steps",
-        "noise_std",
-    ],
-)
-@pytest.mark.parametrize("name", ["dp_sgd", "projected_noisy_sgd", "noisy_gd_nonconvex"])
-def test_no_number_is_stated_in_a_second_place(name: str, setting: str) -> None:
-    assert "settings" in lie(name, put("mechanism.settings", {setting: 1.0}))
 
 
 @pytest.mark.parametrize("name", ["projected_noisy_sgd", "tracked_release"])
@@ -309,17 +266,6 @@ class TestForgotten:
     def test_steps_of_earlier_requests_that_are_left_out(self) -> None:
         assert "earlier" in consistent_lie("noisy_gd_nonconvex", put("earlier_steps", 10**7 - 1))
 
-    @pytest.mark.parametrize("records", [-5, 0, 10**9, True, 6.5])
-    @pytest.mark.parametrize("name", ["dp_sgd", "tracked_release", "noisy_gd_nonconvex"])
-    def test_a_number_of_records_that_is_not_the_accounted_one(
-        self, name: str, records: object
-    ) -> None:
-        assert lie(name, put("forgotten.records", records))
-
-    @pytest.mark.parametrize("records", [-5, 0, True])
-    def test_a_number_of_records_that_is_none(self, records: object) -> None:
-        assert lie("gradient_clipping", put("forgotten.records", records))
-
     @pytest.mark.parametrize("name", sorted(set(synthetic()) - {"as_trained", "as_trained_again"}))
     def test_records_that_are_said_to_be_gone_before_the_training(self, name: str) -> None:
         predicate = synthetic()[name].statement["predicate"]
@@ -330,15 +276,9 @@ class TestForgotten:
 
 
 class TestClaims:
-    @pytest.mark.parametrize("name", ["gradient_clipping", "tracked_release", "dp_sgd"])
-    def test_a_guarantee_that_is_called_exact(self, name: str) -> None:
-        assert "guarantee.kind" in lie(name, put("guarantee.kind", "exact"))
-
-    @pytest.mark.parametrize("name", ["gradient_clipping", "retraining", "exclusion"])
-    def test_assumptions_that_are_left_out_or_another_mechanisms(self, name: str) -> None:
-        others = synthetic()["tracked_release"].statement["predicate"]["assumptions"]
-        for assumptions in ([], others):
-            assert "assumptions" in lie(name, put("assumptions", assumptions))
+    def test_certified_before_it_was_started(self) -> None:
+        later = put("times.started_at", "2026-01-02T00:00:00+00:00")
+        assert "certified before it was started" in lie("gradient_clipping", later)
 
     @pytest.mark.parametrize("field", ["name", "version", "source"])
     def test_an_accountant_that_is_true(self, field: str) -> None:
@@ -349,31 +289,11 @@ class TestClaims:
     def test_a_generator_that_makes_no_noise(self, generator: object) -> None:
         assert "generator" in lie("gradient_clipping", put("mechanism.noise.generator", generator))
 
-    def test_another_scope(self) -> None:
-        assert "scope" in lie("gradient_clipping", put("scope", "Everything is covered."))
-
-    @pytest.mark.parametrize("epsilon", [True, math.nan, -1.0, 0.5, 2.0, "1.0", None])
-    def test_an_epsilon_that_is_not_the_computed_one(self, epsilon: object) -> None:
-        assert lie("gradient_clipping", put("guarantee.epsilon", epsilon))
-
-    def test_an_epsilon_that_is_weaker_than_what_follows(self) -> None:
-        """Whoever understates what was done has not read it."""
-        epsilon = synthetic()["gradient_clipping"].statement["predicate"]["guarantee"]["epsilon"]
-        for factor in (1 + 1e-8, 1 - 1e-8):
-            assert lie("gradient_clipping", put("guarantee.epsilon", epsilon * factor))
-
     @pytest.mark.parametrize("scale", [-0.5, 0.0, math.nan, math.inf, "0.5", True, None])
     def test_a_frame_without_a_scale(self, scale: object) -> None:
         assert lie("gradient_clipping", put("mechanism.frame.scale", {"1.bias": scale}))
         change = put("mechanism.frame.scale", {"1.bias": 0.5, "1.weight": scale})
         assert lie("gradient_clipping", change)
-
-    @pytest.mark.parametrize(
-        "claim", [{"epsilon": math.nan}, {"delta": 5.0}, {"epsilon": math.nan, "delta": 5.0}]
-    )
-    def test_an_exclusion_is_exact_and_says_so(self, claim: dict[str, float]) -> None:
-        honest = {"kind": "exact", "epsilon": 0.0, "delta": 0.0}
-        assert lie("exclusion", put("guarantee", honest | claim))
 
 
 class TestWeights:
@@ -405,18 +325,13 @@ class TestWeights:
         case = _about(synthetic()["tracked_release"].statement, b"no weights")
         assert "not a safetensors file" in refused(case.statement, case.weights)
 
-    def test_fewer_numbers_drawn_than_the_steps_took(self) -> None:
-        noise = synthetic()["projected_noisy_sgd"].statement["predicate"]["mechanism"]["noise"]
-        change = put("mechanism.noise.drawn", noise["drawn"] - 1)
-        assert "count of noise" in lie("projected_noisy_sgd", change)
-
     @pytest.mark.parametrize("name", ["gradient_clipping", "tracked_release"])
     def test_noise_that_is_said_not_to_be_there(self, name: str) -> None:
         assert "no noise" in lie(name, put("mechanism.noise", None))
 
 
 class TestForm:
-    @pytest.mark.parametrize("name", sorted(synthetic()))
+    @pytest.mark.parametrize("name", ["exclusion", "gradient_clipping", "as_trained"])
     def test_a_field_twice(self, name: str) -> None:
         case = synthetic()[name]
         text = case.payload.decode()
@@ -490,12 +405,6 @@ class TestDevices:
         fields = {"devices": 3, "parallelism": "full_shard"}
         reason = lie(name, lambda said: said["mechanism"].update(fields))
         assert "several devices for what one computes" in reason
-
-    @pytest.mark.parametrize("devices", [0, 1, 65, 2.0, "3"])
-    def test_a_number_that_is_none_of_several(self, devices: object) -> None:
-        fields = {"devices": devices, "parallelism": "full_shard"}
-        reason = lie("gradient_clipping", lambda said: said["mechanism"].update(fields))
-        assert "statement" in reason
 
     @pytest.mark.parametrize("name", ["gradient_clipping", "model_clipping", "retraining"])
     def test_several_that_divided_the_work_are_accepted(self, name: str) -> None:
