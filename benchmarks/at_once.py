@@ -8,8 +8,9 @@ for the slowest percent; at 100,000 at most 1.5 times the median at 1,000).
 """
 
 import os
-import sys
 import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +30,7 @@ CONNECTIONS = 16
 ROUND_S = 5.0
 ROUNDS = 3
 LIMITS = {"per_s": 100, "median_ms": 50, "p99_ms": 100, "growth": 1.5}
+_SHOWN = ("per_s", "median_ms", "p99_ms")
 _TOGETHER = 500
 POLICY = {
     "epsilon": 8.0,
@@ -37,29 +39,33 @@ POLICY = {
 }
 
 
-def main() -> None:
-    """Measure, print, write; exit with 1 beyond a limit."""
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--earlier", type=int, nargs="+", default=EARLIER)
-    asked = harness.parsed(parser, "at_once")
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what was measured after so many earlier requests."""
     measured = []
     with (
         tempfile.TemporaryDirectory(prefix="expunge-at-once-") as folder,
         serving(folder, policy=POLICY) as bench,
     ):
         services = open_services(Settings(data_dir=Path(folder) / "data"))
-        for earlier in asked.earlier:
+        for earlier in given.earlier:
             fill(services, bench, earlier)
             measured.append({"earlier_requests": bench.sent} | measure(bench))
-    first, last = measured[0], measured[-1]
-    document = {
+    yield {
         "cores": os.cpu_count(),
         "connections": CONNECTIONS,
         "measured": measured,
-        "growth": last["median_ms"] / first["median_ms"],
+        "growth": measured[-1]["median_ms"] / measured[0]["median_ms"],
     }
-    harness.show(document, asked.results)
-    sys.exit(not _within_limits(document))
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return rates and waiting."""
+    rows = (
+        (f"{each['earlier_requests']:,}", *(f"{each[key]:.0f}" for key in _SHOWN))
+        for each in document["measured"]
+    )
+    columns = "requests a second | median, ms | slowest percent, ms"
+    return harness.table(f"earlier requests | {columns}", rows)
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -99,7 +105,8 @@ def fill(services: Services, bench: Bench, count: int) -> None:
                 raise answer
 
 
-def _within_limits(document: dict[str, Any]) -> bool:
+def met(document: dict[str, Any]) -> bool:
+    """Say whether all limits are kept."""
     return document["growth"] <= LIMITS["growth"] and all(
         each["errors"] == 0
         and each["per_s"] >= LIMITS["per_s"]
@@ -110,4 +117,5 @@ def _within_limits(document: dict[str, Any]) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    options = {"--earlier": {"type": int, "nargs": "+", "default": EARLIER}}
+    harness.main("at_once", __doc__, run, options=options, table=table, met=met)

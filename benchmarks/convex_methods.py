@@ -1,25 +1,30 @@
-"""The ways to answer sequential requests on a linear head, ours: each with its own accountant.
+"""The ways to answer sequential requests on a linear head: ours, published ones, and retraining.
 
-Every accountant reads the lineage's history, so each certificate covers the union of all records
+Our accountants read the lineage's history, so each certificate covers the union of all records
 forgotten so far, under the relation of the history's recipe, and counts the noise that was added.
+Published ways are counted by their own papers' bounds.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from app.accounting import exact
-from app.accounting.guarantees import ExactGuarantee
+from app.accounting.guarantees import ExactGuarantee, RenyiGuarantee
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import HistoryAccountant
+from app.accounting.published import chien, full_batch, neel
 from app.accounting.terms import Neighbours
+from app.domain.errors import CalibrationError, ParameterError
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.mechanisms.tracked_release import TrackedRelease, missing_noise
-from benchmarks.calibration import noise_std_of
-from benchmarks.convex_case import Case
-from benchmarks.convex_lineage import Plan
+from benchmarks.calibration import calibrate, noise_std_of
+from benchmarks.convex import Case, Plan
 
 PAPER_NOISE_SCALE: Final = 0.03  # Chien et al. 2024, N.5
+RADIUS: Final = 100.0  # N.4
+PAPER_BATCH: Final = 128
 _MOST_STEPS: Final = 1 << 24
 
 
@@ -103,39 +108,32 @@ def noisy_steps(noise_std: Callable[[Case, Target], float]) -> Planner:
     """Return the fewest noisy steps, with all noise of the lineage counted."""
 
     def plan(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
-        accountant, noise = (
-            HistoryAccountant(history, ProjectedNoisySgd.terms),
-            noise_std(case, target),
-        )
+        accountant = HistoryAccountant(history, ProjectedNoisySgd.terms)
+        noise = noise_std(case, target)
         steps = fewest(
             lambda count: accountant.meets(
                 epsilon=target.epsilon, delta=target.delta, steps=count, noise_std=noise
             )
         )
-        return Plan(
-            steps=steps, account=lambda taken: accountant.guarantee(steps=taken, noise_std=noise)
-        )
+        return Plan(steps, account=lambda taken: accountant.guarantee(steps=taken, noise_std=noise))
 
     return plan
 
 
 def retrained(steps: int) -> Planner:
     """Return ``steps`` noise-free steps from zeros."""
-
-    def plan(_: Case, __: History, ___: tuple[int, ...], ____: Target) -> Plan:
-        return Plan(
-            steps=steps,
-            fresh_start=True,
-            account=lambda _taken: ExactGuarantee(terms=exact.RETRAINING),
-        )
-
-    return plan
+    guarantee = ExactGuarantee(terms=exact.RETRAINING)
+    return lambda *_: Plan(steps, account=lambda _taken: guarantee, fresh_start=True)
 
 
 def papers_noise(case: Case, _: Target) -> float:
     """Return the noise of one step at the paper's sigma, 0.03."""
-    step = 1 / (case.smoothness + case.weight_decay)
-    return noise_std_of(learning_rate=step, noise_scale=PAPER_NOISE_SCALE)
+    return step_noise_std(case, PAPER_NOISE_SCALE)
+
+
+def step_noise_std(case: Case, noise_scale: float) -> float:
+    """Return sqrt(2 eta) sigma at the papers' step size."""
+    return noise_std_of(learning_rate=case.constants["learning_rate"], noise_scale=noise_scale)
 
 
 def fewest(enough: Callable[[int], bool]) -> int:
@@ -155,3 +153,106 @@ def fewest(enough: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def projected_noisy_sgd_epochs(noise_scale: float) -> Planner:
+    """Return the epochs that Theorem 3.11 asks for at this sigma, read as the authors' code does.
+
+    That is the loose decay for the first request and the sharp one for all others.
+    """
+
+    def plan(case: Case, history: History, earlier: tuple[int, ...], target: Target) -> Plan:
+        recipe = history.recipe
+        before = [steps // recipe.batches for steps in earlier]
+
+        def account(steps: int) -> RenyiGuarantee:
+            return chien.theorem_3_11(
+                **_setting(case, recipe.batch_size),
+                noise_scale=noise_scale,
+                epochs=[*before, steps // recipe.batches],
+                sharp=bool(before),
+            )
+
+        epochs = fewest(
+            lambda count: (
+                count > 0
+                and account(count * recipe.batches).meets(
+                    epsilon=target.epsilon, delta=target.delta
+                )
+            )
+        )
+        return Plan(steps=epochs * recipe.batches, account=account)
+
+    return plan
+
+
+def projected_noisy_sgd_one_epoch(
+    case: Case, history: History, earlier: tuple[int, ...], target: Target
+) -> Plan:
+    """Return one epoch a request, at the sigma of ``one_epoch_noise_scale``."""
+    scale = one_epoch_noise_scale(case, target, history.recipe.batch_size)
+    return projected_noisy_sgd_epochs(scale)(case, history, earlier, target)
+
+
+@cache
+def one_epoch_noise_scale(case: Case, target: Target, batch_size: int = PAPER_BATCH) -> float:
+    """Return the smallest sigma with which one epoch is enough for the first request of many.
+
+    The first, counted loosely, needs the most.
+    """
+    setting = _setting(case, batch_size)
+    wanted = {"epsilon": target.epsilon, "delta": target.delta}
+    first = calibrate(chien.theorem_3_11, **wanted, **setting, epochs=[1])
+    later = calibrate(chien.theorem_3_11, **wanted, **setting, epochs=[1] * 100, sharp=True)
+    return max(first, later) * (1 + 1e-9)
+
+
+def langevin(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
+    """Return the steps of Theorems P.1 and P.2, all records counted as present until now."""
+
+    def account(steps: int) -> RenyiGuarantee:
+        return full_batch.chien_theorem_p_2(
+            **case.constants | {"learning_rate": history.recipe.learning_rate},
+            records=case.records,
+            noise_scale=PAPER_NOISE_SCALE,
+            steps=steps,
+            forgotten=history.forgotten(),
+        )
+
+    steps = fewest(lambda count: account(count).meets(epsilon=target.epsilon, delta=target.delta))
+    return Plan(steps=steps, account=account)
+
+
+def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: Target) -> Plan:
+    """Return the fewest steps that Theorem 28 allows, and its noise for them."""
+    constants = case.constants
+    del constants["learning_rate"]  # the theorem's own
+    setting: dict[str, Any] = constants | {
+        "delta": target.delta,
+        "records": case.records,
+        "dimension": case.train.inputs.shape[1],
+        "request": len(earlier) + 1,
+    }
+
+    def noise(steps: int) -> float | None:
+        try:
+            return calibrate(neel.theorem_28, epsilon=target.epsilon, steps=steps, **setting)
+        except (CalibrationError, ParameterError):  # too few steps for the theorem
+            return None
+
+    steps = fewest(lambda count: count > 0 and noise(count) is not None)
+    noise_std = (noise(steps) or 0.0) * (1 + 1e-9)
+    return Plan(
+        steps=steps,
+        release_noise_std=noise_std,
+        account=lambda taken: neel.theorem_28(noise_std=noise_std, steps=taken, **setting),
+    )
+
+
+def _setting(case: Case, batch_size: int) -> dict[str, Any]:
+    return {
+        **case.constants,
+        "batch_size": batch_size,
+        "records": case.records,
+        "radius": RADIUS,
+    }

@@ -1,18 +1,30 @@
-"""One lineage's requests, run and measured: what both convex benchmarks share."""
+"""Lineages run and measured: what the benchmarks of sequential requests share."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Final
 
+import torch
+
 from app.accounting.terms import Neighbours
-from benchmarks.convex_case import Case
-from benchmarks.convex_lineage import Lineage
+from benchmarks import harness
+from benchmarks.convex import Case, Lineage
 from benchmarks.convex_methods import Method, Target, tracked
 from workers.mechanisms.descent import Descent
 
+RELEASE_NOISE: Final = 0.05
+SWEEP: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
 _NOISE_SEEDS: Final = 1000
 _NOISE_DRAWS: Final = 20
+_LEAST: Final = 100  # where a logarithmic axis puts a cost of nothing
+_SOURCES: Final = {"published": "--X", "ours": "-o", "exact": ":s"}
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,9 @@ class Outcome:
     trained_accuracy: float
     accuracies: tuple[float, ...]
     lost_to_noise: float | None = None
+
+
+Labelled = tuple[Row, Outcome]
 
 
 class Trainings:
@@ -108,31 +123,101 @@ def answer(
     )
 
 
-def noise_sweep(
-    case: Case,
-    method: Method,
-    trainings: Trainings,
-    *,
-    noise_stds: Iterable[float],
-    requests: int,
-    records: int,
-    seed: int,
-) -> Iterator[tuple[dict[str, Any], Outcome]]:
-    """Yield tracked release at epsilon 1 for several release noises."""
-    target = Target(epsilon=1.0, delta=case.delta)
-    start = trainings.start(method, target)
-    for noise_std in noise_stds:
-        variant = replace(method, plan=tracked(noise_std))
-        outcome = answer(
-            case, variant, target, start, requests=requests, records=records, seed=seed
+@dataclass(frozen=True)
+class Comparison:
+    """How much is run.
+
+    Attributes:
+        methods: of a case; ``tracked release`` is among them.
+        epsilons: the targets, at delta = 1/n.
+        epochs: of training.
+        requests, records: how many in a row, and how many records each names.
+        full_batch_steps: of training on all records at once.
+        sweep: release noises of it at epsilon 1.
+    """
+
+    methods: Callable[[Case], list[Method]]
+    epsilons: tuple[float, ...]
+    epochs: int
+    requests: int = 100
+    records: int = 1
+    full_batch_steps: int = 0
+    sweep: tuple[float, ...] = SWEEP
+
+    def tables(self, case: Case, seed: int) -> dict[str, list[Labelled]]:
+        """Return every row of one seed; exact rows are run once, whatever the target."""
+        trainings = Trainings(
+            case, seed=seed, epochs=self.epochs, full_batch_steps=self.full_batch_steps
         )
-        lost = start.lost_to_noise(noise_std, draws=_NOISE_DRAWS)
-        yield {"release_noise_std": noise_std}, replace(outcome, lost_to_noise=lost)
+        return {
+            "rows": list(self._rows(case, trainings, seed)),
+            "release_noise": list(self._release_noise(case, trainings, seed)),
+        }
+
+    def _answer(
+        self, case: Case, method: Method, epsilon: float, trainings: Trainings, seed: int
+    ) -> Outcome:
+        target = Target(epsilon, case.delta)
+        start = trainings.start(method, target)
+        many = {"requests": self.requests, "records": self.records, "seed": seed}
+        return answer(case, method, target, start, **many)
+
+    def _rows(self, case: Case, trainings: Trainings, seed: int) -> Iterator[Labelled]:
+        for method in self.methods(case):
+            exact = method.source == "exact"
+            relation = "any_start" if exact else Neighbours(method.neighbours)
+            described = {
+                "method": method.name,
+                "source": method.source,
+                "neighbours": relation,
+                "batch_size": method.batch_size or "all",
+            }
+            for epsilon in self.epsilons[:1] if exact else self.epsilons:
+                outcome = self._answer(case, method, epsilon, trainings, seed)
+                for reached in self.epsilons if exact else (epsilon,):
+                    yield described | {"epsilon": reached}, outcome
+
+    def _release_noise(self, case: Case, trainings: Trainings, seed: int) -> Iterator[Labelled]:
+        method = next(each for each in self.methods(case) if each.name == "tracked release")
+        start = trainings.start(method, Target(1.0, case.delta))
+        for noise_std in self.sweep:
+            variant = replace(method, plan=tracked(noise_std))
+            outcome = self._answer(case, variant, 1.0, trainings, seed)
+            lost = start.lost_to_noise(noise_std, draws=_NOISE_DRAWS)
+            yield {"release_noise_std": noise_std}, replace(outcome, lost_to_noise=lost)
 
 
-def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
+def of_all_seeds(
+    one_seed: Callable[[int, Comparison], list[dict[str, Any]]],
+    comparison: Comparison,
+    given: Namespace,
+) -> list[dict[str, Any]]:
+    """Return every case with its tables, combined over the seeds."""
+    comparison = replace(comparison, requests=given.requests)
+    seeds = harness.of_seeds(partial(_on_one_thread, one_seed, comparison), given)
+    return [
+        same[0]
+        | {name: combined([each[name] for each in same]) for name in ("rows", "release_noise")}
+        for same in zip(*seeds, strict=True)
+    ]
+
+
+def _on_one_thread(
+    one_seed: Callable[[int, Comparison], list[dict[str, Any]]], comparison: Comparison, seed: int
+) -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
+    return one_seed(seed, comparison)
+
+
+def combined(seeds: Sequence[list[Labelled]]) -> list[Row]:
+    """Return the rows of several seeds as one table."""
+    return [
+        same[0][0] | _summary([outcome for _, outcome in same]) for same in zip(*seeds, strict=True)
+    ]
+
+
+def _summary(rows: Sequence[Outcome]) -> Row:
     """Return the figures of one row: means over seeds, with their standard deviations."""
-    rows = list(outcomes)
     figures = {
         "training_gradients": [row.training_gradients for row in rows],
         "gradients": [row.gradients for row in rows],
@@ -142,38 +227,91 @@ def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
         "final_accuracy": [row.accuracies[-1] for row in rows],
         "mean_accuracy": [mean(row.accuracies) for row in rows],
     }
-    table: dict[str, Any] = {name: mean(values) for name, values in figures.items()}
+    table: Row = {name: mean(values) for name, values in figures.items()}
     for name in ("gradients", "final_accuracy", "mean_accuracy"):
         table[f"{name}_std"] = stdev(figures[name]) if len(rows) > 1 else 0.0
     lost = [row.lost_to_noise for row in rows if row.lost_to_noise is not None]
     return table | ({"lost_to_noise": mean(lost)} if lost else {}) | {"seeds": len(rows)}
 
 
-def described(method: Method) -> dict[str, Any]:
-    """Return what a row says of its method."""
-    return {
-        "method": method.name,
-        "source": method.source,
-        "neighbours": "any_start" if method.source == "exact" else Neighbours(method.neighbours),
-        "batch_size": method.batch_size or "all",
-    }
-
-
-def combined(
-    seeds: Sequence[list[tuple[dict[str, Any], Outcome]]],
-) -> list[dict[str, Any]]:
-    """Return the rows of several seeds as one table."""
-    return [
-        same[0][0] | summary(outcome for _, outcome in same) for same in zip(*seeds, strict=True)
-    ]
-
-
-def line(row: dict[str, Any]) -> str:
-    """Return one row for reading."""
-    return (
-        f"ε {row['epsilon']:<5} {row['source']:<9} {row['method']:<40} {row['neighbours']:<11} "
-        f"b {row['batch_size']!s:<5} {row['steps_per_request']:>8.1f} steps "
-        f"{row['gradients']:>14,.0f} gradients  final {row['final_accuracy']:.4f} "
-        f"± {row['final_accuracy_std']:.4f}  mean {row['mean_accuracy']:.4f} "
-        f"± {row['mean_accuracy_std']:.4f}"
+def table(document: dict[str, Any]) -> str:
+    """Return what each method costs and scores at epsilon 1."""
+    cases = document.get("cases", [document])
+    rows = (
+        (
+            *((case["case"],) if "case" in case else ()),
+            f"{row['method']}{' as published' if row['source'] == 'published' else ''}",
+            row["neighbours"].replace("_", " "),
+            f"{row['gradients']:,.0f}",
+            f"{row['final_accuracy']:.1%}",
+        )
+        for case in cases
+        for row in case["rows"]
+        if row["epsilon"] == 1.0
     )
+    columns = "method | relation | gradients | accuracy"
+    return harness.table(f"case | {columns}" if "cases" in document else columns, rows)
+
+
+def figure(document: dict[str, Any], path: Path) -> Path:
+    """Draw of each case, in a row, cost against epsilon, accuracy against cost, release noise."""
+    cases = document.get("cases", [document])
+    size = (19, 5.5 * len(cases) + 2)
+    with harness.picture(path, size, len(cases), 3, bottom=1.5 / size[1]) as (picture, axes):
+        for line, case in zip(axes, cases, strict=True):
+            _costs(line[0], line[1], case["rows"])
+            _noise_curve(line[2], case["release_noise"])
+            name = case.get("case", document["data"])
+            line[0].set_title(f"{name}, n = {case['records']}, λ = {case['weight_decay']:g}")
+            line[1].set_title("accuracy against cost at ε = 1")
+            line[2].set_title("tracked release at ε = 1: what its noise costs")
+        each = document.get("records_per_request", 1)
+        picture.suptitle(
+            f"{document['requests']} requests in a row, records in each: {each}, {document['data']}"
+        )
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        picture.legend(handles, labels, loc="lower center", ncols=4, fontsize=9)
+    return path
+
+
+def _costs(cost: Any, score: Any, rows: Iterable[Row]) -> None:
+    def key(row: Row) -> tuple[str, ...]:
+        return row["source"], row["method"], row["neighbours"]
+
+    colours: dict[str, str] = {}
+    for (source, method, relation), group in groupby(rows, key):
+        shown = [row | {"gradients": max(_LEAST, row["gradients"])} for row in group]
+        name = f"{method}, {relation.replace('_', ' ')} ({source})"
+        how: dict[str, Any] = {
+            "color": colours.setdefault(method, f"C{len(colours) % 10}"),
+            "markerfacecolor": "white" if relation == "replacement" else None,
+        }
+        harness.plot(cost, shown, "epsilon", "gradients", _SOURCES[source], label=name, **how)
+        at_one = [row for row in shown if row["epsilon"] == 1.0]
+        marker = _SOURCES[source][-1]
+        harness.plot(
+            score, at_one, "gradients", "mean_accuracy", marker, error="mean_accuracy_std", **how
+        )
+    cost.set(xscale="log", yscale="log", xlabel="ε at δ = 1/n", ylabel="gradients, all requests")
+    score.set(xscale="log", xlabel="gradients, all requests")
+    score.set(ylabel="mean test accuracy after a request")
+
+
+def _noise_curve(axis: Any, rows: Sequence[Row]) -> None:
+    """Draw what requests in a row score, and what one release alone would."""
+    noise = "release_noise_std"
+    alone = [row | {"alone": row["trained_accuracy"] - row["lost_to_noise"]} for row in rows]
+    harness.plot(
+        axis,
+        rows,
+        noise,
+        "mean_accuracy",
+        "-oC3",
+        error="mean_accuracy_std",
+        label="mean over requests",
+    )
+    harness.plot(axis, alone, noise, "alone", "-vC7", label="one release of the trained head")
+    trained = rows[0]["trained_accuracy"]
+    axis.axhline(trained, color="C7", linestyle=":", label="the trained head, no noise")
+    axis.set(xscale="log", xlabel="release noise per coordinate", ylabel="mean test accuracy")
+    axis.legend(fontsize=9, loc="lower left")

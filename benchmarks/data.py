@@ -18,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
+from torch import nn
 
 from app.domain.architectures.architecture import PRESETS, ArchitectureSpec
 from workers.training.examples import Examples, classified
+from workers.training.networks.architectures import build
 
 CLASSES: Final = 10
 _DIGITS_HELD_OUT: Final = 5  # every fifth digit is for testing
@@ -47,6 +49,18 @@ class Pictures:
         """Return the same pictures on ``device``."""
         train, test = self.train.to(device), self.test.to(device)
         return Pictures(self.name, self.architecture, train, test, self.note)
+
+
+def network_of(
+    architecture: ArchitectureSpec, examples: Examples, *, classes: int = CLASSES
+) -> nn.Module:
+    """Return an architecture for records like these, as it is initialised."""
+    return build(
+        architecture,
+        input_shape=tuple(examples.inputs.shape[1:]),
+        classes=classes,
+        allowed_factories=(),
+    )
 
 
 def data_folder() -> Path:

@@ -4,16 +4,14 @@ Pictures from scratch, the same fine-tuned whole from public weights, a table of
 with adapters on a frozen transformer, and all of EfficientNet-Lite0: each as an ensemble of 1, 4,
 8, 16 and 32 members. 100 people ask by themselves, then 100 together: compared are the gradients of
 the members that are trained anew with those of one training of everything, and the accuracy before
-and after. Beside them two other ways to forget the same 100 (``benchmarks.ensembles_rivals``).
-Results go to benchmarks/results/ensembles.json and .png as they come; what is there already is not
-measured again, so that the benchmark can be stopped and go on. ``benchmarks.ensembles_service``
-measures seconds from POST to certificate.
-
-    python -m benchmarks.ensembles [--case NAME ...] [--cache FOLDER] [--results FILE] [--quick]
+and after. Beside them two other ways to forget the same 100: clipped and noised steps, and a ridge
+head. What is in the results already is not measured again, so that the benchmark can be stopped and
+go on.
 """
 
 import json
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,19 +24,39 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.accounting.exact import expected_members
+from app.domain.policy import Policy
+from app.planning.mechanisms.gradient_clipping import GradientClipping
+from app.planning.planner import make_plan
+from app.planning.shape import ModelShape
 from benchmarks import ensembles_cases as cases
 from benchmarks import harness
 from benchmarks.ensembles_cases import Case
-from benchmarks.ensembles_figures import draw, table
-from benchmarks.ensembles_pictures import cifar10
-from benchmarks.ensembles_rivals import gradient_clipping, ridge_head
-from benchmarks.public_features import default_cache
+from benchmarks.public_features import RidgeSums, default_cache
+from workers.mechanisms.catalogue import rule_of
+from workers.noise.generators import SecureNoise
+from workers.seal.sealed import Sealed
+from workers.training.exact import ridge
+from workers.training.examples import classified
+from workers.training.feeds import RandomBatches
+from workers.training.frame import ReferenceFrame
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network
 
 PEOPLE: Final = 100
+EPSILON: Final = 1.0
+DELTA: Final = 1e-5
 _SEED: Final = 11
 _CPU: Final = torch.device("cpu")
+_NAMES: Final = {
+    "scratch": "MNIST, from scratch",
+    "public": "MNIST, public weights",
+    "pictures": "CIFAR-10, EfficientNet-Lite0 whole",
+    "churn": "customers",
+    "texts": "texts, LoRA",
+}
+_SISA: Final = (("SISA: Purchase", 4.6, 2.0), ("SISA: SVHN", 2.5, 2.0))
+
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,6 +81,21 @@ class Row:
     together: float
     expected: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another way to forget.
+
+    Attributes:
+        method: its name.
+        accuracy: on the test records, after people were forgotten.
+        gradients: of one request, as a part of one training of everything.
+    """
+
+    method: str
+    accuracy: float
+    gradients: float
 
 
 def leaving(case: Case) -> NDArray[np.int64]:
@@ -102,15 +135,63 @@ def row_of(case: Case, members: int) -> Row:
     )
 
 
-def rivals_of(case: Case) -> Iterator[dict[str, Any]]:
-    """Yield the other ways to forget the same people."""
-    left = ~np.isin(case.person, leaving(case))
-    for rival in (ridge_head, gradient_clipping):
-        yield asdict(rival(case, left))
+def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Rival:
+    """Return the whole network after noisy steps to (1, 1e-5), and fine-tuning.
+
+    Both together may compute as many gradients as one training of the records that are left.
+
+    Args:
+        case: what is learned.
+        left: bool [n], who is not forgotten.
+    """
+    network = Network(case.start, device=_CPU)
+    network.train(case.train, case.recipe, epochs=case.recipe.epochs)
+    retain = case.train.select(np.flatnonzero(left))
+    shape = ModelShape(
+        retained=len(retain),
+        batch_size=case.recipe.batch_size,
+        recipe_epochs=case.recipe.epochs,
+        dimension=network.flat.size,
+    )
+    policy = Policy(
+        epsilon=EPSILON,
+        delta=DELTA,
+        mechanism=GradientClipping.name,
+        budget_epochs=case.recipe.epochs,
+    )
+    plan = make_plan(policy=policy, shape=shape)
+    sealed = Sealed(case.start, epsilon=EPSILON, delta=DELTA, device=_CPU)
+    noise = SecureNoise()
+    try:
+        sealed.load(network.tensors())
+        sealed.unlearn(
+            rule_of(plan),
+            RandomBatches(retain, case.recipe.batch_size),
+            frame=ReferenceFrame.of(case.random, public_weights=case.public),
+            noise=noise,
+        )
+        certified = sealed.open()
+    finally:
+        noise.destroy()
+        sealed.destroy()
+    spent = certified.noisy_steps / retain.steps_per_epoch(case.recipe.batch_size)
+    certified.fine_tune(retain, case.recipe, epochs=max(0.0, plan.budget_epochs - spent))
+    return Rival(GradientClipping.name, certified.evaluate(case.test).score, 1.0)
 
 
-def measure(case: Case, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def ridge_head(case: Case, left: NDArray[np.bool_]) -> Rival:
+    """Return a ridge head on what a public network sees; forgetting subtracts, exactly."""
+    features = case.features_of(case.train.select(np.flatnonzero(left)))
+    labels = case.train.target.numpy()[left]
+    sums = RidgeSums(features, labels, case.feature_range, classes=case.task.outputs)
+    solution = ridge.solve(sums.over(slice(None)), regularisation=None)
+    test = classified(torch.from_numpy(case.features_of(case.test)), case.test.target)
+    return Rival("ridge_head", sums.accuracy(solution, test), 0.0)
+
+
+def measure(case: Case, known: Mapping[str, Any]) -> Iterator[Document]:
     """Yield a case's results, each time with one more figure; what is known is kept."""
+    recipe = case.recipe.to_json()
     document = {
         "note": case.note,
         "records": len(case.train),
@@ -118,7 +199,7 @@ def measure(case: Case, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         "tested": len(case.test),
         "recipe": {
             name: value
-            for name, value in case.recipe.to_json().items()
+            for name, value in recipe.items()
             if name in ("optimizer", "learning_rate", "epochs", "batch_size")
         },
         "rows": list(known.get("rows", ())),
@@ -129,7 +210,10 @@ def measure(case: Case, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             document["rows"].append(asdict(row_of(case, count)))
             yield document
     if not document["rivals"]:
-        document["rivals"] = list(rivals_of(case))
+        left = ~np.isin(case.person, leaving(case))
+        document["rivals"] = [
+            asdict(rival(case, left)) for rival in (ridge_head, gradient_clipping)
+        ]
     yield document
 
 
@@ -147,51 +231,90 @@ def _accuracy(case: Case, networks: list[nn.Module]) -> float:
     return float(whole.evaluate(case.test).metrics["accuracy"])
 
 
-def all_cases(cache: Path) -> dict[str, Callable[[], Case]]:
-    """Return what makes each case, the cheap ones first."""
+def all_cases(given: Namespace) -> dict[str, Callable[[], Case]]:
+    """Return what makes each case, the cheap ones first; with ``--quick`` those of seconds."""
+    if given.quick:
+        return {
+            "churn": partial(cases.churn, customers=300),
+            "scratch": partial(cases.digits, public=False),
+            "public": partial(cases.digits, public=True),
+        }
     return {
         "churn": cases.churn,
-        "texts": partial(cases.texts, cache=cache),
+        "texts": partial(cases.texts, cache=given.cache),
         "scratch": partial(cases.mnist, public=False),
         "public": partial(cases.mnist, public=True),
-        "pictures": cifar10,
+        "pictures": cases.cifar10,
     }
 
 
-def quick_cases() -> dict[str, Callable[[], Case]]:
-    """Return cases of seconds."""
-    return {
-        "churn": partial(cases.churn, customers=300),
-        "scratch": partial(cases.digits, public=False),
-        "public": partial(cases.digits, public=True),
-    }
-
-
-def main() -> None:
-    """Measure, print and write."""
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--case", action="append", choices=list(all_cases(Path())))
-    parser.add_argument("--cache", type=Path, default=default_cache(), help="of public weights")
-    parser.add_argument("--quick", action="store_true", help="small data and two sizes")
-    options = harness.parsed(parser, "ensembles")
+def run(given: Namespace) -> Iterator[Document]:
+    """Yield all cases, again with each figure."""
     torch.set_num_threads(1)
-    made = quick_cases() if options.quick else all_cases(options.cache)
-    results = options.results
-    document: dict[str, Any] = {}
-    if results is not None and results.exists():
-        document = json.loads(results.read_text())
-    for name in options.case or made:
+    results, made = given.results, all_cases(given)
+    known = results is not None and results.exists()
+    document: Document = json.loads(results.read_text()) if known else {}
+    for name in given.case or made:
         case = made[name]()
-        if options.quick:
+        if given.quick:
             case = replace(case, sizes=case.sizes[:2])
         for found in measure(case, document.get(name, {})):
             document[name] = found
-            harness.write(document, results)
             print(name, *found["rows"][-1:], flush=True)
-    print(table(document))
-    if results is not None:
-        draw(document, results.with_suffix(".png"))
+            yield document
+
+
+def table(document: Document) -> str:
+    """Return a table of all cases, in Markdown."""
+    head = "case | members | accuracy | after 100 are forgotten | one person | 100 at once"
+    return harness.table(head, _cells(document))
+
+
+def _cells(document: Document) -> Iterator[tuple[str, ...]]:
+    for case, found in document.items():
+        name = _NAMES.get(case, case)
+        for row in sorted(found["rows"], key=lambda row: row["members"]):
+            yield (
+                name,
+                str(row["members"]),
+                f"{row['accuracy']:.2%}",
+                "" if row["after"] is None else f"{row['after']:.2%}",
+                f"{row['each']:.3f}",
+                f"{row['together']:.2f}",
+            )
+        for rival in found["rivals"]:
+            method = rival["method"].replace("_", " ")
+            yield (name, method, "", f"{rival['accuracy']:.2%}", "", f"{rival['gradients']:.2f}")
+
+
+def figure(document: Document, path: Path) -> Path:
+    """Draw the points of accuracy that are lost against how much less a request costs."""
+    with harness.picture(path, (8, 5)) as (_, ((axis,),)):
+        for case, found in document.items():
+            rows = sorted(found["rows"], key=lambda row: row["members"])
+            if rows and rows[0]["members"] == 1:
+                best = rows[0]["accuracy"]
+                drawn = [{"less": 1 / r["each"], "lost": best - r["accuracy"]} for r in rows]
+                label = _NAMES.get(case, case)
+                harness.plot(axis, drawn, "less", "lost", "o-", scale=100, label=label)
+        for (label, speed, lost), marker in zip(_SISA, "sD", strict=True):
+            axis.plot(speed, lost, f"k{marker}", label=f"{label} (at most)")
+        axis.axhline(2, color="grey", linestyle=":")
+        axis.set(
+            xscale="log",
+            xlabel="gradients of retraining over those of one person's request",
+            ylabel="points of accuracy lost",
+            title="Ensembles of 1, 4, 8, 16 and 32 members",
+        )
+        axis.set_xticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
+        axis.legend(fontsize=9)
+    return path
 
 
 if __name__ == "__main__":
-    main()
+    options = {
+        "--case": {"action": "append", "help": "this one alone"},
+        "--cache": {"type": Path, "default": default_cache(), "help": "of public weights"},
+        "--quick": {"action": "store_true", "help": "small data and two sizes"},
+    }
+    harness.main("ensembles", __doc__, run, options=options, table=table, figure=figure)

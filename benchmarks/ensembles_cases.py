@@ -9,7 +9,8 @@ import random
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import util
+from functools import partial
+from importlib import import_module, util
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -21,16 +22,18 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.functional import batch_norm, interpolate
 
 from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.recipes.groups import ParameterGroup
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
-from benchmarks.convex_backbone import public_half
-from benchmarks.data import CLASSES, Pictures, load
-from workers.training.examples import Examples
-from workers.training.networks.architectures import build
+from benchmarks.data import CLASSES, Pictures, load, network_of
+from benchmarks.multiclass_head import public_half
+from benchmarks.public_features import LAST_LAYER, efficientnet
+from workers.training.examples import Examples, classified
 from workers.training.networks.network import Network
 from workers.training.tasks.catalogue import encoder_of, form_of, task_of
 from workers.training.tasks.task import INPUTS
@@ -38,11 +41,25 @@ from workers.training.tasks.task import INPUTS
 EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 _CPU: Final = torch.device("cpu")
 _AT_ONCE: Final = 500
-_HIDDEN: Final = (128,)
+_HIDDEN: Final = 128
 _PICTURES: Final = TrainingRecipe(learning_rate=0.05, momentum=0.9, batch_size=64, epochs=10)
 _CONTRACTS_EACH: Final = 2
 _SENTENCES_EACH: Final = 3
 _TESTED: Final = 5  # every fifth author is for testing
+
+_RECORDS: Final = 3000
+_PICTURES_TESTED: Final = 1000
+_PIXELS: Final = 96
+_BODY: Final = "body."
+_LAST: Final = "_fc"
+_FINE_TUNED: Final = TrainingRecipe(
+    learning_rate=0.01,
+    groups=(ParameterGroup(f"{_BODY}{_LAST}.*", learning_rate=0.1),),
+    momentum=0.9,
+    batch_size=16,
+    epochs=4,
+    clip_norm=2.0,
+)
 
 Weights = Mapping[str, torch.Tensor]
 Features = Callable[[torch.Tensor], torch.Tensor]
@@ -118,7 +135,6 @@ def churn(*, customers: int = 10_000) -> Case:
     rows = [example.contract(row, dice) for row in range(count + count // 5)]
     records = _encoded(spec, rows)
     train, test = records.select(np.arange(count)), records.select(np.arange(count, len(rows)))
-    size = records.inputs.shape[1]
     return Case(
         name="churn",
         note=f"{count:,} invented contracts of {customers:,} customers, a network of one hidden "
@@ -127,12 +143,7 @@ def churn(*, customers: int = 10_000) -> Case:
         test=test,
         person=np.arange(count) // _CONTRACTS_EACH,
         task=spec,
-        random=lambda: build(
-            ArchitectureSpec("mlp", {"hidden": [32]}),
-            input_shape=(size,),
-            classes=2,
-            allowed_factories=(),
-        ),
+        random=partial(network_of, ArchitectureSpec("mlp", {"hidden": [32]}), train, classes=2),
         recipe=TrainingRecipe(epochs=20, batch_size=64, learning_rate=0.05),
     )
 
@@ -186,23 +197,62 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
     )
 
 
+def cifar10(
+    *, records: int = _RECORDS, tested: int = _PICTURES_TESTED, pixels: int = _PIXELS
+) -> Case:
+    """Return the case, on so many pictures; each is a person's.
+
+    Raises:
+        FileNotFoundError: CIFAR-10 is not in the data folder.
+        ModuleNotFoundError: the public network is not installed.
+    """
+    pictures = load("cifar10", stand_in=False)
+    draws = np.random.default_rng(3)
+    train, test = (  # which a network sees from -1 to 1
+        classified(some.inputs, some.target, offset=127.0, scale=1 / 128)
+        for part, count in ((pictures.train, records), (pictures.test, tested))
+        for some in (part.select(draws.permutation(len(part))[:count]),)
+    )
+    public = efficientnet()
+    kept = Enlarged(_with_kept_norms(public), pixels)
+    weights = {
+        name: tensor.clone()
+        for name, tensor in kept.state_dict().items()
+        if not name.startswith(f"{_BODY}{_LAST}.")
+    }
+
+    def last_layer(inputs: torch.Tensor) -> torch.Tensor:
+        layer: torch.Tensor = public.extract_features(_enlarged(inputs, pixels))
+        return layer.mean((2, 3))
+
+    return Case(
+        name="CIFAR-10, EfficientNet-Lite0",
+        note=f"{records:,} pictures of CIFAR-10 at {pixels} x {pixels} pixels, tested on "
+        f"{tested:,} others; all of EfficientNet-Lite0 is fine-tuned from its public weights. "
+        f"{pictures.note}",
+        train=train,
+        test=test,
+        person=np.arange(records),
+        task=ClassificationSpec(classes=CLASSES),
+        random=lambda: Enlarged(_fresh(), pixels),
+        recipe=_FINE_TUNED,
+        public=weights,
+        features=last_layer,
+        feature_range=32.0,
+        sizes=(1, 8, 4, 16, 32),
+        answered=(8,),
+    )
+
+
 def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
     """Return a network of one hidden layer; each picture is a person's."""
     train, weights = pictures.train, dict[str, torch.Tensor]()
     features: Features = torch.Tensor.float
-
-    def network() -> nn.Module:
-        return build(
-            ArchitectureSpec("mlp", {"hidden": list(_HIDDEN)}),
-            input_shape=tuple(pictures.train.inputs.shape[1:]),
-            classes=CLASSES,
-            allowed_factories=(),
-        )
-
-    note = f"{pictures.name}, a network of one hidden layer of {_HIDDEN[0]}"
+    random = partial(network_of, ArchitectureSpec("mlp", {"hidden": [_HIDDEN]}), train)
+    note = f"{pictures.name}, a network of one hidden layer of {_HIDDEN}"
     if public:
         others, train = public_half(pictures)
-        teacher = Network(network, device=_CPU)
+        teacher = Network(random, device=_CPU)
         teacher.train(others, _PICTURES, epochs=_PICTURES.epochs)
         weights = {name: each.clone() for name, each in teacher.module.state_dict().items()}
         features = nn.Sequential(*list(teacher.module.children())[:-1]).eval()
@@ -214,7 +264,7 @@ def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
         test=pictures.test,
         person=np.arange(len(train)),
         task=ClassificationSpec(classes=CLASSES),
-        random=network,
+        random=random,
         recipe=_PICTURES,
         public=weights,
         features=features,
@@ -249,3 +299,68 @@ def _module(folder: str, name: str) -> ModuleType:
     finally:
         sys.path.remove(here)
     return module
+
+
+class KeptNorm(nn.Module):
+    """Batch normalisation by constant statistics; scale and shift are trained.
+
+    Args:
+        layer: whose tensors are taken over.
+    """
+
+    def __init__(self, layer: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.register_buffer("running_mean", layer.running_mean)
+        self.register_buffer("running_var", layer.running_var)
+        self._eps = layer.eps
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return [n, channels, height, width], normalised."""
+        return batch_norm(
+            inputs,
+            self.get_buffer("running_mean"),
+            self.get_buffer("running_var"),
+            self.weight,
+            self.bias,
+            eps=self._eps,
+        )
+
+
+class Enlarged(nn.Module):
+    """A network that sees pictures enlarged.
+
+    Args:
+        body: reads pictures of so many pixels a side.
+        pixels: a side.
+    """
+
+    def __init__(self, body: nn.Module, pixels: int) -> None:
+        super().__init__()
+        self.body = body
+        self._pixels = pixels
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Return the body's outputs of pictures between -1 and 1, [n, 3, height, width]."""
+        outputs: torch.Tensor = self.body(_enlarged(pictures, self._pixels))
+        return outputs
+
+
+def _enlarged(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
+    larger = interpolate(pictures, size=(pixels, pixels), mode="bicubic", align_corners=False)
+    return larger.contiguous(memory_format=torch.channels_last)
+
+
+def _fresh() -> nn.Module:
+    """Return the network as its own package initialises it, for ten classes."""
+    package = import_module("efficientnet_lite_pytorch").EfficientNet
+    body: nn.Module = package.from_name("efficientnet-lite0")
+    body.set_submodule(_LAST, nn.Linear(LAST_LAYER, CLASSES))
+    return _with_kept_norms(body)
+
+
+def _with_kept_norms(body: nn.Module) -> nn.Module:
+    for path, layer in list(body.named_modules()):
+        if isinstance(layer, nn.BatchNorm2d):
+            body.set_submodule(path, KeptNorm(layer))
+    return body

@@ -2,37 +2,51 @@
 
 CIFAR-10 as EfficientNet-Lite0 sees it (``benchmarks.public_features``; its features are computed
 once and cached, which takes a quarter of an hour on one core). A ridge head, a softmax head that is
-trained to a tolerance, and tracked release forget 0, 100 and 5,000 records; beside them a network
-from scratch and all of EfficientNet-Lite0, trained for the seconds that one softmax request takes,
-and for 45. Then the same from POST to certificate on a service of its own, and whole people
-who leave a ridge head on ratings. Results go to benchmarks/results/exact_heads.json and .png.
-
-    python -m benchmarks.exact_heads [--cache FOLDER] [--quick]
+trained to a tolerance, and tracked release forget 0, 100 and 5,000 records. Each runs the code of
+the service's runs. Seconds are those of the arithmetic alone, beside those of one float64 matrix
+product of the features with themselves on all threads, taken in the same minute. ``--quick`` runs
+on small digits, in seconds.
 """
 
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
+import numpy as np
 import torch
 
-from benchmarks import exact_heads_networks as networks
-from benchmarks import exact_heads_people as people
-from benchmarks import exact_heads_service as service
+from app.domain.tasks.classification import ClassificationSpec
+from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks import harness
-from benchmarks.exact_heads_arithmetic import (
-    CONVERGED,
-    TOLERANCE,
-    RidgeRows,
-    Row,
-    product_seconds,
-    softmax_row,
-    tracked_rows,
+from benchmarks.convex import Case, seen_by, service_head
+from benchmarks.convex_methods import Method, Target, tracked
+from benchmarks.convex_runs import Trainings, answer
+from benchmarks.data import CLASSES
+from benchmarks.harness import require, seconds_of
+from benchmarks.public_features import (
+    PublicFeatures,
+    RidgeSums,
+    cifar10,
+    default_cache,
+    pixels_of_digits,
 )
-from benchmarks.exact_heads_figures import draw, table
-from benchmarks.public_features import PublicFeatures, cifar10, default_cache, pixels_of_digits
+from workers.mechanisms.exact_training import minimum
+from workers.training.evaluate import evaluate
+from workers.training.exact import ridge
+from workers.training.exact.statistics import Statistics
+from workers.training.tasks.classification import CLASSIFICATION
+
+TOLERANCE: Final = 7e-4
+CONVERGED: Final = 1e-5
+EPSILON: Final = 1.0
+_SINGLE_REQUESTS: Final = 5  # that are timed one by one
+_COLOURS: Final = {"ridge": "C0", "softmax": "C2", "tracked release": "C3"}
+_LEAST_SECONDS: Final = 0.01  # where a logarithmic axis puts what took no time
 
 
 @dataclass(frozen=True)
@@ -42,101 +56,209 @@ class Scale:
     Attributes:
         group: of the features that most rows use.
         requests: (forgotten records, requests that named them).
-        served: records on the service.
-        batches: records of each request to the service.
-        longer_s: the networks' second, longer time.
         weight_decay, regularisation: of the softmax and the ridge head.
-        tracked: the settings of tracked release.
-        fine_tuned: whether the whole public network is there to be fine-tuned.
+        tracked_weight_decay, tracked_noise_std, tracked_epochs, tracked_batch_size: of tracked
+            release.
     """
 
     group: str = "and averages of four blocks"
     requests: tuple[tuple[int, int], ...] = ((100, 100), (100, 1), (5000, 50), (5000, 1))
-    served: int = 50_000
-    batches: tuple[int, ...] = (1, 100, 5000)
-    longer_s: float = 45.0
     weight_decay: float = 3e-6
     regularisation: float = 0.01
     tracked_weight_decay: float = 3e-3
     tracked_noise_std: float = 0.1
     tracked_epochs: int = 3
     tracked_batch_size: int = 128
-    fine_tuned: bool = True
 
 
 QUICK: Final = Scale(
     group="all pixels",
     requests=((20, 20), (100, 1)),
-    served=500,
-    batches=(1, 20),
-    longer_s=1.0,
     weight_decay=1e-3,
     tracked_weight_decay=1e-2,
     tracked_noise_std=0.5,
     tracked_epochs=2,
     tracked_batch_size=32,
-    fine_tuned=False,
 )
 
 
-def head_rows(features: PublicFeatures, scale: Scale, *, product_s: float) -> Iterator[Row]:
-    """Yield the rows of the group that most is measured on."""
-    exact = RidgeRows(
-        features, scale.group, regularisation=scale.regularisation, product_s=product_s
-    )
-    yield exact.row(0, requests=0)
-    for forgotten, requests in scale.requests:
-        yield exact.row(forgotten, requests=requests)
-    del exact
-    settings: dict[str, Any] = {"weight_decay": scale.weight_decay, "product_s": product_s}
+@dataclass(frozen=True)
+class Row:
+    """What one head answered.
+
+    Attributes:
+        head: ``ridge``, ``softmax`` or ``tracked release``.
+        features: the group's name.
+        forgotten: records in all.
+        requests: that named them, of equal size.
+        accuracy: on the test records, afterwards.
+        seconds: of the arithmetic of one request, the median.
+        products: the same, in matrix products.
+        gradients: of one request, the mean.
+        note: what else a reader should know.
+    """
+
+    head: str
+    features: str
+    forgotten: int
+    requests: int
+    accuracy: float
+    seconds: float
+    products: float
+    gradients: float
+    note: str = ""
+
+
+def product_seconds(features: PublicFeatures, *, repeats: int = 2) -> float:
+    """Return how long the product of float64 features with themselves takes, the shortest time."""
+    numbers = features.train.inputs.numpy().astype(np.float64)
+    return min(seconds_of(lambda: numbers.T @ numbers)[0] for _ in range(repeats))
+
+
+class Heads:
+    """The answers of each kind of head on one group of features.
+
+    Args:
+        features: of all records; those that leave are the first ones.
+        group: the features' name.
+        scale: the heads' settings.
+        product_s: of one matrix product.
+    """
+
+    def __init__(
+        self, features: PublicFeatures, group: str, scale: Scale, *, product_s: float
+    ) -> None:
+        self._features = features
+        self._group = group
+        self._scale = scale
+        self._product_s = product_s
+        self._all = RidgeSums(
+            features.train.inputs.numpy(), features.train.target.numpy(), features.feature_range
+        )
+        self._sums = self._all.over(slice(None))
+        self._fresh = {0: self._sums}
+        self._solve = partial(ridge.solve, regularisation=scale.regularisation)
+
+    def ridge_row(self, forgotten: int, requests: int) -> Row:
+        """Return a ridge head's answers to equal requests, which are carried out one by one.
+
+        The sums are compared with those of the retained records; most requests of many leave the
+        solution to the last.
+
+        Raises:
+            RuntimeError: sums are not those of a fresh start.
+        """
+        sums = Statistics.from_named(self._sums.named())
+        assert sums is not None
+        seconds = list[float]()
+        solution = self._solve(sums)
+        per_request = forgotten // requests if requests else 0
+        for number in range(requests):
+            started = time.perf_counter()
+            sums.subtract(self._all.over(slice(number * per_request, (number + 1) * per_request)))
+            if number < _SINGLE_REQUESTS or number == requests - 1:
+                solution = self._solve(sums)
+                seconds.append(time.perf_counter() - started)
+        self._require_fresh(sums, solution, forgotten)
+        accuracy = self._all.accuracy(solution, self._features.test)
+        spent = median(seconds) if seconds else 0.0
+        note = f"regularisation {solution.regularisation:g}"
+        return self._row("ridge", forgotten, requests, accuracy, spent, 0.0, note)
+
+    def softmax_row(self, forgotten: int, tolerance: float = TOLERANCE) -> Row:
+        """Return a softmax head that is trained anew on what is left, whatever was asked."""
+        mechanism = ExactTraining(regularisation=self._scale.weight_decay, tolerance=tolerance)
+        train, test = self._features.train, self._features.test
+        left = train.select(np.arange(forgotten, len(train)))
+        head = service_head(train.inputs.shape[1], CLASSES)
+        seconds, found = seconds_of(
+            lambda: minimum(mechanism, head, left, ClassificationSpec(classes=CLASSES))
+        )
+        with torch.no_grad():
+            head.weight.copy_(torch.from_numpy(found.weight))
+        accuracy = evaluate(head, CLASSIFICATION, test).score
+        gradients = float(found.evaluations * len(left))
+        note = f"{found.evaluations} passes to a gradient of {tolerance:g}"
+        return self._row("softmax", forgotten, bool(forgotten), accuracy, seconds, gradients, note)
+
+    def tracked_rows(self, settings: tuple[tuple[int, int], ...]) -> Iterator[Row]:
+        """Yield tracked release after (forgotten, requests); of many the last one is run."""
+        scale, train = self._scale, self._features.train
+        size, batch = train.inputs.shape[1], scale.tracked_batch_size
+        used, head = len(train) // batch * batch, service_head(size, CLASSES)
+        parts = (train.select(np.arange(used)), self._features.test)
+        seen = (seen_by(head, part) for part in parts)
+        case = Case("features", CLASSES, scale.tracked_weight_decay, *seen)
+        plan = tracked(scale.tracked_noise_std)
+        method = Method("tracked release", "ours", batch, plan=plan, simulated_last=1)
+        target = Target(EPSILON, case.delta)
+        trainings = Trainings(case, seed=0, epochs=scale.tracked_epochs)
+        spent, start = seconds_of(lambda: trainings.start(method, target))
+        note = f"epsilon {EPSILON:g}, delta 1/n, noise {scale.tracked_noise_std:g}"
+        for forgotten, requests in settings:
+            count = max(1, requests)
+            many = {"requests": count, "records": forgotten // count, "seed": 0}
+            outcome = answer(case, method, target, start, **many)
+            gradients = float(outcome.training_gradients)
+            if requests:
+                gradients = outcome.gradients / requests
+            seconds = spent * gradients / outcome.training_gradients
+            accuracy = outcome.accuracies[-1]
+            yield self._row(method.name, forgotten, requests, accuracy, seconds, gradients, note)
+
+    def _row(
+        self,
+        head: str,
+        forgotten: int,
+        requests: int,
+        accuracy: float,
+        seconds: float,
+        gradients: float,
+        note: str,
+    ) -> Row:
+        products = seconds / self._product_s
+        done = (forgotten, int(requests), accuracy, seconds, products, gradients, note)
+        return Row(head, self._group, *done)
+
+    def _require_fresh(self, sums: Statistics, solution: ridge.Solution, forgotten: int) -> None:
+        if forgotten not in self._fresh:
+            self._fresh[forgotten] = self._all.over(slice(forgotten, None))
+        fresh = self._fresh[forgotten]
+        same = all(
+            np.array_equal(left, right)
+            for left, right in zip(sums.named().values(), fresh.named().values(), strict=True)
+        )
+        same = same and self._solve(fresh).weight.tobytes() == solution.weight.tobytes()
+        require(same, "forgetting leaves what a fresh start gives")
+
+
+def rows_of(features: PublicFeatures, scale: Scale, *, product_s: float) -> Iterator[Row]:
+    """Yield the rows of the group that most is measured on, then fewer and more features."""
+    heads = Heads(features.of_group(scale.group), scale.group, scale, product_s=product_s)
+    for forgotten, requests in ((0, 0), *scale.requests):
+        yield heads.ridge_row(forgotten, requests)
     for forgotten in sorted({0, *(forgotten for forgotten, _ in scale.requests)}):
-        yield softmax_row(features, scale.group, forgotten, **settings)
-    yield softmax_row(features, scale.group, 0, tolerance=CONVERGED, **settings)
-    yield from tracked_rows(
-        features,
-        scale.group,
-        ((0, 0), scale.requests[0], scale.requests[-1]),  # the others cost as much a request
-        weight_decay=scale.tracked_weight_decay,
-        noise_std=scale.tracked_noise_std,
-        epochs=scale.tracked_epochs,
-        batch_size=scale.tracked_batch_size,
-        product_s=product_s,
-    )
-
-
-def other_groups(features: PublicFeatures, scale: Scale) -> Iterator[Row]:
-    """Yield a ridge and a softmax head on fewer and on more features."""
+        yield heads.softmax_row(forgotten)
+    yield heads.softmax_row(0, CONVERGED)
+    yield from heads.tracked_rows(((0, 0), scale.requests[0], scale.requests[-1]))
+    del heads
     for group in features.groups:
         if group != scale.group:
             some = features.of_group(group)
-            product_s = product_seconds(some, repeats=1)
-            exact = RidgeRows(some, group, regularisation=scale.regularisation, product_s=product_s)
-            yield exact.row(0, requests=0)
-            del exact
-            yield softmax_row(some, group, 0, weight_decay=scale.weight_decay, product_s=product_s)
+            one = Heads(some, group, scale, product_s=product_seconds(some, repeats=1))
+            yield one.ridge_row(0, 0)
+            yield one.softmax_row(0)
+            del one
 
 
-def network_rows(
-    features: PublicFeatures, scale: Scale, *, seconds: float
-) -> Iterator[dict[str, Any]]:
-    """Yield whole networks, trained for so long, and for longer."""
-    for each in (seconds, scale.longer_s):
-        yield networks.from_scratch(features.pictures, seconds=each)
-        if scale.fine_tuned:
-            yield networks.fine_tuned(features.pictures, seconds=each, most_test_pictures=2000)
-
-
-def measure(features: PublicFeatures, ratings: people.Ratings, scale: Scale) -> dict[str, Any]:
-    """Return everything that is measured.
-
-    Raises:
-        RuntimeError: what should be exact is not, or a certificate does not hold.
-    """
-    group = features.of_group(scale.group)
-    product_s = product_seconds(group)
-    rows = [*head_rows(group, scale, product_s=product_s), *other_groups(features, scale)]
-    softmax_s = next(row.seconds for row in rows if row.head == "softmax" and row.forgotten)
-    document: dict[str, Any] = {
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield everything that is measured."""
+    started = time.perf_counter()
+    features = pixels_of_digits() if given.quick else cifar10(given.cache)
+    scale = QUICK if given.quick else Scale()
+    product_s = product_seconds(features.of_group(scale.group))
+    rows = [asdict(row) for row in rows_of(features, scale, product_s=product_s)]
+    yield {
         "data": features.pictures.name,
         "note": features.pictures.note,
         "records": len(features.train),
@@ -145,37 +267,55 @@ def measure(features: PublicFeatures, ratings: people.Ratings, scale: Scale) -> 
         "threads": torch.get_num_threads(),
         "product_s": product_s,
         "tolerance": TOLERANCE,
-        "rows": [asdict(row) for row in rows],
-        "networks": list(network_rows(features, scale, seconds=softmax_s)),
-        "people": people.measure(ratings),
+        "rows": rows,
+        "wall_s": round(time.perf_counter() - started, 1),
     }
-    heads = service.definitions(
-        group,
-        weight_decay=scale.weight_decay,
-        tolerance=TOLERANCE,
-        regularisation=scale.regularisation,
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return all rows, in Markdown."""
+    rows = (
+        (
+            row["head"],
+            row["features"],
+            f"{row['forgotten']:,}",
+            f"{row['requests']:,}",
+            f"{row['accuracy']:.1%}",
+            f"{row['seconds']:.2f}",
+            f"{row['products']:.2f}",
+            f"{row['gradients']:,.0f}",
+            row["note"],
+        )
+        for row in document["rows"]
     )
-    document["service"] = service.measure(group, heads, records=scale.served, batches=scale.batches)
-    return document
+    columns = "head | features | forgotten | requests | accuracy | seconds | products | gradients"
+    return harness.table(f"{columns} | ", rows)
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--cache", type=Path, default=default_cache(), help="of the features")
-    parser.add_argument("--quick", action="store_true", help="small digits, in seconds")
-    options = harness.parsed(parser, "exact_heads")
-    started = time.perf_counter()
-    if options.quick:
-        document = measure(pixels_of_digits(), people.made_up(), QUICK)
-    else:
-        document = measure(cifar10(options.cache), people.load(options.cache), Scale())
-    document["wall_s"] = round(time.perf_counter() - started, 1)
-    print(table(document))
-    if options.results is not None:
-        harness.write(document, options.results)
-        draw(document, options.results.with_suffix(".png"))
+def figure(document: dict[str, Any], path: Path) -> Path:
+    """Draw accuracy against the seconds of one request."""
+    group = document["rows"][0]["features"]
+    rows = [
+        row | {"seconds": max(row["seconds"], _LEAST_SECONDS)}
+        for row in document["rows"]
+        if row["features"] == group and row["forgotten"]
+    ]
+    with harness.picture(path, (8, 5)) as (_, ((axis,),)):
+        for head, colour in _COLOURS.items():
+            for marker, most in (("o", 100), ("s", 5000)):
+                some = [row for row in rows if row["head"] == head and row["forgotten"] == most]
+                label = f"{head}, {most:,} records forgotten"
+                how = {"scale": 100, "color": colour, "label": label}
+                harness.plot(axis, some, "seconds", "accuracy", marker, **how)
+        axis.set(xscale="log", xlabel="seconds of one request", ylabel="test accuracy, %")
+        axis.set_title(f"{document['data']}: forgetting on public features")
+        axis.legend(fontsize=8, loc="lower left")
+    return path
 
 
 if __name__ == "__main__":
-    main()
+    given = {
+        "--cache": {"type": Path, "default": default_cache(), "help": "of the features"},
+        "--quick": {"action": "store_true", "help": "small digits, in seconds"},
+    }
+    harness.main("exact_heads", __doc__, run, options=given, table=table, figure=figure)

@@ -6,19 +6,16 @@ many noise numbers are drawn. Without a CUDA device it fails; ``--device cpu`` p
 
 import argparse
 import json
-import platform
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from benchmarks import harness, noise_throughput
 from benchmarks.step_cases import CASES
 from benchmarks.step_overhead import measure
 from workers.noise.generators import SecureNoise
-
-_NUMBERS: Final = 1 << 22
 
 
 def main() -> None:
@@ -36,6 +33,7 @@ def main() -> None:
 
 def measured(device: torch.device, *, rounds: int, mechanism: str | None = None) -> dict[str, Any]:
     """Return the device's name, the date, noise numbers and steps a second."""
+    noise = noise_throughput.measure(device, size=1 << 22, rounds=3)["numbers_per_second"]
     rows = []
     for case in CASES:
         names = [name for name in case.mechanisms if mechanism in (None, name)]
@@ -52,32 +50,11 @@ def measured(device: torch.device, *, rounds: int, mechanism: str | None = None)
             if row["noise"] == "secure"
         ]
     return {
-        "device": name_of(device),
         "date": datetime.now(UTC).date().isoformat(),
-        "torch": torch.__version__,
-        "noise_numbers_a_second": noise_a_second(device),
+        **harness.machine(device),
+        "noise_numbers_a_second": noise[SecureNoise(device).name],
         "steps": rows,
     }
-
-
-def name_of(device: torch.device) -> str:
-    """Return what the maker calls a device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"cpu, {platform.machine()}, {torch.get_num_threads()} threads"
-
-
-def noise_a_second(device: torch.device, *, numbers: int = _NUMBERS) -> float:
-    """Return how many numbers of secure noise are added in a second, at best of three."""
-    noise, position = SecureNoise(device), torch.zeros(numbers, dtype=torch.float64, device=device)
-    taken = []
-    for _ in range(4):
-        started = time.perf_counter()
-        noise.add_(position, 1.0)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        taken.append(time.perf_counter() - started)
-    return numbers / min(taken[1:])
 
 
 if __name__ == "__main__":

@@ -1,26 +1,31 @@
-"""What benchmarks share: options, JSON, tables and pictures, and a service to measure."""
+"""What benchmarks share: the command, JSON, tables and pictures, and a service to measure."""
 
 import argparse
 import json
+import math
 import os
+import platform
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from statistics import fmean, stdev
+from typing import Any, Final, TypeVar
 
-from app.client import ExpungeClient
+import numpy as np
+import torch
+
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
-from app.evidence.certificates.verification import verify
 from app.ledger import repository
 from app.ledger.models import definitions
 from app.operations import schema
 from app.registry import repository as registry
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import database_url, migration_url
@@ -28,36 +33,102 @@ from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
 
 RESULTS: Final = Path(__file__).parent / "results"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "results.md"
 STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
-TIMEOUT_S: Final = 900.0
-_HELD_S: Final = 60
+
+Document = dict[str, Any]
+T = TypeVar("T")
 
 
-def arguments(about: str | None) -> argparse.ArgumentParser:
-    """Return a parser that knows where results go; ``about`` is the module's docstring."""
+def main(
+    name: str,
+    about: str | None,
+    run: Callable[[argparse.Namespace], Iterable[Document]],
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    table: Callable[[Document], str] | None = None,
+    figure: Callable[[Document, Path], object] | None = None,
+    met: Callable[[Document], bool] = lambda _: True,
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Run a benchmark from the command line; exit with 1 where it misses its aims.
+
+    Args:
+        name: of the JSON file under ``results``, and of the section of docs/results.md.
+        about: the module's docstring.
+        run: yields the document, again whenever there is more of it.
+        options: of the command, as ``add_argument`` takes them. With ``--quick`` nothing is written
+            but where ``--results`` says.
+        table: of the document, for the terminal and the page; without one JSON is printed.
+        figure: draws the document beside the JSON.
+        met: whether the aims are reached.
+        arguments: instead of the command line's.
+    """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--results", type=Path, help="JSON file; a picture lies beside it")
-    return parser
+    for option, how in (options or {}).items():
+        parser.add_argument(option, **how)
+    given = parser.parse_args(arguments)
+    usual = given.results is None and not getattr(given, "quick", False)
+    if usual:
+        given.results = RESULTS / f"{name}.json"
+    document: Document = {}
+    for document in run(given):
+        if given.results is not None:
+            given.results.write_text(json.dumps(document, indent=1) + "\n")
+    print(table(document) if table else json.dumps(document, indent=1))
+    if figure and given.results is not None:
+        figure(document, given.results.with_suffix(".png"))
+    if table and usual:
+        put_on_page(name, table(document))
+    if not met(document):
+        sys.exit(1)
 
 
-def parsed(parser: argparse.ArgumentParser, name: str) -> argparse.Namespace:
-    """Return the options; results go to benchmarks/results unless a run is a quick one."""
-    options = parser.parse_args()
-    if options.results is None and not getattr(options, "quick", False):
-        options.results = RESULTS / f"{name}.json"
-    return options
+def marks(name: str) -> tuple[str, str]:
+    """Return what stands around a benchmark's table on the page of results."""
+    return (
+        f"<!-- figures of {name}.json: begin -->\n\n",
+        f"\n\n<!-- figures of {name}.json: end -->",
+    )
 
 
-def write(document: dict[str, Any], path: Path | None) -> None:
-    """Write a document where there is a path for it."""
-    if path is not None:
-        path.write_text(json.dumps(document, indent=1) + "\n")
+def put_on_page(name: str, text: str, page: Path = PAGE) -> None:
+    """Replace the benchmark's table on the page of results, where it has one."""
+    begin, end = marks(name)
+    before, _, rest = page.read_text().partition(begin)
+    if rest:
+        page.write_text(before + begin + text + end + rest.partition(end)[2])
 
 
-def show(document: dict[str, Any], path: Path | None) -> None:
-    """Print a document, and write it."""
-    print(json.dumps(document, indent=1))
-    write(document, path)
+def of_seeds(job: Callable[[int], T], given: argparse.Namespace) -> list[T]:
+    """Return the job's results for ``--seeds`` seeds, in so many ``--processes``."""
+    with ProcessPoolExecutor(given.processes) as pool:
+        return list(pool.map(job, range(given.seeds)))
+
+
+SEEDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "--seeds": {"type": int, "default": 3},
+    "--processes": {"type": int, "default": 2},
+}
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean and its standard error; None for one value."""
+    several = len(values) > 1
+    return fmean(values), stdev(values) / math.sqrt(len(values)) if several else None
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Return what a reader must know of where it ran."""
+    cuda = device.type == "cuda"
+    cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} thread(s)"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else cpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
 
 
 def table(head: str, rows: Iterable[Sequence[object]]) -> str:
@@ -68,7 +139,7 @@ def table(head: str, rows: Iterable[Sequence[object]]) -> str:
 
 @contextmanager
 def picture(
-    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, **how: Any
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, bottom: float = 0.0
 ) -> Iterator[tuple[Any, Any]]:
     """Yield a figure and its axes, [rows][columns]; both are saved and closed afterwards."""
     import matplotlib as mpl  # noqa: PLC0415 - only where something is drawn
@@ -76,16 +147,32 @@ def picture(
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - the backend is chosen first
 
-    bottom = how.pop("bottom", 0.0)
     with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **how)
+        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
         yield figure, axes
         figure.tight_layout(rect=(0, bottom, 1, 0.98 if bottom else 1))
         figure.savefig(path)
         plt.close(figure)
 
 
-def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
+def plot(
+    axis: Any,
+    rows: Sequence[Mapping[str, Any]],
+    x: str,
+    y: str,
+    style: str,
+    *,
+    error: str | None = None,
+    scale: float = 1.0,
+    **how: Any,
+) -> None:
+    """Draw one key of the rows against another, ``scale`` times as high, with bars of errors."""
+    bars = None if error is None else [scale * (row[error] or 0.0) for row in rows]
+    heights = [scale * row[y] for row in rows]
+    axis.errorbar([row[x] for row in rows], heights, yerr=bars, fmt=style, capsize=3, **how)
+
+
+def seconds_of(call: Callable[[], T]) -> tuple[float, T]:
     """Return how long a call took, and what it returned."""
     started = time.perf_counter()
     result = call()
@@ -103,10 +190,10 @@ def require(condition: object, statement: str) -> None:
 
 
 @contextmanager
-def embedded(**environment: str) -> Iterator[Path]:
+def embedded() -> Iterator[Path]:
     """Run the embedded servers in a temporary directory; ``Settings()`` means them. Yields that."""
     with tempfile.TemporaryDirectory(prefix="expunge-benchmark-") as directory:
-        os.environ.update(EXPUNGE_DATA_DIR=directory, **environment)
+        os.environ["EXPUNGE_DATA_DIR"] = directory
         servers = EmbeddedServers(Path(directory))
         servers.start()
         try:
@@ -138,11 +225,6 @@ def defined_run(name: str, **definition: Any) -> str:
         name=name, dataset="data", weights_source=WeightsSource.TRAIN, **definition
     )
     definitions.define_model(services.database, wanted)
-    return active_run(services, name)
-
-
-def active_run(services: Services, name: str) -> str:
-    """Return the id of the model's run that is to be carried out."""
     with services.database.transaction() as session:
         run = repository.active_run(session, registry.model_named(session, name).id)
         require(run, "the model has a run")
@@ -150,11 +232,7 @@ def active_run(services: Services, name: str) -> str:
 
 
 def phases_of(run_id: str) -> dict[str, float]:
-    """Return the seconds of a published run's phases.
-
-    Raises:
-        RuntimeError: the run was not published.
-    """
+    """Return the seconds of a published run's phases."""
     with open_services(Settings()).database.transaction() as session:
         run = repository.run(session, run_id)
         require(run.state == "published", f"published, not {run.state}: {run.failure_reason}")
@@ -183,49 +261,3 @@ def in_child(work: Callable[[], Any]) -> tuple[Any, float]:
     require(status == 0, "a child ends well")
     # Linux counts kibibytes, macOS bytes.
     return json.loads(content), float(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
-
-
-def push(
-    client: ExpungeClient, dataset: str, features: Any, labels: Any, *, rows: int = 2500
-) -> None:
-    """Push records by the names record-0, record-1, …, so many rows a file."""
-    for start in range(0, len(labels), rows):
-        some = range(start, min(start + rows, len(labels)))
-        names = [f"record-{number}" for number in some]
-        file = record_table(
-            record_ids=names,
-            labels=labels[some.start : some.stop],
-            features=features[some.start : some.stop],
-        )
-        client.push_records(dataset, to_parquet(file))
-
-
-def released(client: ExpungeClient, definition: dict[str, Any]) -> float:
-    """Define a model and wait for its release; return the seconds of its run."""
-    client.define_model(definition)
-    model = client.wait_for_model(definition["name"], timeout_s=TIMEOUT_S)
-    require(model["latest_run"]["state"] == "published", "the model is released")
-    return float(sum(model["latest_run"]["phase_seconds"].values()))
-
-
-def certified(
-    client: ExpungeClient, model: str, dataset: str, record_ids: list[str], folder: Path
-) -> tuple[float, dict[str, float], dict[str, Any]]:
-    """Have records forgotten, and check the certificate offline, outside of the time.
-
-    Returns:
-        Seconds from POST to the certificate, those of the run's phases, and the statement.
-    """
-    started = time.perf_counter()
-    request = client.forget(dataset, record_ids=record_ids)
-    while request["state"] in ("accepted", "unlearning"):
-        request = client.request(request["id"], wait_s=_HELD_S)
-    seconds = time.perf_counter() - started
-    certificates = client.certificates_of(request["id"])
-    ended = client.wait_for_request(request["id"], timeout_s=TIMEOUT_S)
-    require(ended["state"] == "completed", "the request is completed")
-    run = client.run(ended["obligations"][0]["run"])
-    trusted = client.trusted_keys()
-    weights = client.download(model, folder, trusted=trusted).weights
-    bundle = json.dumps(certificates[0]["bundle"]).encode()
-    return seconds, run["phase_seconds"], verify(bundle=bundle, weights=weights, trusted=trusted)

@@ -8,7 +8,7 @@ whose loss is within ``EQUAL`` of the lowest, the one that takes the fewest seco
 to benchmarks/results/head_costs.json.
 """
 
-import json
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,24 +18,22 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from app.domain.heads import linear_head
-from app.domain.tasks.classification import ClassificationSpec, rows_of
+from app.domain.tasks.classification import ClassificationSpec
 from app.planning.lineage import DEFAULT_RELEASE_NOISE
 from app.planning.mechanisms.exact_training import DEFAULT_TOLERANCE, ExactTraining
 from app.planning.mechanisms.retraining import Retraining
 from app.planning.mechanisms.tracked_release import TrackedRelease
-from benchmarks.convex_case import Case
+from benchmarks import harness
+from benchmarks.convex import Case, seen_by, service_head
 from benchmarks.convex_methods import Method, Target, retrained, tracked
 from benchmarks.convex_runs import Trainings
-from benchmarks.harness import RESULTS as FOLDER
-from benchmarks.harness import seconds_of, write
+from benchmarks.harness import seconds_of
 from workers.mechanisms.exact_training import minimum
 from workers.training.evaluate import evaluate
 from workers.training.examples import classified
-from workers.training.networks.linear_head import LinearHead
 from workers.training.tasks.classification import CLASSIFICATION
 
-RESULTS: Final = FOLDER / "head_costs.json"
+RESULTS: Final = harness.RESULTS / "head_costs.json"
 EQUAL: Final = 0.003  # nats
 EXACT: Final = (ExactTraining.name, Retraining.name)
 REPEATS: Final = 3
@@ -167,15 +165,10 @@ def _case(setting: Setting) -> Case:
     centres *= _SPREAD / np.sqrt(setting.size)
     labels = draws.integers(0, setting.classes, size=setting.records + _HELD_OUT)
     raw = centres[labels] + draws.normal(size=(len(labels), setting.size))
-    head = LinearHead(
-        setting.size,
-        setting.classes,
-        rows=rows_of(setting.classes),
-        feature_norm=None,
-        bias=linear_head.DEFAULT_BIAS,
+    everything = seen_by(
+        service_head(setting.size, setting.classes),
+        classified(torch.from_numpy(raw), torch.from_numpy(labels)),
     )
-    features = head.scaled(torch.from_numpy(raw)).float() * (1 - 2.0**-20)
-    everything = classified(features, torch.from_numpy(labels))
     return Case(
         "random",
         classes=setting.classes,
@@ -185,20 +178,20 @@ def _case(setting: Setting) -> Case:
     )
 
 
-def main() -> None:
-    """Measure, print and write."""
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the settings that are done."""
     torch.set_num_threads(1)
     measure(SETTINGS[0])  # what is slow the first time only
     rows = list[dict[str, Any]]()
+    document = {"equal_nats": EQUAL, "epsilon": EPSILON, "delta": DELTA, "settings": rows}
     with threadpool_limits(limits=1):
-        for setting in SETTINGS:
+        for setting in SETTINGS[: given.settings]:
             repeats = zip(*(measure(setting) for _ in range(REPEATS)), strict=True)
             offers = [asdict(min(same, key=lambda offer: offer.seconds)) for same in repeats]
             rows.append({**asdict(setting), "offers": offers, "cheapest": cheapest(offers)})
-            print(json.dumps(rows[-1]), flush=True)
-    document = {"equal_nats": EQUAL, "epsilon": EPSILON, "delta": DELTA, "settings": rows}
-    write(document, RESULTS)
+            yield document
 
 
 if __name__ == "__main__":
-    main()
+    options = {"--settings": {"type": int, "help": "the first ones alone"}}
+    harness.main("head_costs", __doc__, run, options=options)

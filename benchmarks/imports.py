@@ -14,6 +14,8 @@ import os
 import resource
 import subprocess
 import sys
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,16 +40,12 @@ LEAST_RATIO = 0.5
 _KINDS = {"float64": 10, "float32": 8, "int32": 6, "int64": 2, "timestamp": 1, "string": 1}
 
 
-def main() -> None:
-    """Measure, print and store."""
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=1)
-    asked = harness.parsed(parser, "imports")
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what was measured."""
     with harness.embedded() as data:
         directory = data / "benchmark"
         directory.mkdir()
-        harness.show(_measured(directory, asked.rows, asked.rounds), asked.results)
+        yield _measured(directory, given.rows, given.rounds)
 
 
 def _measured(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
@@ -154,4 +152,8 @@ class _Worker:
 
 
 if __name__ == "__main__":
-    main()
+    options = {
+        "--rows": {"type": int, "default": 5_000_000},
+        "--rounds": {"type": int, "default": 1},
+    }
+    harness.main("imports", __doc__, run, options=options, met=lambda document: document["met"])

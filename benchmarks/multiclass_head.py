@@ -3,19 +3,16 @@
 100 requests for 10 records each, one after the other, on MNIST with a softmax head: on raw pixels,
 and on a frozen network's last hidden layer, that network being trained on a half of the data that
 the head never sees. Tracked release and projected noisy SGD against retraining from zeros, long and
-short. Every request meets (epsilon, 1/n) by its accountant, or the run stops. All requests
-are planned, certified and counted; of ours the last ten are really run, of retraining every 25th.
-Costs are per-record
-gradients after training. The figures go to benchmarks/results/multiclass_head.json and .png.
-
-    python -m benchmarks.multiclass_head [--seeds 3] [--processes 2]
+short. Every request meets (epsilon, 1/n) by its accountant, or the run stops. All requests are
+planned, certified and counted; of ours the last ten are really run, of retraining every 25th. Costs
+are per-record gradients after training.
 """
 
 import math
 import time
+from argparse import Namespace
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,68 +20,60 @@ import torch
 
 from app.accounting.histories.strong_convexity import contraction
 from app.accounting.terms import Neighbours
-from benchmarks import convex_figures, harness
-from benchmarks.convex_backbone import backbone_features
-from benchmarks.convex_case import Case, of_features
-from benchmarks.convex_methods import (
-    Method,
-    Target,
-    noisy_steps,
-    retrained,
-    tracked,
-)
-from benchmarks.convex_runs import (
-    Outcome,
-    Trainings,
-    answer,
-    combined,
-    described,
-    line,
-    noise_sweep,
-)
-from benchmarks.data import Pictures, load
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.recipes.recipe import TrainingRecipe
+from benchmarks import harness
+from benchmarks.convex import Case, of_features, shuffled
+from benchmarks.convex_methods import Method, Target, noisy_steps, retrained, tracked
+from benchmarks.convex_runs import RELEASE_NOISE, Comparison, figure, of_all_seeds, table
+from benchmarks.data import Pictures, load, network_of
+from workers.training.examples import Examples, classified
+from workers.training.networks.network import Network
+from workers.training.tasks.task import INPUTS
 
-EPSILONS: Final = (0.1, 1.0, 5.0)
-REQUESTS: Final = 100
-RECORDS: Final = 10
 BATCH: Final = 32
 TRAINING_EPOCHS: Final = 3
-RELEASE_NOISE: Final = 0.05
-SWEEP: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
 RUN_LAST: Final = 10  # of our requests: each contracts what came before to a third or less
 SHORT: Final = (5, 20, 80, 320)  # steps of retraining that stops early
-WEIGHT_DECAYS: Final = (0.01, 0.003, 0.001, 0.0003)
+_BACKBONE: Final = ArchitectureSpec(name="mlp", options={"hidden": [128, 64]})
+_RECIPE: Final = TrainingRecipe(learning_rate=0.1, momentum=0.9, batch_size=64, epochs=5)
 
-Labelled = tuple[dict[str, Any], Outcome]
 
-
-@dataclass(frozen=True)
-class Grid:
-    """How much is run: the defaults are the benchmark, smaller numbers are for tests."""
-
-    requests: int = REQUESTS
-    records: int = RECORDS
-    epsilons: tuple[float, ...] = EPSILONS
-    sweep: tuple[float, ...] = SWEEP
+def public_half(pictures: Pictures) -> tuple[Examples, Examples]:
+    """Return the training pictures in two disjoint halves: the public one, and the head's."""
+    half = len(pictures.train) // 2
+    rest = len(pictures.train) - half
+    return shuffled(pictures.train, half), shuffled(pictures.train, rest, skip=half)
 
 
 def cases(pictures: Pictures) -> Iterator[tuple[Case, dict[str, Any]]]:
     """Yield each case with what the result says of it; the backbone is trained here."""
-    settings = {"batch_size": BATCH}
-    raw = of_features("raw pixels", pictures.train, pictures.test, weight_decay=0.003, **settings)
+    raw = of_features(
+        "raw pixels", pictures.train, pictures.test, weight_decay=0.003, batch_size=BATCH
+    )
     yield raw, {}
-    train, test, score = backbone_features(pictures)
-    features = of_features("backbone", train, test, weight_decay=0.01, **settings)
+    public, private = public_half(pictures)
+    network = Network(lambda: network_of(_BACKBONE, public), device=torch.device("cpu"))
+    network.train(public, _RECIPE, epochs=_RECIPE.epochs)
+    score = network.evaluate(pictures.test).score
+    layers = torch.nn.Sequential(*list(network.module.children())[:-1]).eval()
+    train, test = (_features(layers, part) for part in (private, pictures.test))
+    features = of_features("backbone", train, test, weight_decay=0.01, batch_size=BATCH)
     yield features, {"backbone_accuracy": score}
+
+
+def _features(layers: torch.nn.Module, examples: Examples) -> Examples:
+    with torch.no_grad():
+        batches = examples.in_order(1024, device=examples.device)
+        outputs = torch.cat([layers(batch[INPUTS]) for batch in batches])
+    return classified(outputs, examples.target)
 
 
 def settled_noise(case: Case, _: Target) -> float:
     """Return the step noise that settles at ``RELEASE_NOISE`` per coordinate in the weights."""
-    rate = contraction(
-        learning_rate=1 / (case.smoothness + case.weight_decay),
-        weight_decay=case.weight_decay,
-        smoothness=case.smoothness,
-    )
+    constants = case.constants
+    del constants["lipschitz"]
+    rate = contraction(**constants)
     return RELEASE_NOISE * math.sqrt(1 - rate * rate)
 
 
@@ -108,101 +97,42 @@ def methods(case: Case) -> list[Method]:
     ]
 
 
-def rows_of(case: Case, grid: Grid, seed: int) -> Iterator[Labelled]:
-    """Yield every row for one seed; exact rows are run once for all targets."""
-    trainings = Trainings(case, seed=seed, epochs=TRAINING_EPOCHS)
-    for method in methods(case):
-        exact = method.source == "exact"
-        for epsilon in grid.epsilons[:1] if exact else grid.epsilons:
-            outcome = _outcome(case, method, epsilon, trainings, grid, seed)
-            for reached in grid.epsilons if exact else (epsilon,):
-                yield described(method) | {"epsilon": reached}, outcome
+COMPARISON: Final = Comparison(
+    methods, epsilons=(0.1, 1.0, 5.0), epochs=TRAINING_EPOCHS, records=10
+)
 
 
-def decay_rows(case: Case, grid: Grid, seed: int) -> Iterator[Labelled]:
-    """Yield what tracked release costs at epsilon 1 by weight decay; only its end is run."""
-    for weight_decay in WEIGHT_DECAYS:
-        other = replace(case, weight_decay=weight_decay)
-        method = replace(methods(other)[0], simulated_last=1)
-        trainings = Trainings(other, seed=seed, epochs=TRAINING_EPOCHS)
-        yield (
-            {"weight_decay": weight_decay},
-            _outcome(other, method, 1.0, trainings, grid, seed),
-        )
-
-
-def _outcome(
-    case: Case, method: Method, epsilon: float, trainings: Trainings, grid: Grid, seed: int
-) -> Outcome:
-    target = Target(epsilon, case.delta)
-    start = trainings.start(method, target)
-    return answer(
-        case, method, target, start, requests=grid.requests, records=grid.records, seed=seed
-    )
-
-
-def one_seed(seed: int, grid: Grid) -> list[dict[str, Any]]:
+def one_seed(seed: int, comparison: Comparison) -> list[dict[str, Any]]:
     """Return all tables of one seed, a dictionary for each case."""
-    torch.set_num_threads(1)
     return [
         {
             "case": case.name,
             "records": case.records,
             "weight_decay": case.weight_decay,
             **extra,
-            "rows": list(rows_of(case, grid, seed)),
-            "release_noise": list(
-                noise_sweep(
-                    case,
-                    methods(case)[0],
-                    Trainings(case, seed=seed, epochs=TRAINING_EPOCHS),
-                    noise_stds=grid.sweep,
-                    requests=grid.requests,
-                    records=grid.records,
-                    seed=seed,
-                )
-            ),
-            "weight_decays": list(decay_rows(case, grid, seed)),
+            **comparison.tables(case, seed),
         }
         for case, extra in cases(load("mnist"))
     ]
 
 
-def main() -> None:
-    """Run, print and write everything."""
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=REQUESTS)
-    parser.add_argument("--processes", type=int, default=2)
-    options = harness.parsed(parser, "multiclass_head")
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield everything."""
     started = time.perf_counter()
-    with ProcessPoolExecutor(options.processes) as pool:
-        grid = Grid(requests=options.requests)
-        seeds = list(pool.map(partial(one_seed, grid=grid), range(options.seeds)))
+    measured = of_all_seeds(one_seed, COMPARISON, given)
     pictures = load("mnist")
-    document: dict[str, Any] = {
+    yield {
         "data": pictures.name,
         "note": pictures.note,
-        "requests": options.requests,
-        "records_per_request": RECORDS,
+        "requests": given.requests,
+        "records_per_request": COMPARISON.records,
         "batch_size": BATCH,
         "release_noise_std": RELEASE_NOISE,
-        "cases": [],
+        "cases": measured,
+        "wall_s": round(time.perf_counter() - started, 1),
     }
-    for same in zip(*seeds, strict=True):
-        tables = {
-            name: combined([seed[name] for seed in same])
-            for name in ("rows", "release_noise", "weight_decays")
-        }
-        document["cases"].append(same[0] | tables)
-    document["wall_s"] = round(time.perf_counter() - started, 1)
-    harness.write(document, options.results)
-    convex_figures.draw_multiclass(document, options.results.with_suffix(".png"))
-    for case in document["cases"]:
-        print(case["case"])
-        for row in case["rows"]:
-            print(line(row))
 
 
 if __name__ == "__main__":
-    main()
+    options = {**harness.SEEDS, "--requests": {"type": int, "default": COMPARISON.requests}}
+    harness.main("multiclass_head", __doc__, run, options=options, table=table, figure=figure)

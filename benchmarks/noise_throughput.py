@@ -6,34 +6,21 @@ the machine does meanwhile. Ours is rounded to the public grid. The target: at l
 numbers per second.
 """
 
-import json
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from benchmarks import harness
 from benchmarks.step_overhead import OrdinaryNoise
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.training.device import choose_device
 
 SIZE: Final = 1 << 23
-ROUNDS: Final = 8
 TARGET: Final = 0.1
-RESULTS: Final = Path(__file__).parent / "results" / "noise_throughput.json"
 
 
-def main() -> None:
-    """Measure, print and write the throughput."""
-    measured = measure(choose_device(), size=SIZE, rounds=ROUNDS)
-    for name, speed in measured["numbers_per_second"].items():
-        print(f"{name:<55} {speed / 1e6:8.1f} million numbers a second")
-    met = "met" if measured["ratio"] >= TARGET else "MISSED"
-    print(f"ratio {measured['ratio']:.3f}, target {TARGET}: {met}")
-    RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
-
-
-def measure(device: torch.device, *, size: int, rounds: int) -> dict[str, Any]:
+def measure(device: torch.device, *, size: int = SIZE, rounds: int = 8) -> dict[str, Any]:
     """Return numbers per second of each source, float64, and secure to ordinary as ``ratio``."""
     position = torch.zeros(size, dtype=torch.float64, device=device)
     sources: tuple[NoiseSource, ...] = (OrdinaryNoise(), SecureNoise(device))
@@ -62,4 +49,9 @@ def _seconds(source: NoiseSource, position: torch.Tensor) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(
+        "noise_throughput",
+        __doc__,
+        lambda _: [measure(choose_device())],
+        met=lambda document: document["ratio"] >= TARGET,
+    )

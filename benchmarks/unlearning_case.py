@@ -24,13 +24,12 @@ from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
-from benchmarks.data import CLASSES, Pictures
+from benchmarks.data import Pictures, network_of
 from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Certified, Sealed
 from workers.training.feeds import RandomBatches
 from workers.training.frame import ReferenceFrame
-from workers.training.networks.architectures import build
 from workers.training.networks.network import Network, Tensors
 
 EPSILON: Final = 1.0
@@ -140,9 +139,4 @@ class Case:
         return Network(self._factory, device=self._retain.device)
 
     def _factory(self) -> nn.Module:
-        return build(
-            self._pictures.architecture,
-            input_shape=tuple(self._retain.inputs.shape[1:]),
-            classes=CLASSES,
-            allowed_factories=(),
-        )
+        return network_of(self._pictures.architecture, self._retain)

@@ -10,10 +10,18 @@ from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from app.planning.mechanisms.tracked_release import TrackedRelease
-from benchmarks import convex_published, sequential_convex
-from benchmarks.convex_case import Case, two_digits
-from benchmarks.convex_lineage import Lineage, Plan
-from benchmarks.convex_methods import Method, Target, noisy_steps, papers_noise, retrained, tracked
+from benchmarks import sequential_convex
+from benchmarks.convex import Case, Lineage, Plan, two_digits
+from benchmarks.convex_methods import (
+    RADIUS,
+    Method,
+    Target,
+    noisy_steps,
+    papers_noise,
+    projected_noisy_sgd_epochs,
+    retrained,
+    tracked,
+)
 from benchmarks.convex_runs import Outcome, Trainings, answer, combined
 from benchmarks.data import load
 from workers.mechanisms.descent import Descent
@@ -128,10 +136,10 @@ def test_published_bounds_take_whole_epochs(case: Case, trainings: Trainings) ->
         "projected noisy SGD",
         "published",
         BATCH,
-        convex_published.projected_noisy_sgd_epochs(0.03),
+        projected_noisy_sgd_epochs(0.03),
         Neighbours.REPLACEMENT,
         papers_noise,
-        convex_published.RADIUS,
+        RADIUS,
     )
     cycle = case.records // BATCH
     steps = outcome(case, trainings, method).steps
@@ -156,20 +164,3 @@ def _released(made: Lineage, *, steps: int, noise_std: float = 0.05) -> Plan:
         release_noise_std=noise_std,
         account=lambda taken: accountant.guarantee(steps=taken, release_noise_std=noise_std),
     )
-
-
-def test_the_claim_compares_the_row_that_was_set_in_advance() -> None:
-    def row(source: str, relation: str, gradients: float, score: float) -> dict[str, object]:
-        scores = {"mean_accuracy": score, "final_accuracy": score}
-        keys = {"source": source, "neighbours": relation, "epsilon": 1.0, "gradients": gradients}
-        return keys | scores
-
-    relations = ("zero_out", "replacement")
-    rows = [row("published", "replacement", 1000, 0.9)]
-    rows += [row("ours", relation, 100, 0.91) for relation in relations]
-    rows += [row("ours", relation, 10, 0.8) for relation in relations]
-    answer = sequential_convex.claim(rows)
-    assert all(answer[relation]["holds"] for relation in relations)
-    assert answer["zero_out"]["cheapest"]["gradients"] == 100
-    rows[1]["gradients"] = 300
-    assert not sequential_convex.claim(rows)["zero_out"]["holds"]

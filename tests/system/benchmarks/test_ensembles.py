@@ -9,9 +9,15 @@ import pytest
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks import ensembles, ensembles_cases
-from benchmarks.ensembles import leaving, measure, row_of
-from benchmarks.ensembles_figures import draw, table
-from benchmarks.ensembles_rivals import gradient_clipping, ridge_head
+from benchmarks.ensembles import (
+    figure,
+    gradient_clipping,
+    leaving,
+    measure,
+    ridge_head,
+    row_of,
+    table,
+)
 from workers.training.networks.architectures import build
 
 
@@ -67,7 +73,7 @@ def test_what_was_measured_is_kept_and_drawn(tmp_path):
     (again,) = measure(case, known)
     assert [row["accuracy"] for row in again["rows"]] == [0.125, 0.125]
     assert again["rivals"] == known["rivals"]
-    picture = draw({"churn": again}, tmp_path / "picture.png")
+    picture = figure({"churn": again}, tmp_path / "picture.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "| customers | 2 | 12.50% |" in table({"churn": again})
 

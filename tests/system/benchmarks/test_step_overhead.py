@@ -45,7 +45,7 @@ def test_rows_tell_the_ratio_and_the_share_of_the_noise():
     for row in rows:
         assert row["ratio"] == pytest.approx(row["step_ms"] / row["plain_ms"])
         assert row["noise_share"] > 0
-    text = "\n".join(step_overhead.described(rows))
+    text = step_overhead.table({"rows": rows})
     assert all(name in text for name in case.mechanisms)
 
 

@@ -1,4 +1,5 @@
 import json
+from argparse import Namespace
 
 import pytest
 
@@ -10,7 +11,7 @@ ARMS = 7  # retraining; three mechanisms, each with its control
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "comparison.json"
-    options = ["--dataset", "digits", "--seeds", "2", "--budgets", "1", "2", "--out", str(path)]
+    options = ["--dataset", "digits", "--seeds", "2", "--budgets", "1", "2", "--results", str(path)]
     unlearning_vs_retraining.main(options)
     return path
 
@@ -36,7 +37,8 @@ def test_the_plot_lies_beside_the_figures(written):
 def test_another_data_sets_figures_stay(tmp_path):
     path = tmp_path / "comparison.json"
     path.write_text(json.dumps({"mnist": {"kept": True}}))
-    assert unlearning_vs_retraining.earlier(path) == {"mnist": {"kept": True}}
+    given = Namespace(results=path, dataset=["digits"], budgets=[1], seeds=1)
+    assert next(unlearning_vs_retraining.run(given))["mnist"] == {"kept": True}
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])

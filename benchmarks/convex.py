@@ -1,28 +1,175 @@
-"""One linear head's life: training, then requests one after the other, all of it in its history.
+"""Linear heads whose requests are answered one after the other, all of it in their history.
 
-Steps, noise, batches and loss are the service's own (``workers``). A lineage goes on from its
-noisy release: there is no secret state. Noise comes from the repeatable generator.
+A case has data and the constants of the loss on it. Steps, noise, batches and loss are the
+service's own (``workers``). A lineage goes on from its noisy release: there is no secret state.
+Noise comes from the repeatable generator.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import torch
 
 from app.accounting.guarantees import Guarantee
 from app.accounting.histories.history import History, Recipe
+from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
-from benchmarks.convex_case import Case
+from app.domain.heads import linear_head
+from app.domain.tasks.classification import ClassificationSpec, rows_of
+from benchmarks.data import Pictures
 from benchmarks.insecure_noise import InsecureNoise
 from workers.mechanisms.descent import Descent
 from workers.training.evaluate import Evaluation
+from workers.training.examples import Examples, classified
 from workers.training.feeds import FixedBatches
+from workers.training.networks.linear_head import LinearHead
 from workers.training.networks.network import Network
 from workers.training.noisy_phase import descend
 
-_CPU = torch.device("cpu")
+PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
+PAPER_WEIGHT_DECAY: Final = 1e-6 * PAPER_RECORDS
+_SHUFFLE_SEED: Final = 20240  # which records are dropped to make the number a multiple
+_AT_ONCE: Final = 4096
+_NORM_MARGIN: Final = 1 - 2.0**-20  # rounding to float32 must not lift a norm above 1
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Records whose features are already as the head sees them, and the loss on them.
+
+    Attributes:
+        name: of the data.
+        classes: 2 for logistic regression, more for softmax.
+        weight_decay: lambda.
+        train, test: float32 [n, d] of norm at most 1, labels 0 to classes - 1.
+    """
+
+    name: str
+    classes: int
+    weight_decay: float
+    train: Examples = field(repr=False)
+    test: Examples = field(repr=False)
+
+    @property
+    def records(self) -> int:
+        """Return n."""
+        return len(self.train)
+
+    @property
+    def delta(self) -> float:
+        """Return 1/n."""
+        return 1 / self.records
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Return what every bound asks for: step size, weight decay, smoothness, Lipschitz."""
+        bounds = ClassificationSpec(classes=self.classes).bounds
+        return {
+            "learning_rate": 1 / (bounds.smoothness + self.weight_decay),
+            "weight_decay": self.weight_decay,
+            "smoothness": bounds.smoothness,
+            "lipschitz": bounds.lipschitz,
+        }
+
+    def recipe(
+        self, *, batch_size: int, neighbours: Neighbours, longest_step: bool = False
+    ) -> Recipe:
+        """Return the recipe: step size 1/(smoothness + weight_decay), or Delete-to-Descent's."""
+        constants = self.constants
+        if longest_step:
+            constants["learning_rate"] = largest_learning_rate(
+                weight_decay=self.weight_decay, smoothness=constants["smoothness"]
+            )
+        return Recipe(
+            **constants,
+            batch_size=batch_size,
+            batches=self.records // batch_size,
+            neighbours=neighbours,
+            dimension=self.train.inputs.shape[1] * rows_of(self.classes),
+        )
+
+    def head(self) -> LinearHead:
+        """Return the head at its start: zeros."""
+        return ScaledHead(
+            self.train.inputs.shape[1],
+            self.classes,
+            rows=rows_of(self.classes),
+            feature_norm=None,
+            bias=0.0,
+        )
+
+
+class ScaledHead(LinearHead):
+    """A head on features that ``LinearHead.scaled`` has scaled once, beforehand."""
+
+    def scaled(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the features as they are, in float64."""
+        return features.double()
+
+
+def two_digits(pictures: Pictures, *, digits: tuple[int, int] = (3, 8)) -> Case:
+    """Return two digits told apart on raw pixels, as Chien et al. 2024 do; no bias."""
+    head = LinearHead(_size(pictures.train), 2, rows=1, feature_norm=None, bias=0.0)
+    train, test = (seen_by(head, _only(part, digits)) for part in (pictures.train, pictures.test))
+    largest_batch = 512 if len(train) >= PAPER_RECORDS else 32
+    return Case(
+        name=f"{pictures.name}: {digits[0]} against {digits[1]}",
+        classes=2,
+        weight_decay=PAPER_WEIGHT_DECAY,
+        train=shuffled(train, min(PAPER_RECORDS, len(train) // largest_batch * largest_batch)),
+        test=test,
+    )
+
+
+def of_features(
+    name: str, train: Examples, test: Examples, *, weight_decay: float, batch_size: int
+) -> Case:
+    """Return all classes told apart on features, with the service's own bias.
+
+    Records beyond the last full batch are dropped.
+    """
+    classes = int(train.target.max()) + 1
+    head = service_head(_size(train), classes)
+    scaled = seen_by(head, train)
+    used = shuffled(scaled, len(scaled) // batch_size * batch_size)
+    return Case(name, classes, weight_decay, train=used, test=seen_by(head, test))
+
+
+def service_head(size: int, classes: int) -> LinearHead:
+    """Return a head as the service builds it by default."""
+    return LinearHead(
+        size,
+        classes,
+        rows=rows_of(classes),
+        feature_norm=None,
+        bias=linear_head.DEFAULT_BIAS,
+    )
+
+
+def shuffled(examples: Examples, count: int, *, skip: int = 0) -> Examples:
+    """Return ``count`` examples after the first ``skip`` of a fixed random order."""
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(_SHUFFLE_SEED))
+    return examples.select(order[skip : skip + count].numpy())
+
+
+def _only(examples: Examples, digits: tuple[int, int]) -> Examples:
+    chosen = sum(examples.target == digit for digit in digits).bool()
+    labels = (examples.target[chosen] == digits[1]).long()
+    return classified(examples.inputs[chosen], labels)
+
+
+def seen_by(head: LinearHead, examples: Examples) -> Examples:
+    """Return examples with their features as the head scales them, in float32."""
+    parts = examples.inputs.split(_AT_ONCE)
+    within = torch.cat([(head.scaled(part) * _NORM_MARGIN).float() for part in parts])
+    return classified(within, examples.target)
+
+
+def _size(examples: Examples) -> int:
+    return examples.inputs[0].numel()
 
 
 @dataclass(frozen=True)
@@ -61,7 +208,7 @@ class Lineage:
         self._case = case
         self._descent = descent
         self._seed = seed
-        self._network = Network(case.head, device=_CPU)
+        self._network = Network(case.head, device=torch.device("cpu"))
         used = recipe.batches * recipe.batch_size
         self._batch_of = draws.permutation(np.arange(used) % recipe.batches)
         self._leaving = draws.permutation(used)
