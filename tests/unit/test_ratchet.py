@@ -13,14 +13,14 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 75_710,
-    "source files": 694,
-    "lines of tests": 82_350,
-    "lines of benchmarks": 7_840,
-    "words of docs": 96_380,
-    "functions": 4_520,
-    "classes": 775,
-    "settings": 83,
+    "lines of source": 74_960,
+    "source files": 673,
+    "lines of tests": 81_700,
+    "lines of benchmarks": 5_890,
+    "words of docs": 77_650,
+    "functions": 4_460,
+    "classes": 764,
+    "settings": 55,
     "routes": 112,
 }
 SLACK = 0.02
