@@ -17,16 +17,17 @@ from psycopg.errors import DuplicateDatabase, DuplicateObject, UniqueViolation
 from app.domain.errors import ConfigurationError
 from app.runtime.embedded.account import ensure_account
 from app.runtime.embedded.home import Home, give
-from app.runtime.embedded.processes import (
+from app.runtime.embedded.programs import (
     POLL_S,
     Argv,
     argv_of,
     kill_all,
     matching,
+    run_program,
     send,
     wait_until,
+    wheel_folder,
 )
-from app.runtime.embedded.programs import run_program, wheel_folder
 
 DATABASE = "expunge"
 OWNER = "postgres"

@@ -1,21 +1,31 @@
-"""Finds the servers' programs in their wheels and runs them as the servers' account."""
+"""The servers' programs, from their wheels, as the servers' account; and their processes.
+
+Process ids are reused and pid files go stale, so a process is signalled only after its owner and
+command line were checked.
+"""
 
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
+
 from app.domain.errors import ConfigurationError
 from app.runtime.embedded import enter
-from app.runtime.embedded.account import ensure_account
+from app.runtime.embedded.account import ensure_account, find_account
 from app.runtime.embedded.home import Home
 
+Argv = tuple[str, ...]
+POLL_S = 0.05
 # The caller's environment may hold keys, and a server's environment can be read through SQL.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 _FULL_BYTES = 16 * 2**20
@@ -104,3 +114,46 @@ def _fatal(log: Path, start: int) -> str:
         return ""
     added = log.read_bytes()[start:].decode(errors="replace")
     return next(iter(re.findall(r" FATAL:  (.*)", added)), "")
+
+
+def argv_of(pid: int) -> Argv:
+    """Return a process's arguments; empty if it is dead, a zombie or of another account."""
+    account = find_account()
+    try:
+        process = psutil.Process(pid)
+        if account is None or process.uids().effective != account.uid:
+            return ()
+        return tuple(process.cmdline())
+    except (psutil.Error, ValueError, OverflowError):
+        return ()
+
+
+def matching(is_ours: Callable[[Argv], bool]) -> list[int]:
+    """Return the processes of the servers' account whose arguments match, ordered by id."""
+    return [pid for pid in psutil.pids() if (argv := argv_of(pid)) and is_ours(argv)]
+
+
+def kill_all(is_ours: Callable[[Argv], bool]) -> None:
+    """Kill matching processes until none is left: one may fork while another is being killed."""
+    while pids := matching(is_ours):
+        for pid in pids:
+            send(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may end at any moment."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait for a condition; return whether it became true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

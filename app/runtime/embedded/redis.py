@@ -15,8 +15,14 @@ from urllib.parse import quote
 from app.domain.errors import ConfigurationError
 from app.runtime.embedded.account import ensure_account
 from app.runtime.embedded.home import Home
-from app.runtime.embedded.processes import Argv, kill_all, matching, wait_until
-from app.runtime.embedded.programs import run_program, wheel_folder
+from app.runtime.embedded.programs import (
+    Argv,
+    kill_all,
+    matching,
+    run_program,
+    wait_until,
+    wheel_folder,
+)
 from app.runtime.keyfiles import create_key_file, read_key_file
 
 START_TIMEOUT_S = 20.0

@@ -29,8 +29,7 @@ from app.runtime.embedded import EmbeddedServers
 from app.runtime.embedded import home as home_module
 from app.runtime.embedded.account import ensure_account
 from app.runtime.embedded.postgres import Postgres
-from app.runtime.embedded.processes import matching, send
-from app.runtime.embedded.programs import wheel_folder
+from app.runtime.embedded.programs import matching, send, wheel_folder
 from tests.support.confined import may_confine
 from tests.support.patience import PATIENCE_S, until
 from tests.support.small_disk import small_disk
