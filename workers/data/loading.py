@@ -15,7 +15,7 @@ from torch import nn
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
-from app.domain.errors import RunFailedError
+from app.domain.errors import InvalidRecordsError, RunFailedError
 from app.domain.heads import ridge_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
@@ -24,6 +24,7 @@ from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.registry import repository as registry
+from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
 from app.registry.describing import describe
 from app.registry.tables import ModelRow
@@ -31,20 +32,55 @@ from app.runtime.settings import Settings
 from app.services import Services
 from workers.data.backbone import Backbone, FrozenBackbone, trainable
 from workers.data.backbone_loading import load_backbone
-from workers.data.decoding import columns_by
 from workers.data.features import FeatureReader
 from workers.data.member_records import MemberRecords
 from workers.data.shards import Read, reader_of
 from workers.data.streaming import Streamed
 from workers.leases.lease import Lease
+from workers.seal.write_guard import encoding
 from workers.training.exact.summing import Summed
 from workers.training.examples import Records
 from workers.training.forms import FeatureForm
 from workers.training.networks.architectures import build
-from workers.training.part import Decode, features_and_label
-from workers.training.tasks.catalogue import encoder_of, form_of, task_of
+from workers.training.part import Decode, Part, features_and_label
+from workers.training.tasks.catalogue import Encoder, encoder_of, form_of, task_of
 from workers.training.tasks.classification import CLASSIFICATION
 from workers.training.tasks.task import Task
+
+_MOST_SHOWN: Final = 20
+
+
+def columns_by(encoder: Encoder) -> Decode:
+    """Return what decodes shards of a dataset of columns.
+
+    It raises ``RunFailedError`` for records that cannot be encoded, and names them by number, and
+    ``WriteRefusedError`` where encoding would leave anything outside of memory.
+    """
+
+    def decode(content: bytes) -> Part:
+        seqs, rows = unpack(content)
+        try:
+            with encoding():
+                return Part(seqs, encoder(rows))
+        except InvalidRecordsError as error:
+            said = _in_words(error, seqs)
+        raise RunFailedError(said)
+
+    return decode
+
+
+def _in_words(error: InvalidRecordsError, seqs: NDArray[np.int64]) -> str:
+    """Return which records cannot be encoded; the service knows them by number alone."""
+    lines = []
+    for problem in error.problems[:_MOST_SHOWN]:
+        record = "all" if problem.row is None else f"record {seqs[problem.row]}"
+        lines.append(problem.about(record))
+    return (
+        f"{error.count} fault(s) in records that the task cannot encode; nothing was trained. "
+        "'expunge model check --data FILE' finds their ids in your own file: mend these records, "
+        "or have them forgotten.\n" + "\n".join(lines)
+    )
+
 
 _KINDS: Final[Mapping[str, str]] = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
 

@@ -13,25 +13,86 @@ A shard is read again for each window that needs a record of it, as it is stored
 may have rewritten it, but it takes no record away that this run learns from.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import Final
+from typing import Final, Generic, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.domain.errors import GoneError, RunFailedError
+from app.domain.errors import ExpungeError, GoneError, RunFailedError
 from workers.data.memory import give_back
-from workers.data.read_ahead import Check, ReadAhead
 from workers.data.selecting import Selected
 from workers.leases.outages import outlast_outages
+from workers.seal.scrubbing import scrubbed
 from workers.training.examples import Examples, Order, Records, batch_sizes, require_some
 from workers.training.forms import FeatureForm
 from workers.training.part import Part, places_of
 from workers.training.tasks.task import Batch, joined
+
+Item = TypeVar("Item")
+Check = Callable[[], None]
+
+
+# A failure of the thread is raised where its item would have come, without the thread's frames,
+# which hold records. The thread ends with ``close``.
+class _StoppedError(ExpungeError):
+    """The thread's items are not wanted any more."""
+
+
+class ReadAhead(Generic[Item]):
+    """An iterator over what ``make`` yields in a thread of its own; nothing of it is None.
+
+    Args:
+        make: is given a function that raises when the thread is to end, and calls it between the
+            parts of its work.
+    """
+
+    def __init__(self, make: Callable[[Check], Iterator[Item]]) -> None:
+        self._stopped = threading.Event()
+        self._items = make(self._check)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._coming: Future[Item | None] = self._thread.submit(self._made)
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        """Return the next item; the one before must be given up by now.
+
+        Raises:
+            ExpungeError: raised by ``make`` on purpose.
+            RuntimeError: anything else that it raised.
+        """
+        if self._stopped.is_set():
+            raise StopIteration
+        failure = self._coming.exception()
+        item = self._coming.result() if failure is None else None
+        if item is None:
+            self.close()
+            raise StopIteration if failure is None else failure.with_traceback(None)
+        self._coming = self._thread.submit(self._made)
+        return item
+
+    def close(self) -> None:
+        """End the thread and drop what it has made; safe to repeat."""
+        self._stopped.set()
+        self._thread.shutdown(cancel_futures=True)
+        self._coming = Future()
+
+    def _made(self) -> Item | None:
+        self._check()
+        return scrubbed("reading records", lambda: next(self._items, None), on_failure=lambda: None)
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise _StoppedError
+
 
 BLOCKS_IN_WINDOW: Final = 8
 

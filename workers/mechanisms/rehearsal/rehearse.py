@@ -6,9 +6,12 @@ a tensor from one batch to the next outside its ``state_dict``, or remembers any
 changes what it computes.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,19 +20,79 @@ from app.runtime.settings import Settings
 from workers.data.backbone import starting
 from workers.data.loading import ModelSpec
 from workers.mechanisms.rehearsal.conformance import require_conforming
-from workers.mechanisms.rehearsal.memory import evaluated, remembers
 from workers.training.device import choose_device
 from workers.training.dp_sgd.gradients import per_record_gradients
+from workers.training.evaluate import evaluating
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import FeatureForm, fainter
 from workers.training.networks.base import digests_of, require_same
 from workers.training.networks.buffers import require_supported_buffers, without_buffers
 from workers.training.networks.held import require_same_start, start_of
 from workers.training.networks.network import Network
 from workers.training.networks.operator_code import called, text_of
 from workers.training.tasks.custom import CustomTask
-from workers.training.tasks.task import Batch, Task
+from workers.training.tasks.task import INPUTS, Batch, Task
 from workers.training.team import ALONE, Team
+from workers.training.vectors import pieces
+
+_SEED: Final = 5
+# Kernels of a GPU may add in another order each time.
+_TOLERANCES: Final = {"cpu": 1e-5}
+_TOLERANCE: Final = 1e-3
+
+
+# Lists, numbers, globals and closures cannot be searched for records, but what a network computes
+# shows whether they matter: the same records, after others, must give the same.
+def remembers(compute: Callable[[Batch], torch.Tensor], batch: Batch) -> bool:
+    """Return whether a network computes something else of fainter records after it saw a batch.
+
+    Args:
+        compute: what the network makes of a batch; it may overwrite its last answer.
+        batch: random records.
+    """
+    faint = batch | {INPUTS: fainter(batch[INPUTS])}
+    with _seeded():
+        before = compute(faint).clone()
+    with _seeded():
+        compute(batch)
+    with _seeded():
+        return not _alike(compute(faint), before)
+
+
+def evaluated(module: nn.Module, task: Task) -> Callable[[Batch], torch.Tensor]:
+    """Return what computes a batch's losses in evaluation mode."""
+
+    def compute(batch: Batch) -> torch.Tensor:
+        with evaluating(module):
+            return task.loss(module, batch)
+
+    return compute
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Draw the same numbers from the process's generators each time; torch's are the caller's."""
+    torch.manual_seed(_SEED)
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 - for networks that use it
+    random.seed(_SEED)
+    np.random.seed(_SEED)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])  # noqa: NPY002
+
+
+def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
+    if now.shape != before.shape:
+        return False
+    parts = list(pieces(now.detach().reshape(-1), before.detach().reshape(-1)))
+    sizes = [float(then.abs().nan_to_num(posinf=0.0).max()) for _, then in parts if len(then)]
+    tolerance = max(sizes, default=0.0) * _TOLERANCES.get(before.device.type, _TOLERANCE)
+    return all(
+        torch.allclose(here, then, rtol=0.0, atol=tolerance, equal_nan=True) for here, then in parts
+    )
+
 
 _OTHER_SEED: Final = 17
 _TRIED: Final = 5

@@ -14,21 +14,50 @@ Nothing depends on intermediate results: the number of steps is fixed, no loss i
 diverging weights are trained to the end, because stopping would reveal information.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.noise.generators import NoiseSource
 from workers.training.dp_sgd.gradients import PerRecordGradients, per_record_gradients
-from workers.training.dp_sgd.poisson import poisson_sample
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
 from workers.training.tasks.augmented import draw_afresh
 from workers.training.tasks.task import Batch, Task
+
+_CHUNK: Final = 1 << 17  # records decided at a time: 1 MB of random words stays in the cache
+
+
+def poisson_sample(records: int, rate: float) -> NDArray[np.int64]:
+    """Return the indices, in order, of the records sampled for one step; may be empty.
+
+    Each record is sampled independently, if a fresh 64-bit word from the operating system's
+    generator is below ``rate`` * 2^64. This rounds ``rate`` down by less than 2^-64.
+
+    Args:
+        records: number of records.
+        rate: probability of each, above 0 and at most 1.
+    """
+    if rate == 1:
+        return np.arange(records)
+    threshold = np.uint64(int(rate * 2.0**64))
+    taken = [
+        first + np.flatnonzero(_words(min(_CHUNK, records - first)) < threshold)
+        for first in range(0, records, _CHUNK)
+    ]
+    return np.concatenate([np.empty(0, dtype=np.int64), *taken])
+
+
+def _words(count: int) -> NDArray[np.uint64]:
+    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.support.networks import Computing
-from workers.data.extraction import Extraction
+from workers.data.backbone import Extraction
 from workers.training.examples import classified
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import pytest
 
 from app.domain.errors import LeaseLostError
 from tests.support.patience import PATIENCE_S, until
-from workers.data.read_ahead import ReadAhead
+from workers.data.streaming import ReadAhead
 
 
 def threads():

@@ -11,7 +11,7 @@ from benchmarks.insecure_noise import InsecureNoise
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
-from workers.training import updates
+from workers.training import loop
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.feeds import RandomBatches
 from workers.training.frame import ReferenceFrame
@@ -57,13 +57,13 @@ def _nothing_seen():
 def optimisers(monkeypatch):
     """All optimisers that are made."""
     made = []
-    make = updates.optimizer_of
+    make = loop.optimizer_of
 
     def watched(*arguments):
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(updates, "optimizer_of", watched)
+    monkeypatch.setattr(loop, "optimizer_of", watched)
     return made
 
 

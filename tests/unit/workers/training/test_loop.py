@@ -12,7 +12,7 @@ from app.domain.errors import RunFailedError
 from app.domain.recipes.groups import ParameterGroup
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.tasks import catalogue
-from workers.training import optimizers, updates
+from workers.training import loop, optimizers
 from workers.training.evaluate import evaluate, mean_loss
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
@@ -162,8 +162,8 @@ def test_gradients_and_the_optimisers_state_are_overwritten(digits, monkeypatch,
             if fails:
                 raise KeyboardInterrupt
 
-    make = updates.optimizer_of
-    monkeypatch.setattr(updates, "optimizer_of", lambda *a: kept.append(make(*a)) or kept[0])
+    make = loop.optimizer_of
+    monkeypatch.setattr(loop, "optimizer_of", lambda *a: kept.append(make(*a)) or kept[0])
     recipe = TrainingRecipe(optimizer=optimizer, momentum=0.9, batch_size=300)
     if fails:
         with pytest.raises(KeyboardInterrupt):

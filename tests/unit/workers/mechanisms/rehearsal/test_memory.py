@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from workers.mechanisms.rehearsal.memory import evaluated, remembers
+from workers.mechanisms.rehearsal.rehearse import evaluated, remembers
 from workers.training.forms import fainter
 from workers.training.tasks.classification import CLASSIFICATION
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from workers.training.dp_sgd.poisson import poisson_sample
+from workers.training.dp_sgd.training import poisson_sample
 
 # The statistical tests below fail by chance with probability below 1e-8 each.
 
