@@ -25,7 +25,7 @@ from app.domain.errors import (
     KeyStoreError,
     ObjectStoreError,
 )
-from app.domain.states import BlobState
+from app.domain.states import BlobState, RequestState
 from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
 from app.operations.findings import Finding, Verdict
@@ -247,7 +247,7 @@ def _of_request(record: RecordRow, request: ForgetRequestRow) -> Finding:
     where = f"record {record.seq} in request {request.id}"
     if record.erased_at is not None:
         return Finding(Verdict.BY_DESIGN, where, "salted commitment, kept for the certificate")
-    if request.completed_at is not None:
+    if request.state == RequestState.COMPLETED or request.completed_at is not None:
         return Finding(Verdict.FAULT, where, "the request is completed, the record is stored")
     meaning = f"the request is {request.state}; the record is erased when all models forgot it"
     return Finding(Verdict.PENDING, where, meaning)

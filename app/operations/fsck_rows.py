@@ -66,7 +66,7 @@ _LEFT = text(
     """
     SELECT DISTINCT request_id FROM forget_request_records
     JOIN forget_requests ON id = request_id JOIN records ON seq = record_seq
-    WHERE completed_at IS NOT NULL AND erased_at IS NULL
+    WHERE (state = 'completed' OR completed_at IS NOT NULL) AND erased_at IS NULL
     """
 )
 

@@ -163,7 +163,9 @@ def test_a_request_on_its_way_is_pending(
     services.clean_up()
     findings = search(trained_on[0])
     assert _verdicts(findings) == {Verdict.PENDING: 2}
-    assert any(request_id in f.where and "erased when it is" in f.meaning for f in findings)
+    assert any(
+        request_id in f.where and "erased when all models forgot it" in f.meaning for f in findings
+    )
 
 
 def test_erasing_puts_the_other_rows_under_new_keys_and_destroys_the_old(
