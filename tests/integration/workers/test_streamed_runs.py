@@ -84,6 +84,7 @@ def streamed(workshop, name="model"):
         return carry_out(smaller, workshop, name)
 
 
+@pytest.mark.slow
 def test_a_record_that_is_forgotten_as_a_run_begins_does_not_decide_how_it_reads_the_others(
     services, workshop, loaded, monkeypatch
 ):
@@ -297,6 +298,7 @@ def test_a_shard_that_vanishes_ends_the_attempt(workshop, loaded, monkeypatch):
     assert workshop.model().head_version_id is None
 
 
+@pytest.mark.slow
 def test_records_pushed_meanwhile_are_left_out(workshop, loaded, monkeypatch):
     define(workshop, **OPENLY)
     done = after_a_batch(
@@ -309,6 +311,7 @@ def test_records_pushed_meanwhile_are_left_out(workshop, loaded, monkeypatch):
     assert (len(loaded[0].retain), len(loaded[0].held_out)) == (len(train), len(held_out))
 
 
+@pytest.mark.slow
 def test_an_erasure_meanwhile_rewrites_shards_that_are_read_again(workshop, loaded, monkeypatch):
     """Of a record that this run does not use; its shard is another object afterwards."""
     define(workshop, **OPENLY)

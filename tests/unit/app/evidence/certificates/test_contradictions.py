@@ -276,6 +276,9 @@ class TestForgotten:
 
 
 class TestClaims:
+    def test_an_exclusion_of_commitments_that_its_tree_has_not(self) -> None:
+        assert "its tree has not" in lie("exclusion", put("forgotten.first", 6))
+
     def test_certified_before_it_was_started(self) -> None:
         later = put("times.started_at", "2026-01-02T00:00:00+00:00")
         assert "certified before it was started" in lie("gradient_clipping", later)
