@@ -125,18 +125,24 @@ def _runs(api: TestClient) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "mechanism", "again"),
+    ("architecture", "mechanism", "again", "serving"),
     [
-        (MLP, "retraining", "retraining"),
-        (SEVERAL, "sharded_retraining", "sharded_retraining"),
-        ({"name": "ridge_head"}, "sufficient_statistics", "sufficient_statistics"),
-        ({"name": "linear_head"}, "exact_training", "exact_training"),
+        (MLP, "retraining", "retraining", "withdraw_on_request"),
         # With noise, a second result from the same start would be chosen by its score.
-        (MLP, "gradient_clipping", "retraining"),
-        ({"name": "linear_head"}, "tracked_release", "retraining"),
+        (MLP, "gradient_clipping", "retraining", "serve_until_replaced"),
+        *(
+            pytest.param(
+                architecture, mechanism, again, "serve_until_replaced", marks=pytest.mark.slow
+            )
+            for architecture, mechanism, again in (
+                (SEVERAL, "sharded_retraining", "sharded_retraining"),
+                ({"name": "ridge_head"}, "sufficient_statistics", "sufficient_statistics"),
+                ({"name": "linear_head"}, "exact_training", "exact_training"),
+                ({"name": "linear_head"}, "tracked_release", "retraining"),
+            )
+        ),
     ],
 )
-@pytest.mark.parametrize("serving", ["serve_until_replaced", "withdraw_on_request"])
 def test_a_run_below_the_minimum_is_not_published_and_the_old_version_stays(
     digits: TestClient, work: Callable[[], None], architecture: dict[str, Any], mechanism: str,
     again: str, serving: str,
