@@ -17,7 +17,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,7 +34,7 @@ from app.runtime.embedded import EmbeddedServers
 from app.runtime.settings import Settings
 from benchmarks import harness
 from benchmarks.bare_api import TABLE
-from benchmarks.http_load import Connection, Load, call, closed_loop, open_loop
+from benchmarks.http_load import Connection, Load, call, load
 from demo.service import free_port
 
 RECORDS = 150_000
@@ -100,6 +100,7 @@ def run(_: Namespace) -> Iterator[dict[str, Any]]:
 
 def table(document: dict[str, Any]) -> str:
     """Return rates beside the bare application's."""
+    filled = document["filled_ledger"]
     rows = [
         (
             f"{call}{ledger}",
@@ -109,7 +110,7 @@ def table(document: dict[str, Any]) -> str:
         )
         for ledger, measured in (
             ("", document["empty_ledger"]),
-            (f", {FILLED:,} requests in the ledger", document["filled_ledger"]),
+            (f", {filled['requests']:,} requests in the ledger", filled),
         )
         for call, of in (
             ("accepting forget requests", measured["accept"]),
@@ -122,8 +123,8 @@ def table(document: dict[str, Any]) -> str:
 
 def measure(bench: Bench) -> dict[str, Any]:
     """Let both take turns at accepting, then at answering polls."""
-    first = json.loads(_one(bench.api, bench.accept()))["id"]
-    row = json.loads(_one(bench.bare, bench.insert()))["id"]
+    first = _one(bench.api, bench.accept())["id"]
+    row = _one(bench.bare, bench.insert())["id"]
     poll = call("GET", f"/v1/forget-requests/{first}", key=bench.key)
     select = call("GET", f"/rows/{row}")
     return {
@@ -137,29 +138,21 @@ def _compare(bench: Bench, ours: Callable[[], bytes], bare: Callable[[], bytes])
     turns = [("ours", bench.api, ours), ("bare", bench.bare, bare)]
     for round_ in range(ROUNDS):
         for name, port, message in turns if round_ % 2 else reversed(turns):
-            load = closed_loop(port, message, connections=CONNECTIONS, seconds=ROUND_S)
-            loads[name].append(load)
-    rates = {name: [load.per_s for load in of] for name, of in loads.items()}
-    steady = [
-        open_loop(
-            bench.api,
-            ours,
-            connections=CONNECTIONS * 4,
-            per_s=0.8 * median(rates["ours"]),
-            seconds=2 * ROUND_S,
-        )
-        for _ in range(STEADY_ROUNDS)
-    ]
+            loads[name].append(load(port, message, connections=CONNECTIONS, seconds=ROUND_S))
+    rates = {name: [each.per_s for each in of] for name, of in loads.items()}
+    how = {"connections": CONNECTIONS * 4, "seconds": 2 * ROUND_S}
+    rate = 0.8 * median(rates["ours"])
+    steady = [load(bench.api, ours, **how, per_s=rate) for _ in range(STEADY_ROUNDS)]
     return {
         "per_s": median(rates["ours"]),
         "bare_per_s": median(rates["bare"]),
         "ratio": median(o / b for o, b in zip(rates["ours"], rates["bare"], strict=True)),
         "at_80_percent": {
-            "median_ms": [load.median_s * 1e3 for load in steady],
-            "p99_ms": [load.p99_s * 1e3 for load in steady],
-            "p99_over_median": median(load.p99_s / load.median_s for load in steady),
+            "median_ms": [each.median_s * 1e3 for each in steady],
+            "p99_ms": [each.p99_s * 1e3 for each in steady],
+            "p99_over_median": median(each.p99_s / each.median_s for each in steady),
         },
-        "errors": sum(load.errors for of in (*loads.values(), steady) for load in of),
+        "errors": sum(each.errors for of in (*loads.values(), steady) for each in of),
     }
 
 
@@ -172,18 +165,21 @@ def serving(
     servers = EmbeddedServers(settings.data_dir)
     with ExitStack() as running:
         running.callback(servers.stop)
-        environment = _environment(settings)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("EXPUNGE_")}
+        environment["EXPUNGE_DATA_DIR"] = str(settings.data_dir)
         _run(environment, "app.cli", "init").wait()
         servers.start()
         began = time.monotonic()
-        api = running.enter_context(_serving(settings, "app.cli", "serve"))
+        api = running.enter_context(_serving(environment, "app.cli", "serve"))
         start_s = time.monotonic() - began
         key = settings.admin_key_file.read_text()
         if trained:
             with ExpungeClient(f"http://127.0.0.1:{api}", key) as client:
                 _train(client, environment, policy)
         bare = running.enter_context(
-            _serving(settings, "uvicorn", "--factory", "benchmarks.bare_api:app", "--no-access-log")
+            _serving(
+                environment, "uvicorn", "--factory", "benchmarks.bare_api:app", "--no-access-log"
+            )
         )
         database = Database(servers.migration_url)
         running.callback(database.dispose)
@@ -232,12 +228,12 @@ def fill(database: Database, count: int) -> None:
 
 
 _COLUMNS = """
-    id, dataset_id, api_key_id, request_digest, state, forget_epoch, record_count,
+    id, dataset_id, api_key_id, request_digest, state, forget_epoch, record_count, push_count,
     received_at, due_at, completed_at
 """
 _ROWS = """
     SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea), 'completed',
-        1, 1, now() - interval '1 day', now(), now()
+        1, 1, 1, now() - interval '1 day', now(), now()
     FROM generate_series(1, :count) AS i,
         (SELECT dataset_id, api_key_id FROM forget_requests LIMIT 1) AS one
 """
@@ -274,46 +270,33 @@ def met(document: dict[str, Any]) -> bool:
     )
 
 
-def _one(port: int, message: bytes) -> bytes:
+def _one(port: int, message: bytes) -> Any:
     async def send() -> tuple[int, bytes]:
         async with Connection(port) as connection:
             return await connection.send(message)
 
     status, body = asyncio.run(send())
-    if status // 100 != 2:
-        raise RuntimeError(f"answer {status}: {body.decode()}")
-    return body
+    harness.require(status // 100 == 2, f"answer {status}: {body.decode()}")
+    return json.loads(body)
 
 
 @contextmanager
-def _serving(settings: Settings, *command: str) -> Iterator[int]:
+def _serving(environment: dict[str, str], *command: str) -> Iterator[int]:
     port = free_port()
-    environment = _environment(settings) | {"EXPUNGE_PORT": str(port)}
-    options = ["--port", str(port)] if command[0] == "uvicorn" else []
-    process = _run(environment, *command, *options)
+    ports = dict.fromkeys(("EXPUNGE_PORT", "UVICORN_PORT"), str(port))
+    process = _run(environment | ports, *command)
+    deadline = time.monotonic() + _READY_S
     try:
-        _wait_for_answer(port, process)
+        while True:
+            harness.require(process.poll() is None and time.monotonic() < deadline, "it serves")
+            with suppress(httpx.TransportError):
+                httpx.get(f"http://127.0.0.1:{port}/livez")
+                break
+            time.sleep(0.02)
         yield port
     finally:
         process.terminate()
         process.wait()
-
-
-def _wait_for_answer(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _READY_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/livez")
-        except httpx.TransportError:
-            time.sleep(0.02)
-        else:
-            return
-    raise RuntimeError("a server did not start")
-
-
-def _environment(settings: Settings) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
-    return ours | {"EXPUNGE_DATA_DIR": str(settings.data_dir)}
 
 
 def _run(environment: dict[str, str], *command: str) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ from app.runtime.settings import Settings
 from app.services import Services, open_services
 from benchmarks import harness
 from benchmarks.api_load import RECORDS, Bench, serving
-from benchmarks.http_load import closed_loop, open_loop
+from benchmarks.http_load import load
 
 EARLIER = (1_000, 100_000)
 CONNECTIONS = 16
@@ -70,22 +70,15 @@ def table(document: dict[str, Any]) -> str:
 
 def measure(bench: Bench) -> dict[str, Any]:
     """Return requests a second at full load, and milliseconds at a quarter of it."""
-    full = [
-        closed_loop(bench.api, bench.accept, connections=CONNECTIONS, seconds=ROUND_S)
-        for _ in range(ROUNDS)
-    ]
-    per_s = median(load.per_s for load in full)
-    steady = [
-        open_loop(
-            bench.api, bench.accept, connections=CONNECTIONS, per_s=per_s / 4, seconds=ROUND_S
-        )
-        for _ in range(ROUNDS)
-    ]
+    how = {"connections": CONNECTIONS, "seconds": ROUND_S}
+    full = [load(bench.api, bench.accept, **how) for _ in range(ROUNDS)]
+    per_s = median(each.per_s for each in full)
+    steady = [load(bench.api, bench.accept, **how, per_s=per_s / 4) for _ in range(ROUNDS)]
     return {
         "per_s": per_s,
-        "median_ms": median(load.median_s for load in steady) * 1e3,
-        "p99_ms": median(load.p99_s for load in steady) * 1e3,
-        "errors": sum(load.errors for load in (*full, *steady)),
+        "median_ms": median(each.median_s for each in steady) * 1e3,
+        "p99_ms": median(each.p99_s for each in steady) * 1e3,
+        "errors": sum(each.errors for each in (*full, *steady)),
     }
 
 

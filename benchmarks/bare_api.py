@@ -44,6 +44,7 @@ def app() -> FastAPI:
             "state": "accepted",
             "forget_epoch": 1,
             "record_count": len(body.record_ids),
+            "push_count": 1,
             "received_at": now,
             "due_at": now,
         }

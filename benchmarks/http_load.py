@@ -7,8 +7,7 @@ import asyncio
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Self
@@ -21,7 +20,7 @@ class Load:
     Attributes:
         seconds: of each answer, from when its call was due.
         per_s: answers a second.
-        errors: answers of another status than the first digit that was asked for.
+        errors: answers that refuse or fail.
     """
 
     seconds: list[float]
@@ -39,9 +38,6 @@ class Load:
         return sorted(self.seconds)[int(0.99 * (len(self.seconds) - 1))]
 
 
-Call = Callable[[], bytes]
-
-
 def call(method: str, path: str, *, key: str = "", body: bytes = b"", headers: str = "") -> bytes:
     """Return the bytes of one request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
@@ -54,53 +50,33 @@ def call(method: str, path: str, *, key: str = "", body: bytes = b"", headers: s
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def closed_loop(port: int, next_call: Call, *, connections: int, seconds: float) -> Load:
-    """Let each connection send its next call as soon as the last one is answered."""
-    with _without_pauses():
-        return asyncio.run(_closed_loop(port, next_call, connections, seconds))
-
-
-def open_loop(
-    port: int, next_call: Call, *, connections: int, per_s: float, seconds: float
+def load(
+    port: int,
+    next_call: Callable[[], bytes],
+    *,
+    connections: int,
+    seconds: float,
+    per_s: float | None = None,
 ) -> Load:
-    """Send calls at a steady rate, whatever the answers take; waiting for a connection counts."""
-    with _without_pauses():
-        return asyncio.run(_open_loop(port, next_call, connections, per_s, seconds))
+    """Send calls at a steady rate, whatever answers take; waiting for a connection counts.
 
-
-@contextmanager
-def _without_pauses() -> Iterator[None]:
-    """Collect no garbage meanwhile: the client's pauses would be counted as the server's."""
+    Without a rate each connection sends its next call as soon as the last one is answered. No
+    garbage is collected meanwhile: the client's pauses would be counted as the server's.
+    """
     gc.collect()
     gc.disable()
     try:
-        yield
+        return asyncio.run(_load(port, next_call, connections, seconds, per_s))
     finally:
         gc.enable()
 
 
-async def _closed_loop(port: int, next_call: Call, connections: int, seconds: float) -> Load:
-    began = time.perf_counter()
-    taken: list[float] = []
-    errors = 0
-
-    async def go() -> None:
-        nonlocal errors
-        async with Connection(port) as connection:
-            while (start := time.perf_counter()) < began + seconds:
-                status, _ = await connection.send(next_call())
-                errors += status // 100 != 2
-                taken.append(time.perf_counter() - start)
-
-    await asyncio.gather(*(go() for _ in range(connections)))
-    return Load(taken, len(taken) / (time.perf_counter() - began), errors)
-
-
-async def _open_loop(
-    port: int, next_call: Call, connections: int, per_s: float, seconds: float
+async def _load(
+    port: int, next_call: Callable[[], bytes], connections: int, seconds: float, per_s: float | None
 ) -> Load:
     began = time.perf_counter()
-    due: Iterator[float] = (began + i / per_s for i in itertools.count())
+    now = iter(time.perf_counter, None)
+    due = (began + i / per_s for i in itertools.count()) if per_s else now
     taken: list[float] = []
     errors = 0
 
@@ -110,7 +86,8 @@ async def _open_loop(
             for moment in due:
                 if moment > began + seconds:
                     return
-                await asyncio.sleep(max(0.0, moment - time.perf_counter()))
+                if (early := moment - time.perf_counter()) > 0:
+                    await asyncio.sleep(early)
                 status, _ = await connection.send(next_call())
                 errors += status // 100 != 2
                 taken.append(time.perf_counter() - moment)

@@ -14,8 +14,8 @@ import psutil
 from redis import Redis, RedisError
 
 from app.client import ApiError
-from benchmarks.flood import flood
 from tests.support.command_lines import words_of
+from tests.support.flood import flood
 from tests.support.service import PARTS, Service, kill
 from tests.system.storm.scene import IMPORTED
 

@@ -10,7 +10,7 @@ import pytest
 from app.access import api_keys
 from app.api.protocol.admission import AT_ONCE, Admission, idle
 from benchmarks.api_load import serving
-from benchmarks.flood import flooded, prepared
+from tests.support.flood import flooded, prepared
 
 _PATIENT_S = 10.0  # for what took twenty seconds before
 _KNOWN = {api_keys.digest_of(secret) for secret in ("mine", "yours")}

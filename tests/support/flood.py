@@ -1,18 +1,15 @@
-"""What others notice of a flood of short connections: ``python -m benchmarks.flood [KIND …]``.
+"""A flood of short connections from one address, and what other callers notice of it.
 
-Starts the API over the embedded servers. Another process floods it from one address, at a steady
-rate and whatever the answers take; a client that has waited for a second gives up and disconnects.
-Meanwhile ``/livez``, ``/readyz`` and forget requests of another key are timed, each on a connection
-of its own. Prints JSON: the seconds that they took, and what became of the flood's calls.
+Another process floods the API at a steady rate and whatever the answers take; a client that has
+waited for a second gives up and disconnects. Meanwhile ``/livez``, ``/readyz`` and forget requests
+of another key are timed, each on a connection of its own.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -23,53 +20,20 @@ import httpx
 
 from app.client import ExpungeClient
 from app.registry.datasets.files import record_table, to_parquet
-from benchmarks.api_load import Bench, serving
+from benchmarks.api_load import Bench
 from benchmarks.http_load import Connection, call
 
-PER_S = 620
-SECONDS = 12.0
 PATIENCE_S = 30.0
 _GIVEN_UP_S = 1.0
 _RECORDS = 2000
 KINDS = {
     "no_key": [call("GET", "/")],
-    "login": [call("GET", "/login")],
-    "probes": [call("GET", "/readyz"), call("GET", "/livez")],
-    "wrong_key": [call("GET", "/v1/models", key="expunge_wrong")],
     "read_key": [
         call("GET", "/v1/forget-requests", key="KEY"),
         call("GET", "/v1/models", key="KEY"),
     ],
-    "waits": [call("GET", "/v1/models/none", key="KEY", headers="Prefer: wait=60")],
     "invalid": [call("POST", "/v1/forget-requests", key="KEY", body=b'{"records": 1}')],
-    "closed_at_once": [b""],
 }
-
-
-def main() -> None:
-    """Measure each kind of flood, and print."""
-    options = argparse.ArgumentParser()
-    options.add_argument("kinds", nargs="*", default=list(KINDS))
-    options.add_argument("--per-s", type=int, default=PER_S)
-    options.add_argument("--seconds", type=float, default=SECONDS)
-    options.add_argument("--client", type=int, metavar="PORT", help="flood what listens there")
-    chosen = options.parse_args()
-    if chosen.client:
-        (kind,) = chosen.kinds
-        calls = [each.replace(b"KEY", os.environ["FLOOD_KEY"].encode()) for each in KINDS[kind]]
-        print(json.dumps(asyncio.run(flood(chosen.client, calls, chosen.per_s, chosen.seconds))))
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="expunge-flood-") as folder,
-        serving(folder, trained=False) as bench,
-    ):
-        reader = prepared(f"http://127.0.0.1:{bench.api}", bench.key)
-        document: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()}
-        document["quiet"] = asyncio.run(others(bench, chosen.seconds / 2))
-        for kind in chosen.kinds:
-            document[kind] = flooded(bench, reader, kind, chosen.per_s, chosen.seconds)
-    document["load_after"] = os.getloadavg()
-    print(json.dumps(document, indent=1))
 
 
 def prepared(url: str, key: str) -> str:
@@ -91,8 +55,7 @@ def prepared(url: str, key: str) -> str:
 
 def flooded(bench: Bench, key: str, kind: str, per_s: int, seconds: float) -> dict[str, Any]:
     """Time other callers during one flood."""
-    command = [sys.executable, "-m", "benchmarks.flood", kind, "--client", str(bench.api)]
-    command += ["--per-s", str(per_s), "--seconds", str(seconds)]
+    command = [sys.executable, "-m", __name__, kind, *map(str, (bench.api, per_s, seconds))]
     environment = os.environ | {"FLOOD_KEY": key}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         time.sleep(2.0)
@@ -148,4 +111,6 @@ async def flood(port: int, calls: Sequence[bytes], per_s: int, seconds: float) -
 
 
 if __name__ == "__main__":
-    main()
+    _kind, _port, _per_s, _seconds = sys.argv[1:]
+    _calls = [each.replace(b"KEY", os.environ["FLOOD_KEY"].encode()) for each in KINDS[_kind]]
+    print(json.dumps(asyncio.run(flood(int(_port), _calls, int(_per_s), float(_seconds)))))
