@@ -1,4 +1,4 @@
-"""The noise that a paper's own bound asks for, searched for with its accountant."""
+"""The noise and the steps that a bound asks for, searched for with its accountant."""
 
 import inspect
 import math
@@ -10,6 +10,7 @@ from app.accounting.published.koloskova import theorem_4_2
 from app.accounting.search import meeting, smallest_noise
 from app.domain.errors import CalibrationError
 
+_MOST_STEPS = 1 << 24
 _NOISES = {"noise_std", "noise_scale", "noise_multiplier"}
 
 
@@ -56,3 +57,22 @@ def steps_needed(*, delta: float, **setting: Any) -> int:
 def noise_std_of(*, learning_rate: float, noise_scale: float) -> float:
     """Return sqrt(2 eta) sigma: the noise of one step in the papers' convention."""
     return math.sqrt(2 * learning_rate) * noise_scale
+
+
+def fewest(enough: Callable[[int], bool]) -> int:
+    """Return the smallest count that is enough, where more are always enough too.
+
+    Raises:
+        RuntimeError: none below sixteen million is.
+    """
+    if enough(0):
+        return 0
+    low, high = 0, 1
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > _MOST_STEPS:
+            raise RuntimeError("no reasonable number of steps is enough")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -11,12 +11,13 @@ Table 3 is their Algorithm 5: Theorem 3.2 with R = 100 and T = 20 (b = 128) or 1
 cut, not rounded, after four decimals.
 
 To compare like with like, ours is counted from the drift alone as well, as if training had added no
-noise (``steps_from_drift``); what certificates state counts that noise too.
+noise (``our_steps``); what certificates state counts that noise too.
 """
 
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from app.accounting.published import chien
 from app.accounting.published.chien import Setting
 from app.accounting.terms import Neighbours
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
-from benchmarks.calibration import noise_std_of
+from benchmarks.calibration import fewest, noise_std_of
 
 RADIUS = 100.0
 TRAINING_EPOCHS = {128: 20, 11264: 1000}
@@ -39,10 +40,7 @@ class Problem:
     """The published setting, with its expressions evaluated."""
 
     records: int
-    weight_decay: float
-    smoothness: float
-    learning_rate: float
-    lipschitz: float
+    constants: dict[str, float]
     epsilon: float
     delta: float
     requests: int
@@ -51,39 +49,34 @@ class Problem:
     def of(cls, setting: dict[str, Any]) -> "Problem":
         """Return the problem of the JSON file's setting."""
         records = int(setting["n"])
-        weight_decay = 1e-6 * records
-        smoothness = 0.25
+        weight_decay, smoothness = 1e-6 * records, 0.25
         return cls(
             records=records,
-            weight_decay=weight_decay,
-            smoothness=smoothness,
-            learning_rate=1 / (smoothness + weight_decay),
-            lipschitz=float(setting["lipschitz"]),
+            constants={
+                "weight_decay": weight_decay,
+                "smoothness": smoothness,
+                "learning_rate": 1 / (smoothness + weight_decay),
+                "lipschitz": float(setting["lipschitz"]),
+            },
             epsilon=float(setting["epsilon"]),
             delta=1 / records,
             requests=int(setting["requests"]),
         )
 
-    def setting(self, *, batch_size: int, noise_scale: float) -> Setting:
+    def theirs(self, batch_size: int, noise_scale: float) -> dict[str, Any]:
         """Return the papers' setting."""
-        return Setting(
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            smoothness=self.smoothness,
-            lipschitz=self.lipschitz,
-            batch_size=batch_size,
-            records=self.records,
-            noise_scale=noise_scale,
-            radius=RADIUS,
-        )
+        return {
+            **self.constants,
+            "batch_size": batch_size,
+            "records": self.records,
+            "noise_scale": noise_scale,
+            "radius": RADIUS,
+        }
 
     def recipe(self, *, batch_size: int, neighbours: Neighbours) -> Recipe:
         """Return our recipe of the same training, without projection."""
         return Recipe(
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            smoothness=self.smoothness,
-            lipschitz=self.lipschitz,
+            **self.constants,
             batch_size=batch_size,
             batches=self.records // batch_size,
             neighbours=neighbours,
@@ -92,7 +85,7 @@ class Problem:
 
 def authors_epochs(problem: Problem, *, batch_size: int, noise_scale: float) -> list[int]:
     """Return the epochs of each request as the authors' code counts them."""
-    setting = problem.setting(batch_size=batch_size, noise_scale=noise_scale)
+    setting = Setting(**problem.theirs(batch_size, noise_scale))
     # Mironov: f + 2 sqrt(f log(1/delta)) <= epsilon, solved for the divergence f at order 1.
     log_term = -math.log(problem.delta)
     allowed = (math.sqrt(log_term + problem.epsilon) - math.sqrt(log_term)) ** 2
@@ -108,47 +101,26 @@ def authors_epochs(problem: Problem, *, batch_size: int, noise_scale: float) -> 
     return epochs
 
 
-def steps_from_drift(
-    *, drift: float, contraction: float, noise_std: float, epsilon: float, delta: float
-) -> int:
-    """Return the fewest noisy steps, at least one, that hide a drift; earlier noise is left out."""
-    allowed = gaussian.mu_of(epsilon=epsilon, delta=delta)
-
-    def meets(steps: int) -> bool:
-        mu = constant_mu(
-            start_distance=drift,
-            contraction=contraction,
-            shift=0.0,
-            noise_std=noise_std,
-            steps=steps,
-        )
-        return mu <= allowed
-
-    low, high = 0, 1
-    while not meets(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high
-
-
 def our_steps(
     problem: Problem, *, batch_size: int, noise_scale: float, neighbours: Neighbours
 ) -> list[int]:
     """Return the iterations of each request, from the drift; runs may stop mid-epoch."""
     recipe = problem.recipe(batch_size=batch_size, neighbours=neighbours)
     fresh = worst_case_drift(recipe=recipe)
-    noise_std = noise_std_of(learning_rate=problem.learning_rate, noise_scale=noise_scale)
-    drift, steps = fresh, []
+    noise_std = noise_std_of(
+        learning_rate=problem.constants["learning_rate"], noise_scale=noise_scale
+    )
+    allowed = gaussian.mu_of(epsilon=problem.epsilon, delta=problem.delta)
+    drift, steps = fresh, list[int]()
     for _ in range(problem.requests):
-        count = steps_from_drift(
-            drift=drift,
+        chain = partial(
+            constant_mu,
+            start_distance=drift,
             contraction=recipe.contraction,
+            shift=0.0,
             noise_std=noise_std,
-            epsilon=problem.epsilon,
-            delta=problem.delta,
         )
+        count = fewest(lambda steps, mu=chain: steps > 0 and mu(steps=steps) <= allowed)
         steps.append(count)
         drift = recipe.contraction**count * drift * (1 + 1e-12) + fresh
     return steps
@@ -212,7 +184,7 @@ def one_epoch_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
                     "sigma_with_their_bound": theirs,
                     # The paper cuts after four decimals.
                     "reproduced": math.floor(theirs * 1e4) == round(sigma * 1e4),
-                    "our_sigma": noise_std / math.sqrt(2 * problem.learning_rate),
+                    "our_sigma": noise_std / math.sqrt(2 * problem.constants["learning_rate"]),
                     "our_sigma_with_training_noise": _ours_with_training_noise(
                         problem, batch_size, float(epsilon)
                     ),
@@ -221,18 +193,13 @@ def one_epoch_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def mu_of_target(published: dict[str, Any]) -> float:
-    """Return the mu of the published target."""
-    problem = Problem.of(published["setting"])
-    return gaussian.mu_of(epsilon=problem.epsilon, delta=problem.delta)
-
-
 def tables(folder: Path) -> dict[str, Any]:
     """Return all of the paper's tables that concern accounting."""
     published = json.loads((folder / "chien-2024.json").read_text())
+    problem = Problem.of(published["setting"])
     return {
         "setting": published["setting"],
-        "mu_of_target": mu_of_target(published),
+        "mu_of_target": gaussian.mu_of(epsilon=problem.epsilon, delta=problem.delta),
         "requests": request_rows(published),
         "one_epoch": one_epoch_rows(published),
     }
@@ -241,16 +208,7 @@ def tables(folder: Path) -> dict[str, Any]:
 def _theirs_for_one_epoch(problem: Problem, batch_size: int, epsilon: float) -> float:
     """Return the smallest sigma with which Theorem 3.2 and Mironov's conversion give epsilon."""
     guarantee = chien.theorem_3_2(
-        learning_rate=problem.learning_rate,
-        weight_decay=problem.weight_decay,
-        smoothness=problem.smoothness,
-        lipschitz=problem.lipschitz,
-        batch_size=batch_size,
-        records=problem.records,
-        noise_scale=1.0,
-        radius=RADIUS,
-        training_epochs=TRAINING_EPOCHS[batch_size],
-        epochs=1,
+        **problem.theirs(batch_size, 1.0), training_epochs=TRAINING_EPOCHS[batch_size], epochs=1
     )
     orders = [1 + math.exp(point / 400) for point in range(-1600, 4800)]
     divergences = [guarantee.curve(order) for order in orders]
@@ -276,4 +234,4 @@ def _ours_with_training_noise(problem: Problem, batch_size: int, epsilon: float)
     )
     mu = ProjectedNoisySgd(history=history).account().mu
     noise_std = mu / gaussian.mu_of(epsilon=epsilon, delta=problem.delta)
-    return noise_std / math.sqrt(2 * problem.learning_rate)
+    return noise_std / math.sqrt(2 * problem.constants["learning_rate"])

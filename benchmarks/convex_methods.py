@@ -19,13 +19,12 @@ from app.accounting.terms import Neighbours
 from app.domain.errors import CalibrationError, ParameterError
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.mechanisms.tracked_release import TrackedRelease, missing_noise
-from benchmarks.calibration import calibrate, noise_std_of
+from benchmarks.calibration import calibrate, fewest, noise_std_of
 from benchmarks.convex import Case, Plan
 
 PAPER_NOISE_SCALE: Final = 0.03  # Chien et al. 2024, N.5
 RADIUS: Final = 100.0  # N.4
 PAPER_BATCH: Final = 128
-_MOST_STEPS: Final = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -134,25 +133,6 @@ def papers_noise(case: Case, _: Target) -> float:
 def step_noise_std(case: Case, noise_scale: float) -> float:
     """Return sqrt(2 eta) sigma at the papers' step size."""
     return noise_std_of(learning_rate=case.constants["learning_rate"], noise_scale=noise_scale)
-
-
-def fewest(enough: Callable[[int], bool]) -> int:
-    """Return the smallest count that is enough, where more are always enough too.
-
-    Raises:
-        RuntimeError: none below sixteen million is.
-    """
-    if enough(0):
-        return 0
-    low, high = 0, 1
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > _MOST_STEPS:
-            raise RuntimeError("no reasonable number of steps is enough")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 def projected_noisy_sgd_epochs(noise_scale: float) -> Planner:

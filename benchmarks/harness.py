@@ -131,7 +131,7 @@ def machine(device: torch.device) -> dict[str, str]:
     }
 
 
-def table(head: str, rows: Iterable[Sequence[object]]) -> str:
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
     """Return a table in Markdown; columns of the head are divided by ``|``."""
     lines = [f"| {head} |", f"|{' --- |' * (head.count('|') + 1)}"]
     return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])

@@ -8,7 +8,7 @@ from typing import Any
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.chains import noisy_step
 from app.accounting.published import koloskova
-from benchmarks.calibration import calibrate, steps_needed
+from benchmarks.calibration import calibrate, fewest, steps_needed
 
 # Published noise has four to six digits; a claim is reproduced if it agrees to this.
 TOLERANCE = 2e-4
@@ -60,48 +60,29 @@ def steps_enough(target: dict[str, float], setting: dict[str, Any]) -> int | Non
     """
 
     def meets(steps: int) -> bool:
-        return gradient_clipping.account(**{**setting, "steps": steps}).meets(**target)
+        account = gradient_clipping.account(**{**setting, "steps": steps}) if steps else None
+        return account is not None and account.meets(**target)
 
-    low, high = 0, noisy_step.MOST_STEPS
-    if not meets(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high
+    return fewest(meets) if meets(noisy_step.MOST_STEPS) else None
 
 
 def model_clipping_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each model-clipping row with the steps of Theorem 4.2 and of the sharper recursion."""
-    epsilon, delta = published["target"]["epsilon"], published["target"]["delta"]
     rows = []
     for row in published["model_clipping"]:
-        setting = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "initial_clip": 1.0,
-            "model_clip": float(row["C2"]),
-            "noise_std": float(row["sigma"]),
-        }
-        theorem = steps_needed(**setting)
+        clips = {"initial_clip": 1.0, "model_clip": float(row["C2"])}
+        setting = {**published["target"], **clips, "noise_std": float(row["sigma"])}
         ours = model_clipping.steps_needed(**setting)
-        rows.append(
-            {
-                **row,
-                "steps_of_theorem_4_2": theorem,
-                "steps_ours": ours,
-                "reproduced": ours == row["T"],
-            }
-        )
+        reproduced = {"steps_ours": ours, "reproduced": ours == row["T"]}
+        rows.append({**row, "steps_of_theorem_4_2": steps_needed(**setting), **reproduced})
     return rows
 
 
 def output_perturbation_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each output-perturbation row with the classical formula and the exact noise."""
-    epsilon, delta = published["target"]["epsilon"], published["target"]["delta"]
     rows = []
     for row in published["output_perturbation"]:
-        setting = {"epsilon": epsilon, "delta": delta, "initial_clip": float(row["C0"])}
+        setting = {**published["target"], "initial_clip": float(row["C0"])}
         classical = calibrate(koloskova.classical_output_perturbation, **setting)
         exact = output_perturbation.calibrate(**setting)
         rows.append(

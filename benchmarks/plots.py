@@ -33,11 +33,10 @@ def noise_against_epsilon(path: Path, koloskova: dict[str, Any]) -> Path:
     """Draw the noise that each accountant of the gradient-clipping chain asks for."""
     with harness.picture(path, (12, 5), columns=2) as (_, grid):
         axes = grid[0]
-        plain = _setting(1.0, 10.0, 0.001, 0.0, 100)
-        decayed = _setting(20.0, 10.0, 0.01, 50.0, 11)
-        _noise_curves(axes[0], plain)
+        names = ("initial_clip", "gradient_clip", "learning_rate", "weight_decay", "steps")
+        _noise_curves(axes[0], dict(zip(names, (1.0, 10.0, 0.001, 0.0, 100), strict=True)))
         axes[0].set_title("no weight decay\nC0=1, C1=10, γ=0.001, T=100")
-        _noise_curves(axes[1], decayed)
+        _noise_curves(axes[1], dict(zip(names, (20.0, 10.0, 0.01, 50.0, 11), strict=True)))
         published = next(row for row in koloskova["gradient_clipping"] if row["C0"] == 20)
         axes[1].plot(1, published["sigma"], "kX", markersize=10, label="published, for ε = 1")
         axes[1].plot(
@@ -107,18 +106,6 @@ def sequential_requests(path: Path, chien: dict[str, Any]) -> Path:
         axes[0].legend(fontsize=9)
         figure.suptitle("100 sequential requests at (0.01, 1/n), MNIST 3 against 8")
     return path
-
-
-def _setting(
-    initial_clip: float, gradient_clip: float, learning_rate: float, decay: float, steps: int
-) -> dict[str, Any]:
-    return {
-        "initial_clip": initial_clip,
-        "gradient_clip": gradient_clip,
-        "learning_rate": learning_rate,
-        "weight_decay": decay,
-        "steps": steps,
-    }
 
 
 def _noise_curves(axis: Axes, setting: dict[str, Any]) -> None:
