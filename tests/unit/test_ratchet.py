@@ -1,6 +1,7 @@
 """Size is a cost: what may not grow. Who adds takes away, or raises a number here and says why."""
 
 import ast
+import functools
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +14,10 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 74_960,
-    "source files": 673,
-    "lines of tests": 81_700,
-    "lines of benchmarks": 5_890,
+    "lines of source": 74_880,
+    "source files": 664,
+    "lines of tests": 81_870,
+    "lines of benchmarks": 5_560,
     "words of docs": 77_650,
     "functions": 4_460,
     "classes": 764,
@@ -41,6 +42,7 @@ def lines(path: Path) -> int:
     return len(path.read_bytes().splitlines())
 
 
+@functools.cache
 def measured() -> dict[str, int]:
     trees = [ast.parse(path.read_bytes()) for path in files("app", "workers", suffix=".py")]
     nodes = Counter(type(node) for tree in trees for node in ast.walk(tree))

@@ -11,7 +11,8 @@ from typing import Any
 import httpcore
 from httpcore import SOCKET_OPTION, NetworkBackend, NetworkStream, SyncBackend
 
-from app.delivery.callbacks.addresses import Resolve, checked, system_resolve, why_refused
+from app.delivery.callbacks.addresses import Resolve, checked, why_refused
+from app.delivery.callbacks.addresses import resolve as system_resolve
 from app.delivery.callbacks.urls import parse
 from app.domain.errors import CallbackError, ConfigurationError
 from app.runtime.retries import pause_s
