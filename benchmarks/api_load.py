@@ -193,13 +193,9 @@ def serving(
 def _train(client: ExpungeClient, environment: dict[str, str], policy: Mapping[str, Any]) -> None:
     client.define_dataset("data", features={"shape": [4], "dtype": "float32"}, classes=2)
     features = np.random.default_rng(0).normal(size=(RECORDS, 4)).astype(np.float32)
-    table = record_table(
-        record_ids=[f"record-{i}" for i in range(RECORDS)],
-        subject_ids=[None] * RECORDS,
-        labels=(features[:, 0] > 0).astype(np.int64),
-        features=features,
-    )
-    client.push_records("data", to_parquet(table))
+    names, labels = [f"record-{i}" for i in range(RECORDS)], (features[:, 0] > 0).astype(np.int64)
+    records = record_table(record_ids=names, labels=labels, features=features)
+    client.push_records("data", to_parquet(records))
     client.define_model(
         {
             "name": _MODEL,
@@ -256,16 +252,14 @@ _FILL = (
 def met(document: dict[str, Any]) -> bool:
     """Say whether all limits are kept."""
     ledgers = [document["empty_ledger"], document["filled_ledger"]]
+    calls = [ledger[name] for ledger in ledgers for name in ("accept", "poll")]
+    slowest = max(of["at_80_percent"]["p99_over_median"] for of in calls)
     return (
-        all(of["accept"]["per_s"] >= LIMITS["accept_per_s"] for of in ledgers)
-        and all(of["poll"]["ratio"] >= LIMITS["poll_ratio"] for of in ledgers)
-        and all(
-            of[name]["at_80_percent"]["p99_over_median"] < LIMITS["p99_over_median"]
-            and of[name]["errors"] == 0
-            for of in ledgers
-            for name in ("accept", "poll")
-        )
-        and all(r >= LIMITS["filled_ratio"] for r in document["filled_over_empty"].values())
+        min(of["accept"]["per_s"] for of in ledgers) >= LIMITS["accept_per_s"]
+        and min(of["poll"]["ratio"] for of in ledgers) >= LIMITS["poll_ratio"]
+        and slowest < LIMITS["p99_over_median"]
+        and not any(of["errors"] for of in calls)
+        and min(document["filled_over_empty"].values()) >= LIMITS["filled_ratio"]
         and document["start_to_first_answer_s"] < START_LIMIT_S
     )
 

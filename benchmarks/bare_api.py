@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
-from sqlalchemy import Table, insert, select
+from sqlalchemy import insert, select
 
 from app.ledger.tables import ForgetRequestRow
 from app.runtime.database import Base, Database
@@ -18,6 +18,7 @@ from app.runtime.locations import database_url
 from app.runtime.settings import Settings
 
 TABLE = "bare_requests"
+_SHOWN = ("id", "state", "record_count", "received_at", "due_at")
 
 
 class BareBody(BaseModel):
@@ -31,7 +32,9 @@ def app() -> FastAPI:
     """Return the application, over the configured database with the service's own pool."""
     api = FastAPI()
     database = Database(database_url(Settings()))
-    table = bare_table()
+    known = Base.metadata.tables  # the copy of the ledger's table has no foreign keys
+    copied = ForgetRequestRow.__table__.to_metadata  # type: ignore[attr-defined]
+    table = known[TABLE] if TABLE in known else copied(Base.metadata, name=TABLE)
 
     @api.post("/rows", status_code=202)
     def insert_row(body: BareBody) -> dict[str, Any]:
@@ -56,14 +59,6 @@ def app() -> FastAPI:
     def select_row(row_id: str) -> dict[str, Any]:
         with database.transaction() as session:
             row = session.execute(select(table).where(table.c.id == row_id)).mappings().one()
-        shown = {name: row[name] for name in ("id", "state", "record_count", "received_at")}
-        return {**shown, "due_at": row["due_at"]}
+        return {name: row[name] for name in _SHOWN}
 
     return api
-
-
-def bare_table() -> Table:
-    """Return the copy of the ledger's table, without its foreign keys."""
-    if TABLE in Base.metadata.tables:
-        return Base.metadata.tables[TABLE]
-    return ForgetRequestRow.__table__.to_metadata(Base.metadata, name=TABLE)  # type: ignore[attr-defined]

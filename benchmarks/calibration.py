@@ -22,12 +22,7 @@ def calibrate(
     relative_width: float = 1e-12,
     **setting: Any,
 ) -> float:
-    """Return the smallest noise that reaches (epsilon, delta) under a bound, rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range, or epsilon above the theorem's.
-        CalibrationError: no noise of reasonable size reaches the target.
-    """
+    """Return the smallest noise that reaches (epsilon, delta) under a bound, rounded up."""
     asked = inspect.signature(account).parameters
     (noise,) = _NOISES & set(asked)
     target = {"epsilon": epsilon, "delta": delta}
@@ -60,11 +55,7 @@ def noise_std_of(*, learning_rate: float, noise_scale: float) -> float:
 
 
 def fewest(enough: Callable[[int], bool]) -> int:
-    """Return the smallest count that is enough, where more are always enough too.
-
-    Raises:
-        RuntimeError: none below sixteen million is.
-    """
+    """Return the smallest count that is enough, where more are always enough too."""
     if enough(0):
         return 0
     low, high = 0, 1

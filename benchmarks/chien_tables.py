@@ -107,33 +107,24 @@ def our_steps(
     """Return the iterations of each request, from the drift; runs may stop mid-epoch."""
     recipe = problem.recipe(batch_size=batch_size, neighbours=neighbours)
     fresh = worst_case_drift(recipe=recipe)
-    noise_std = noise_std_of(
-        learning_rate=problem.constants["learning_rate"], noise_scale=noise_scale
-    )
+    rate = problem.constants["learning_rate"]
+    noise_std = noise_std_of(learning_rate=rate, noise_scale=noise_scale)
     allowed = gaussian.mu_of(epsilon=problem.epsilon, delta=problem.delta)
     drift, steps = fresh, list[int]()
     for _ in range(problem.requests):
-        chain = partial(
-            constant_mu,
-            start_distance=drift,
-            contraction=recipe.contraction,
-            shift=0.0,
-            noise_std=noise_std,
-        )
-        count = fewest(lambda steps, mu=chain: steps > 0 and mu(steps=steps) <= allowed)
-        steps.append(count)
-        drift = recipe.contraction**count * drift * (1 + 1e-12) + fresh
+        mu = partial(_mu, recipe, drift, noise_std)
+        steps.append(fewest(lambda count, mu=mu: count > 0 and mu(count) <= allowed))
+        drift = recipe.contraction ** steps[-1] * drift * (1 + 1e-12) + fresh
     return steps
 
 
-def mu_at_unit_noise(recipe: Recipe) -> float:
-    """Return mu after one epoch of unit noise, from the worst drift of one record."""
+def _mu(recipe: Recipe, drift: float, noise_std: float, steps: int) -> float:
     return constant_mu(
-        start_distance=worst_case_drift(recipe=recipe),
+        start_distance=drift,
         contraction=recipe.contraction,
         shift=0.0,
-        noise_std=1.0,
-        steps=recipe.batches,
+        noise_std=noise_std,
+        steps=steps,
     )
 
 
@@ -145,10 +136,9 @@ def request_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
         batch_size, noise_scale = int(row["batch_size"]), float(row["sigma"])
         theirs = authors_epochs(problem, batch_size=batch_size, noise_scale=noise_scale)
         batches = problem.records // batch_size
+        how = {"batch_size": batch_size, "noise_scale": noise_scale}
         ours = {
-            neighbours.value: our_steps(
-                problem, batch_size=batch_size, noise_scale=noise_scale, neighbours=neighbours
-            )
+            neighbours.value: our_steps(problem, **how, neighbours=neighbours)
             for neighbours in (Neighbours.REPLACEMENT, Neighbours.ZERO_OUT)
         }
         rows.append(
@@ -169,13 +159,16 @@ def one_epoch_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
     """Return Table 3: the smallest sigma for one epoch of unlearning."""
     problem = Problem.of(published["setting"])
     table = published["table3_sigma_for_one_epoch_mnist"]
+    scale = math.sqrt(2 * problem.constants["learning_rate"])
     rows = []
     for name, batch_size in (("b128", 128), ("full_batch", problem.records)):
         recipe = problem.recipe(batch_size=batch_size, neighbours=Neighbours.REPLACEMENT)
+        # At unit noise; mu is as 1 / noise.
+        fresh = _mu(recipe, worst_case_drift(recipe=recipe), 1.0, recipe.batches)
+        trained = _mu_with_training_noise(recipe)
         for epsilon, sigma in zip(table["epsilon"], table[name], strict=True):
             theirs = _theirs_for_one_epoch(problem, batch_size, float(epsilon))
             allowed = gaussian.mu_of(epsilon=float(epsilon), delta=problem.delta)
-            noise_std = mu_at_unit_noise(recipe) / allowed  # mu is as 1 / noise
             rows.append(
                 {
                     "batch_size": batch_size,
@@ -184,10 +177,8 @@ def one_epoch_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
                     "sigma_with_their_bound": theirs,
                     # The paper cuts after four decimals.
                     "reproduced": math.floor(theirs * 1e4) == round(sigma * 1e4),
-                    "our_sigma": noise_std / math.sqrt(2 * problem.constants["learning_rate"]),
-                    "our_sigma_with_training_noise": _ours_with_training_noise(
-                        problem, batch_size, float(epsilon)
-                    ),
+                    "our_sigma": fresh / allowed / scale,
+                    "our_sigma_with_training_noise": trained / allowed / scale,
                 }
             )
     return rows
@@ -223,15 +214,12 @@ def _theirs_for_one_epoch(problem: Problem, batch_size: int, epsilon: float) -> 
     )
 
 
-def _ours_with_training_noise(problem: Problem, batch_size: int, epsilon: float) -> float:
-    """Return our sigma where the noise of training counts, for a record in the last batch."""
-    recipe = problem.recipe(batch_size=batch_size, neighbours=Neighbours.REPLACEMENT)
+def _mu_with_training_noise(recipe: Recipe) -> float:
+    """Return mu where the noise of training counts, for a record in the last batch."""
     history = (
         History(recipe)
-        .after_steps(TRAINING_EPOCHS[batch_size] * recipe.batches, noise_std=1.0)
+        .after_steps(TRAINING_EPOCHS[recipe.batch_size] * recipe.batches, noise_std=1.0)
         .after_request({recipe.batches - 1: 1})
         .after_steps(recipe.batches, noise_std=1.0)
     )
-    mu = ProjectedNoisySgd(history=history).account().mu
-    noise_std = mu / gaussian.mu_of(epsilon=epsilon, delta=problem.delta)
-    return noise_std / math.sqrt(2 * problem.constants["learning_rate"])
+    return ProjectedNoisySgd(history=history).account().mu

@@ -38,14 +38,7 @@ _NORM_MARGIN: Final = 1 - 2.0**-20  # rounding to float32 must not lift a norm a
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Records whose features are already as the head sees them, and the loss on them.
-
-    Attributes:
-        name: of the data.
-        classes: 2 for logistic regression, more for softmax.
-        weight_decay: lambda.
-        train, test: float32 [n, d] of norm at most 1, labels 0 to classes - 1.
-    """
+    """Records whose features are already as the head sees them, and the loss on them."""
 
     name: str
     classes: int
@@ -127,10 +120,7 @@ def two_digits(pictures: Pictures, *, digits: tuple[int, int] = (3, 8)) -> Case:
 def of_features(
     name: str, train: Examples, test: Examples, *, weight_decay: float, batch_size: int
 ) -> Case:
-    """Return all classes told apart on features, with the service's own bias.
-
-    Records beyond the last full batch are dropped.
-    """
+    """Return all classes told apart on features, by as many records as fill batches."""
     classes = int(train.target.max()) + 1
     head = service_head(_size(train), classes)
     scaled = seen_by(head, train)
@@ -140,13 +130,8 @@ def of_features(
 
 def service_head(size: int, classes: int) -> LinearHead:
     """Return a head as the service builds it by default."""
-    return LinearHead(
-        size,
-        classes,
-        rows=rows_of(classes),
-        feature_norm=None,
-        bias=linear_head.DEFAULT_BIAS,
-    )
+    bias = linear_head.DEFAULT_BIAS
+    return LinearHead(size, classes, rows=rows_of(classes), feature_norm=None, bias=bias)
 
 
 def shuffled(examples: Examples, count: int, *, skip: int = 0) -> Examples:
@@ -174,13 +159,9 @@ def _size(examples: Examples) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one request's run will do.
+    """What one request's run will do: so many steps on retained records, and one release.
 
-    Attributes:
-        steps: iterations on retained records; may be 0.
-        account: what so many steps guarantee.
-        release_noise_std: added once, after the steps; 0 for none.
-        fresh_start: whether the run begins from zeros, as retraining does.
+    ``account`` says what so many steps guarantee; a fresh start begins from zeros.
     """
 
     steps: int
@@ -192,15 +173,8 @@ class Plan:
 class Lineage:
     """A head, the batches of its records, and its history.
 
-    Args:
-        case: data and loss.
-        recipe: of every step.
-        descent: one step; its noise is added in training too.
-        seed: of the batches, the records that will be forgotten, and the noise.
-
-    Attributes:
-        history: every step, release and request so far, with the noise of each.
-        training_gradients, gradients: per-record gradients of training and of all runs since.
+    The seed decides the batches, the records that will be forgotten, and the noise. Gradients are
+    counted per record: those of training, and of all runs since.
     """
 
     def __init__(self, case: Case, recipe: Recipe, descent: Descent, *, seed: int) -> None:
@@ -247,15 +221,9 @@ class Lineage:
     def run(self, plan: Plan, *, epsilon: float, at_most: int | None = None) -> None:
         """Answer a request: take the plan's steps, release, and check the guarantee.
 
-        Args:
-            plan: what to do.
-            epsilon: the target, at the case's delta.
-            at_most: take no more steps than this, though all are counted: only for baselines whose
-                every request takes so many that they have long forgotten their start. With 0,
-                the weights stay as they are.
-
-        Raises:
-            TargetNotMetError: the steps do not meet the target.
+        No more steps than ``at_most`` are really taken, though all are counted: for baselines whose
+        every request takes so many that they have long forgotten their start. With 0, the weights
+        stay as they are.
         """
         if plan.fresh_start:
             self._network.flat.values.zero_()
@@ -285,12 +253,12 @@ class Lineage:
         """Return the accuracy that one release of these weights loses, a mean over ``draws``."""
         values, noise = self._network.flat.values, InsecureNoise(self._seed, environment="test")
         clean, plain = values.clone(), self.accuracy()
-        noisy = list[float]()
+        noisy = 0.0
         for _ in range(draws):
             noise.add_(values, noise_std)
-            noisy.append(self.accuracy())
+            noisy += self.accuracy() / draws
             values.copy_(clean)
-        return plain - sum(noisy) / draws
+        return plain - noisy
 
     def _take(self, steps: int) -> None:
         if steps == 0:

@@ -88,9 +88,7 @@ def tracked(noise_std: float) -> Planner:
             return Plan(steps=0, account=lambda taken: accountant.guarantee(steps=taken))
         steps = fewest(
             lambda count: accountant.meets(
-                **wanted,
-                steps=count,
-                release_noise_std=missing_noise(history, count, noise_std),
+                **wanted, steps=count, release_noise_std=missing_noise(history, count, noise_std)
             )
         )
         lacking = missing_noise(history, steps, noise_std)
@@ -230,9 +228,4 @@ def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: 
 
 
 def _setting(case: Case, batch_size: int) -> dict[str, Any]:
-    return {
-        **case.constants,
-        "batch_size": batch_size,
-        "records": case.records,
-        "radius": RADIUS,
-    }
+    return {**case.constants, "batch_size": batch_size, "records": case.records, "radius": RADIUS}

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -29,15 +30,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one lineage cost and scored.
+    """What one lineage cost in per-record gradients, of training and of all requests, and scored.
 
-    Attributes:
-        training_gradients: per-record gradients before the first request.
-        gradients: per-record gradients of all requests.
-        steps: of each request.
-        trained_accuracy: before the first request.
-        accuracies: after each request that was really run, in order.
-        lost_to_noise: what the trained weights lose to one release's noise, where it was asked.
+    Accuracies are those after each request that was really run, in order. ``lost_to_noise`` is what
+    the trained weights lose to one release's noise, where it was asked.
     """
 
     training_gradients: int
@@ -52,14 +48,7 @@ Labelled = tuple[Row, Outcome]
 
 
 class Trainings:
-    """The trained lineages of one case and seed; methods with the same recipe share one.
-
-    Args:
-        case: data and loss.
-        seed: of batches and noise.
-        epochs: of training in batches.
-        full_batch_steps: of training on all records at once.
-    """
+    """The trained lineages of one case and seed; methods with the same recipe share one."""
 
     def __init__(self, case: Case, *, seed: int, epochs: int, full_batch_steps: int = 0) -> None:
         self._case = case
@@ -99,11 +88,7 @@ def answer(
     records: int,
     seed: int,
 ) -> Outcome:
-    """Answer ``requests`` requests for ``records`` records each, one after the other.
-
-    Raises:
-        TargetNotMetError: a request's steps did not meet the target.
-    """
+    """Answer ``requests`` requests for ``records`` records each, one after the other."""
     lineage = start.branch(neighbours=method.neighbours, noise_seed=_NOISE_SEEDS + seed)
     steps, accuracies = list[int](), list[float]()
     for request in range(1, requests + 1):
@@ -192,9 +177,12 @@ def of_all_seeds(
     comparison: Comparison,
     given: Namespace,
 ) -> list[dict[str, Any]]:
-    """Return every case with its tables, combined over the seeds."""
-    comparison = replace(comparison, requests=given.requests)
-    seeds = harness.of_seeds(partial(_on_one_thread, one_seed, comparison), given)
+    """Return every case with its tables, combined over ``--seeds``."""
+    job = partial(one_seed, comparison=replace(comparison, requests=given.requests))
+    with ProcessPoolExecutor(
+        given.processes, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        seeds = list(pool.map(job, range(given.seeds)))
     return [
         same[0]
         | {name: combined([each[name] for each in same]) for name in ("rows", "release_noise")}
@@ -202,11 +190,11 @@ def of_all_seeds(
     ]
 
 
-def _on_one_thread(
-    one_seed: Callable[[int, Comparison], list[dict[str, Any]]], comparison: Comparison, seed: int
-) -> list[dict[str, Any]]:
-    torch.set_num_threads(1)
-    return one_seed(seed, comparison)
+OPTIONS: Final = {
+    "--seeds": {"type": int, "default": 3},
+    "--processes": {"type": int, "default": 2},
+    "--requests": {"type": int, "default": 100},
+}
 
 
 def combined(seeds: Sequence[list[Labelled]]) -> list[Row]:

@@ -70,12 +70,7 @@ def data_folder() -> Path:
 
 
 def load(name: str, *, stand_in: bool = True) -> Pictures:
-    """Return ``mnist``, ``cifar10`` or ``digits``; digits where the file of the others is missing.
-
-    Raises:
-        KeyError: there is no such data set.
-        FileNotFoundError: the file is missing, and nothing is to stand in for it.
-    """
+    """Return a data set by its name; digits where another one's file is missing."""
     if name == "digits":
         return _digits("")
     file, read = _FILES[name]

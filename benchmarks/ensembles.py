@@ -32,19 +32,14 @@ from benchmarks import ensembles_cases as cases
 from benchmarks import harness
 from benchmarks.ensembles_cases import Case
 from benchmarks.public_features import RidgeSums, default_cache
-from workers.mechanisms.catalogue import rule_of
-from workers.noise.generators import SecureNoise
-from workers.seal.sealed import Sealed
+from benchmarks.unlearning_case import DELTA, EPSILON, unlearned
 from workers.training.exact import ridge
 from workers.training.examples import classified
-from workers.training.feeds import RandomBatches
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network
 
 PEOPLE: Final = 100
-EPSILON: Final = 1.0
-DELTA: Final = 1e-5
 _SEED: Final = 11
 _CPU: Final = torch.device("cpu")
 _NAMES: Final = {
@@ -81,21 +76,6 @@ class Row:
     together: float
     expected: float
     seconds: float
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Another way to forget.
-
-    Attributes:
-        method: its name.
-        accuracy: on the test records, after people were forgotten.
-        gradients: of one request, as a part of one training of everything.
-    """
-
-    method: str
-    accuracy: float
-    gradients: float
 
 
 def leaving(case: Case) -> NDArray[np.int64]:
@@ -135,14 +115,10 @@ def row_of(case: Case, members: int) -> Row:
     )
 
 
-def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Rival:
+def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Document:
     """Return the whole network after noisy steps to (1, 1e-5), and fine-tuning.
 
     Both together may compute as many gradients as one training of the records that are left.
-
-    Args:
-        case: what is learned.
-        left: bool [n], who is not forgotten.
     """
     network = Network(case.start, device=_CPU)
     network.train(case.train, case.recipe, epochs=case.recipe.epochs)
@@ -160,33 +136,26 @@ def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Rival:
         budget_epochs=case.recipe.epochs,
     )
     plan = make_plan(policy=policy, shape=shape)
-    sealed = Sealed(case.start, epsilon=EPSILON, delta=DELTA, device=_CPU)
-    noise = SecureNoise()
-    try:
-        sealed.load(network.tensors())
-        sealed.unlearn(
-            rule_of(plan),
-            RandomBatches(retain, case.recipe.batch_size),
-            frame=ReferenceFrame.of(case.random, public_weights=case.public),
-            noise=noise,
-        )
-        certified = sealed.open()
-    finally:
-        noise.destroy()
-        sealed.destroy()
-    spent = certified.noisy_steps / retain.steps_per_epoch(case.recipe.batch_size)
+    frame = ReferenceFrame.of(case.random, public_weights=case.public)
+    original, size = network.tensors(), case.recipe.batch_size
+    certified = unlearned(plan, case.start, original, retain, size, frame)
+    spent = certified.noisy_steps / retain.steps_per_epoch(size)
     certified.fine_tune(retain, case.recipe, epochs=max(0.0, plan.budget_epochs - spent))
-    return Rival(GradientClipping.name, certified.evaluate(case.test).score, 1.0)
+    return _rival(GradientClipping.name, certified.evaluate(case.test).score, 1.0)
 
 
-def ridge_head(case: Case, left: NDArray[np.bool_]) -> Rival:
+def ridge_head(case: Case, left: NDArray[np.bool_]) -> Document:
     """Return a ridge head on what a public network sees; forgetting subtracts, exactly."""
     features = case.features_of(case.train.select(np.flatnonzero(left)))
     labels = case.train.target.numpy()[left]
     sums = RidgeSums(features, labels, case.feature_range, classes=case.task.outputs)
     solution = ridge.solve(sums.over(slice(None)), regularisation=None)
     test = classified(torch.from_numpy(case.features_of(case.test)), case.test.target)
-    return Rival("ridge_head", sums.accuracy(solution, test), 0.0)
+    return _rival("ridge_head", sums.accuracy(solution, test), 0.0)
+
+
+def _rival(method: str, accuracy: float, gradients: float) -> Document:
+    return {"method": method, "accuracy": accuracy, "gradients": gradients}
 
 
 def measure(case: Case, known: Mapping[str, Any]) -> Iterator[Document]:
@@ -211,9 +180,7 @@ def measure(case: Case, known: Mapping[str, Any]) -> Iterator[Document]:
             yield document
     if not document["rivals"]:
         left = ~np.isin(case.person, leaving(case))
-        document["rivals"] = [
-            asdict(rival(case, left)) for rival in (ridge_head, gradient_clipping)
-        ]
+        document["rivals"] = [rival(case, left) for rival in (ridge_head, gradient_clipping)]
     yield document
 
 

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.functional import batch_norm, interpolate
+from torch.nn.functional import batch_norm
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.groups import ParameterGroup
@@ -32,7 +32,7 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
 from benchmarks.data import CLASSES, Pictures, load, network_of
 from benchmarks.multiclass_head import public_half
-from benchmarks.public_features import LAST_LAYER, efficientnet
+from benchmarks.public_features import LAST_LAYER, efficientnet, enlarged
 from workers.training.examples import Examples, classified
 from workers.training.networks.network import Network
 from workers.training.tasks.catalogue import encoder_of, form_of, task_of
@@ -118,11 +118,7 @@ def digits(*, public: bool) -> Case:
 
 
 def mnist(*, public: bool) -> Case:
-    """Return MNIST, from scratch on all pictures or from weights of the first half's.
-
-    Raises:
-        FileNotFoundError: it is not in the data folder.
-    """
+    """Return MNIST, from scratch on all pictures or from weights of the first half's."""
     return _of_pictures(load("mnist", stand_in=False), public=public)
 
 
@@ -149,13 +145,7 @@ def churn(*, customers: int = 10_000) -> Case:
 
 
 def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
-    """Return sentences of packages, and LoRA adapters on a small transformer with public weights.
-
-    Args:
-        cache: where the public weights are kept once they have learned.
-        epochs: of each training.
-        most: sentences of each package; None: all that the example takes.
-    """
+    """Return sentences of packages, and LoRA adapters on a small public transformer."""
     example, network = _module("texts", "data"), _module("texts", "text_network")
     weights = cache / "ensembles-public-text.safetensors"
     if not weights.exists():
@@ -200,12 +190,7 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
 def cifar10(
     *, records: int = _RECORDS, tested: int = _PICTURES_TESTED, pixels: int = _PIXELS
 ) -> Case:
-    """Return the case, on so many pictures; each is a person's.
-
-    Raises:
-        FileNotFoundError: CIFAR-10 is not in the data folder.
-        ModuleNotFoundError: the public network is not installed.
-    """
+    """Return the case, on so many pictures; each is a person's."""
     pictures = load("cifar10", stand_in=False)
     draws = np.random.default_rng(3)
     train, test = (  # which a network sees from -1 to 1
@@ -222,7 +207,7 @@ def cifar10(
     }
 
     def last_layer(inputs: torch.Tensor) -> torch.Tensor:
-        layer: torch.Tensor = public.extract_features(_enlarged(inputs, pixels))
+        layer: torch.Tensor = public.extract_features(enlarged(inputs, pixels))
         return layer.mean((2, 3))
 
     return Case(
@@ -302,38 +287,22 @@ def _module(folder: str, name: str) -> ModuleType:
 
 
 class KeptNorm(nn.Module):
-    """Batch normalisation by constant statistics; scale and shift are trained.
-
-    Args:
-        layer: whose tensors are taken over.
-    """
+    """Batch normalisation by constant statistics; scale and shift are trained."""
 
     def __init__(self, layer: nn.BatchNorm2d) -> None:
         super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
+        self.weight, self.bias, self._eps = layer.weight, layer.bias, layer.eps
         self.register_buffer("running_mean", layer.running_mean)
         self.register_buffer("running_var", layer.running_var)
-        self._eps = layer.eps
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [n, channels, height, width], normalised."""
-        return batch_norm(
-            inputs,
-            self.get_buffer("running_mean"),
-            self.get_buffer("running_var"),
-            self.weight,
-            self.bias,
-            eps=self._eps,
-        )
+        kept = (self.get_buffer("running_mean"), self.get_buffer("running_var"))
+        return batch_norm(inputs, *kept, self.weight, self.bias, eps=self._eps)
 
 
 class Enlarged(nn.Module):
-    """A network that sees pictures enlarged.
-
-    Args:
-        body: reads pictures of so many pixels a side.
-        pixels: a side.
-    """
+    """A network that sees pictures enlarged."""
 
     def __init__(self, body: nn.Module, pixels: int) -> None:
         super().__init__()
@@ -342,13 +311,8 @@ class Enlarged(nn.Module):
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         """Return the body's outputs of pictures between -1 and 1, [n, 3, height, width]."""
-        outputs: torch.Tensor = self.body(_enlarged(pictures, self._pixels))
+        outputs: torch.Tensor = self.body(enlarged(pictures, self._pixels))
         return outputs
-
-
-def _enlarged(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
-    larger = interpolate(pictures, size=(pixels, pixels), mode="bicubic", align_corners=False)
-    return larger.contiguous(memory_format=torch.channels_last)
 
 
 def _fresh() -> nn.Module:

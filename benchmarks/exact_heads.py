@@ -11,7 +11,7 @@ on small digits, in seconds.
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -48,18 +48,12 @@ _SINGLE_REQUESTS: Final = 5  # that are timed one by one
 _COLOURS: Final = {"ridge": "C0", "softmax": "C2", "tracked release": "C3"}
 _LEAST_SECONDS: Final = 0.01  # where a logarithmic axis puts what took no time
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is run: the defaults are the benchmark, ``QUICK`` is a smoke test.
-
-    Attributes:
-        group: of the features that most rows use.
-        requests: (forgotten records, requests that named them).
-        weight_decay, regularisation: of the softmax and the ridge head.
-        tracked_weight_decay, tracked_noise_std, tracked_epochs, tracked_batch_size: of tracked
-            release.
-    """
+    """How much is run: the defaults are the benchmark, ``QUICK`` is a smoke test."""
 
     group: str = "and averages of four blocks"
     requests: tuple[tuple[int, int], ...] = ((100, 100), (100, 1), (5000, 50), (5000, 1))
@@ -82,33 +76,6 @@ QUICK: Final = Scale(
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """What one head answered.
-
-    Attributes:
-        head: ``ridge``, ``softmax`` or ``tracked release``.
-        features: the group's name.
-        forgotten: records in all.
-        requests: that named them, of equal size.
-        accuracy: on the test records, afterwards.
-        seconds: of the arithmetic of one request, the median.
-        products: the same, in matrix products.
-        gradients: of one request, the mean.
-        note: what else a reader should know.
-    """
-
-    head: str
-    features: str
-    forgotten: int
-    requests: int
-    accuracy: float
-    seconds: float
-    products: float
-    gradients: float
-    note: str = ""
-
-
 def product_seconds(features: PublicFeatures, *, repeats: int = 2) -> float:
     """Return how long the product of float64 features with themselves takes, the shortest time."""
     numbers = features.train.inputs.numpy().astype(np.float64)
@@ -116,14 +83,7 @@ def product_seconds(features: PublicFeatures, *, repeats: int = 2) -> float:
 
 
 class Heads:
-    """The answers of each kind of head on one group of features.
-
-    Args:
-        features: of all records; those that leave are the first ones.
-        group: the features' name.
-        scale: the heads' settings.
-        product_s: of one matrix product.
-    """
+    """The answers of each kind of head on one group of features."""
 
     def __init__(
         self, features: PublicFeatures, group: str, scale: Scale, *, product_s: float
@@ -144,9 +104,6 @@ class Heads:
 
         The sums are compared with those of the retained records; most requests of many leave the
         solution to the last.
-
-        Raises:
-            RuntimeError: sums are not those of a fresh start.
         """
         sums = Statistics.from_named(self._sums.named())
         assert sums is not None
@@ -216,9 +173,17 @@ class Heads:
         gradients: float,
         note: str,
     ) -> Row:
-        products = seconds / self._product_s
-        done = (forgotten, int(requests), accuracy, seconds, products, gradients, note)
-        return Row(head, self._group, *done)
+        return {
+            "head": head,
+            "features": self._group,
+            "forgotten": forgotten,
+            "requests": int(requests),
+            "accuracy": accuracy,
+            "seconds": seconds,
+            "products": seconds / self._product_s,
+            "gradients": gradients,
+            "note": note,
+        }
 
     def _require_fresh(self, sums: Statistics, solution: ridge.Solution, forgotten: int) -> None:
         if forgotten not in self._fresh:
@@ -257,7 +222,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     features = pixels_of_digits() if given.quick else cifar10(given.cache)
     scale = QUICK if given.quick else Scale()
     product_s = product_seconds(features.of_group(scale.group))
-    rows = [asdict(row) for row in rows_of(features, scale, product_s=product_s)]
+    rows = list(rows_of(features, scale, product_s=product_s))
     yield {
         "data": features.pictures.name,
         "note": features.pictures.note,

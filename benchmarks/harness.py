@@ -10,7 +10,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
@@ -101,18 +100,6 @@ def put_on_page(name: str, text: str, page: Path = PAGE) -> None:
         page.write_text(before + begin + text + end + rest.partition(end)[2])
 
 
-def of_seeds(job: Callable[[int], T], given: argparse.Namespace) -> list[T]:
-    """Return the job's results for ``--seeds`` seeds, in so many ``--processes``."""
-    with ProcessPoolExecutor(given.processes) as pool:
-        return list(pool.map(job, range(given.seeds)))
-
-
-SEEDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "--seeds": {"type": int, "default": 3},
-    "--processes": {"type": int, "default": 2},
-}
-
-
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean and its standard error; None for one value."""
     several = len(values) > 1
@@ -180,11 +167,7 @@ def seconds_of(call: Callable[[], T]) -> tuple[float, T]:
 
 
 def require(condition: object, statement: str) -> None:
-    """Stop a measurement that means nothing.
-
-    Raises:
-        RuntimeError: the statement is not true.
-    """
+    """Stop a measurement that means nothing."""
     if not condition:
         raise RuntimeError(f"check failed: {statement}")
 

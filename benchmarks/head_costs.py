@@ -29,7 +29,7 @@ from benchmarks.convex_methods import Method, Target, retrained, tracked
 from benchmarks.convex_runs import Trainings
 from benchmarks.harness import seconds_of
 from workers.mechanisms.exact_training import minimum
-from workers.training.evaluate import evaluate
+from workers.training.evaluate import Evaluation, evaluate
 from workers.training.examples import classified
 from workers.training.tasks.classification import CLASSIFICATION
 
@@ -47,15 +47,7 @@ _SEED: Final = 11
 
 @dataclass(frozen=True)
 class Setting:
-    """A softmax head that was trained by its recipe and tracked, and a request.
-
-    Attributes:
-        records: it was trained on.
-        size: features of a record.
-        classes: of the records.
-        forgotten: of them.
-        weight_decay, epochs: of the recipe.
-    """
+    """A softmax head that was trained by its recipe and tracked, and a request."""
 
     records: int
     size: int
@@ -89,25 +81,6 @@ SETTINGS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Offer:
-    """One mechanism, carried out.
-
-    Attributes:
-        mechanism: its name.
-        seconds: of the run's arithmetic.
-        passes: over the retained records.
-        loss: mean cross-entropy on held-out records.
-        accuracy: on the same.
-    """
-
-    mechanism: str
-    seconds: float
-    passes: float
-    loss: float
-    accuracy: float
-
-
 def cheapest(offers: Sequence[Mapping[str, Any]]) -> str:
     """Return the exact offer that takes the fewest seconds among those of the lowest loss."""
     exact = [offer for offer in offers if offer["mechanism"] in EXACT]
@@ -116,31 +89,31 @@ def cheapest(offers: Sequence[Mapping[str, Any]]) -> str:
     return str(min(equal, key=lambda offer: offer["seconds"])["mechanism"])
 
 
-def measure(setting: Setting) -> list[Offer]:
-    """Carry out every offer."""
+def measure(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Carry out every offer: seconds, passes over the retained records, loss and accuracy."""
     case = _case(setting)
     left = case.train.select(np.arange(setting.forgotten, setting.records))
     mechanism = ExactTraining(regularisation=setting.weight_decay, tolerance=DEFAULT_TOLERANCE)
-    head = case.head()
-    seconds, found = seconds_of(
-        lambda: minimum(mechanism, head, left, ClassificationSpec(classes=case.classes))
-    )
+    head, task = case.head(), ClassificationSpec(classes=case.classes)
+    seconds, found = seconds_of(lambda: minimum(mechanism, head, left, task))
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(found.weight))
     measured = evaluate(head, CLASSIFICATION, case.test)
-    return [
-        Offer(
-            ExactTraining.name,
-            seconds,
-            float(found.evaluations),
-            measured.mean_loss,
-            measured.metrics["accuracy"],
-        ),
-        *_by_steps(setting, case),
-    ]
+    yield _offer(ExactTraining.name, seconds, float(found.evaluations), measured)
+    yield from _by_steps(setting, case)
 
 
-def _by_steps(setting: Setting, case: Case) -> Iterator[Offer]:
+def _offer(mechanism: str, seconds: float, passes: float, measured: Evaluation) -> dict[str, Any]:
+    return {
+        "mechanism": mechanism,
+        "seconds": seconds,
+        "passes": passes,
+        "loss": measured.mean_loss,
+        "accuracy": measured.metrics["accuracy"],
+    }
+
+
+def _by_steps(setting: Setting, case: Case) -> Iterator[dict[str, Any]]:
     """Yield what is trained in batches: anew by the recipe, and from the tracked head."""
     target = Target(EPSILON, DELTA)
     cycle = setting.records // _BATCH
@@ -154,8 +127,7 @@ def _by_steps(setting: Setting, case: Case) -> Iterator[Offer]:
         lineage.forget(setting.forgotten)
         due = method.plan(case, lineage.history, (), target)
         seconds, _ = seconds_of(partial(lineage.run, due, epsilon=EPSILON))
-        found = lineage.evaluation()
-        yield Offer(name, seconds, due.steps / cycle, found.mean_loss, found.metrics["accuracy"])
+        yield _offer(name, seconds, due.steps / cycle, lineage.evaluation())
 
 
 def _case(setting: Setting) -> Case:
@@ -181,13 +153,13 @@ def _case(setting: Setting) -> Case:
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield the settings that are done."""
     torch.set_num_threads(1)
-    measure(SETTINGS[0])  # what is slow the first time only
+    list(measure(SETTINGS[0]))  # what is slow the first time only
     rows = list[dict[str, Any]]()
     document = {"equal_nats": EQUAL, "epsilon": EPSILON, "delta": DELTA, "settings": rows}
     with threadpool_limits(limits=1):
         for setting in SETTINGS[: given.settings]:
             repeats = zip(*(measure(setting) for _ in range(REPEATS)), strict=True)
-            offers = [asdict(min(same, key=lambda offer: offer.seconds)) for same in repeats]
+            offers = [min(same, key=lambda offer: offer["seconds"]) for same in repeats]
             rows.append({**asdict(setting), "offers": offers, "cheapest": cheapest(offers)})
             yield document
 

@@ -15,13 +15,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Load:
-    """What came of a number of calls.
-
-    Attributes:
-        seconds: of each answer, from when its call was due.
-        per_s: answers a second.
-        errors: answers that refuse or fail.
-    """
+    """What came of a number of calls."""
 
     seconds: list[float]
     per_s: float

@@ -15,7 +15,8 @@ import resource
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,28 +55,23 @@ def _measured(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
     for first in range(0, rows, ROWS_IN_A_FILE):
         table = _table(first, min(ROWS_IN_A_FILE, rows - first))
         pq.write_table(table, folder / f"{first:09}.parquet", row_group_size=ROWS_IN_A_GROUP)
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    rewritten: list[float] = []
-    first_times: list[float] = []
-    again_times: list[float] = []
     os.environ["EXPUNGE_IMPORT_PREFIXES"] = folder.as_uri()
-    worker = _Worker(harness.new_services(), folder)
+    services = harness.new_services()
+    rewritten, imported = list[float](), list[float]()
     for number in range(rounds):
         rewritten.append(harness.seconds_of(lambda: _rewrite(folder, directory / "objects"))[0])
-        worker.define(f"members-{number}")
-        first_times.append(worker.imported(f"members-{number}", added=rows))
-        if number == 0:
-            again_times.append(worker.imported(f"members-{number}", added=0))
-    ratio = median(rewritten) / median(first_times)
+        imported.append(_imported(services, f"members-{number}", folder, added=rows))
+    again = _imported(services, "members-0", folder, added=0)
+    ratio = median(rewritten) / median(imported)
     return {
         "rows": rows,
-        "columns": 30,
-        "parquet_mb": size / 1e6,
+        "columns": len(_table(0, 1).column_names),
+        "parquet_mb": sum(path.stat().st_size for path in folder.iterdir()) / 1e6,
         "rounds": rounds,
         "rewritten_s": rewritten,
-        "imported_s": first_times,
-        "imported_again_s": again_times,
-        "rows_per_s": rows / median(first_times),
+        "imported_s": imported,
+        "imported_again_s": [again],
+        "rows_per_s": rows / median(imported),
         "rate_over_rewriting": ratio,
         # The most memory that a job has taken, or a process that decodes for it.
         "worker_peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3,
@@ -84,27 +80,21 @@ def _measured(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def _table(first: int, count: int) -> pa.Table:
-    generator = np.random.default_rng(first)
-    numbers = np.arange(first, first + count)
+    generator, numbers = np.random.default_rng(first), range(first, first + count)
+    makes: dict[str, Callable[[], pa.Array]] = {
+        "string": lambda: pa.array(np.array(["free", "pro"])[generator.integers(0, 2, count)]),
+        "timestamp": lambda: pa.array(generator.integers(0, 2**40, count), pa.timestamp("us")),
+    }
     columns = {
-        "member": [f"m-{i:09}" for i in numbers],
-        "person": [f"p-{i // 2:09}" for i in numbers],
+        "member": pa.array([f"m-{i:09}" for i in numbers]),
+        "person": pa.array([f"p-{i // 2:09}" for i in numbers]),
     }
     for kind, many in _KINDS.items():
-        for number in range(many):
-            columns[f"{kind}_{number}"] = _column(kind, generator, count)
+        plain = partial(
+            lambda kind: pa.array((1e3 * generator.normal(size=count)).astype(kind)), kind
+        )
+        columns |= {f"{kind}_{number}": makes.get(kind, plain)() for number in range(many)}
     return pa.table(columns)
-
-
-def _column(kind: str, generator: np.random.Generator, count: int) -> pa.Array:
-    if kind.startswith("float"):
-        return pa.array(generator.normal(size=count).astype(kind))
-    if kind == "string":
-        return pa.array(np.array(["free", "pro", "team"])[generator.integers(0, 3, count)])
-    if kind == "timestamp":
-        moments = generator.integers(0, 2**40, count)
-        return pa.array(moments, pa.timestamp("us"))
-    return pa.array(generator.integers(0, 1000, count).astype(kind))
 
 
 def _rewrite(folder: Path, objects: Path) -> None:
@@ -116,39 +106,24 @@ def _rewrite(folder: Path, objects: Path) -> None:
         store.write(path.name, encrypt(content, key, Identity(path.name, "shard")))
 
 
-class _Worker:
-    """Imports, each in a process of its own."""
-
-    def __init__(self, services: Services, folder: Path) -> None:
-        self._services = services
-        self._folder = folder
-
-    def define(self, name: str) -> None:
-        """Define a dataset of the thirty columns."""
-        kept = {f"{kind}_{n}": kind for kind, many in _KINDS.items() for n in range(many)}
-        columns = TableSchema.of(kept, record_id="member", subject_id="person")
-        with self._services.database.transaction() as session:
+def _imported(services: Services, name: str, folder: Path, *, added: int) -> float:
+    """Import all files; return how long the job took, without starting its process."""
+    kept = {f"{kind}_{n}": kind for kind, many in _KINDS.items() for n in range(many)}
+    columns = TableSchema.of(kept, record_id="member", subject_id="person")
+    with services.database.transaction() as session:
+        if added:
             define_dataset(session, name=name, schema=columns)
-
-    def imported(self, name: str, *, added: int) -> float:
-        """Import all files; return how long the job took, without starting its process."""
-        with self._services.database.transaction() as session:
-            row = imports.request(
-                session,
-                dataset=name,
-                url=self._folder.as_uri(),
-                prefixes=Settings().import_prefixes,
-            )
-        job = "from workers import jobs\nimport sys, time\ns = time.perf_counter()\n"
-        job += "jobs.carry_out_import(sys.argv[1])\nprint(time.perf_counter() - s)"
-        done = subprocess.run(
-            [sys.executable, "-c", job, row.id], stdout=subprocess.PIPE, check=True
-        )
-        with self._services.database.transaction() as session:
-            ended = session.get_one(ImportRow, row.id)
-            if (ended.state, ended.added) != ("completed", added):
-                raise RuntimeError(f"{ended.state}, {ended.added} added: {ended.failure_reason}")
-        return float(done.stdout)
+        allowed = Settings().import_prefixes
+        row = imports.request(session, dataset=name, url=folder.as_uri(), prefixes=allowed)
+    job = "from workers import jobs\nimport sys, time\ns = time.perf_counter()\n"
+    job += "jobs.carry_out_import(sys.argv[1])\nprint(time.perf_counter() - s)"
+    command = [sys.executable, "-c", job, row.id]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    with services.database.transaction() as session:
+        ended = session.get_one(ImportRow, row.id)
+        found = f"{ended.state}, {ended.added} added: {ended.failure_reason}"
+        harness.require((ended.state, ended.added) == ("completed", added), found)
+    return float(done.stdout)
 
 
 if __name__ == "__main__":

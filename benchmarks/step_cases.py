@@ -26,7 +26,7 @@ from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import rule_of
-from workers.mechanisms.lineage import lineage_of
+from workers.mechanisms.lineage import Lineage, lineage_of
 from workers.noise.generators import NoiseSource
 from workers.seal.sealed import Sealed
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
@@ -49,11 +49,7 @@ class _EnoughError(Exception):
 
 
 class Clock:
-    """Notes when steps end, and ends the run after some.
-
-    Attributes:
-        stamps: in seconds, one a step.
-    """
+    """Notes when steps end, and ends the run after some."""
 
     def __init__(self, device: torch.device, steps: int) -> None:
         self._device = device
@@ -69,11 +65,7 @@ class Clock:
             raise _EnoughError
 
     def time(self, run: Callable[[], object]) -> list[float]:
-        """Return the stamps of a run, which may end by itself.
-
-        Raises:
-            RuntimeError: it took fewer than two steps, so nothing can be told.
-        """
+        """Return the stamps of a run, which may end by itself."""
         with suppress(_EnoughError):
             run()
         if len(self.stamps) < 2:
@@ -150,10 +142,16 @@ class Case:
         """
         clock = Clock(device, steps)
         if mechanism == dp_sgd.NAME:
-            return clock.time(lambda: self._train_privately(noise, device, clock))
+            sampling = {"sampling_rate": self.batch / self.records, "steps": 10**6}
+            private = PrivateTraining(noise_multiplier=1.0, gradient_clip=1.0, **sampling)
+            network, given = Network(self.module, device=device), (self.examples, self.recipe)
+            return clock.time(
+                lambda: train_privately(
+                    network, *given, private, noise=noise, on_progress=clock.tick
+                )
+            )
         plan = self.plan(mechanism)
-        lineage = lineage_of(plan, self._spec(plan), self._data(plan), self.module)
-        sealed = self._sealed(device)
+        lineage, sealed = self._lineage(plan), self._sealed(device)
         if mechanism == output_perturbation.NAME:
             clock.tick()
         clock.time(
@@ -199,7 +197,7 @@ class Case:
             convex=convex if self.is_convex else None,
         )
 
-    def _spec(self, plan: Plan) -> ModelSpec:
+    def _lineage(self, plan: Plan) -> Lineage:
         schema = FeatureSchema(shape=_SHAPE, dtype="uint8", scale=1 / 255, classes=CLASSES)
         described = ModelDescription(
             model=self.network,
@@ -209,35 +207,19 @@ class Case:
             schema=schema,
         )
         policy = Policy(mechanism=plan.mechanism)
-        return ModelSpec(described, self.recipe, policy, schema, dataset_id="none")
-
-    def _data(self, plan: Plan) -> RunData:
         batches = int(plan.settings.get("batches", 1))
-        return RunData(
+        data = RunData(
             retain=self.examples,
             held_out=self.examples.select(np.arange(0)),
             plan=plan,
             batch_of=np.arange(self.records) % batches,
         )
+        spec = ModelSpec(described, self.recipe, policy, schema, dataset_id="none")
+        return lineage_of(plan, spec, data, self.module)
 
     def _sealed(self, device: torch.device) -> Sealed:
         epsilon = float(self.policy.get("epsilon", _EPSILON))
         return Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
-
-    def _train_privately(self, noise: NoiseSource, device: torch.device, clock: Clock) -> None:
-        train_privately(
-            Network(self.module, device=device),
-            self.examples,
-            self.recipe,
-            PrivateTraining(
-                noise_multiplier=1.0,
-                gradient_clip=1.0,
-                sampling_rate=self.batch / self.records,
-                steps=10**6,
-            ),
-            noise=noise,
-            on_progress=clock.tick,
-        )
 
 
 def _after_a_request(fresh: ModelShape, training: Plan) -> ModelShape:
@@ -276,11 +258,7 @@ CASES: Final = (
     Case(
         "linear_head, in batches",
         ArchitectureSpec(linear_head.NAME, {}),
-        {
-            "tracked_release": {"steps": 500},
-            "projected_noisy_sgd": {"steps": 500},
-            "dp_sgd": {},
-        },
+        {"tracked_release": {"steps": 500}, "projected_noisy_sgd": {"steps": 500}, "dp_sgd": {}},
         records=40 * BATCH,
     ),
     Case(

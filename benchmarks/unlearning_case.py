@@ -24,10 +24,12 @@ from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
+from benchmarks import harness
 from benchmarks.data import Pictures, network_of
 from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Certified, Sealed
+from workers.training.examples import Examples
 from workers.training.feeds import RandomBatches
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network, Tensors
@@ -40,12 +42,7 @@ FORGOTTEN_SHARE: Final = 0.1
 
 @dataclass(frozen=True)
 class Arm:
-    """One line of the comparison.
-
-    Attributes:
-        method: ``retraining`` or a mechanism's name.
-        control: whether this is the random start beside the mechanism.
-    """
+    """One line of the comparison."""
 
     method: str
     control: bool = False
@@ -58,14 +55,7 @@ OUR_CONTROL: Final = Arm(gradient_clipping.NAME, control=True)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of one arm gave.
-
-    Attributes:
-        accuracy: on the test pictures, at the end of the budget.
-        epsilon: at delta = 1e-5; 0 for retraining.
-        noisy_steps: taken, or left out by a control.
-        end_std: size of the noise at the end of the noisy phase; 0 for retraining.
-    """
+    """What one run of one arm gave."""
 
     accuracy: float
     epsilon: float = 0.0
@@ -116,18 +106,9 @@ class Case:
             noise = end_std * torch.randn_like(start.flat.values)
             frame.on(start.flat).weights_at(noise, out=start.flat.held)
         else:
-            start = self._unlearned(plan, frame)
+            size = self._recipe.batch_size
+            start = unlearned(plan, self._factory, self._original, self._retain, size, frame)
         return Outcome(self._tune(start, steps, budget), EPSILON, steps, end_std)
-
-    def _unlearned(self, plan: Plan, frame: ReferenceFrame) -> Certified:
-        sealed = Sealed(self._factory, epsilon=EPSILON, delta=DELTA, device=self._retain.device)
-        sealed.load(self._original)
-        rule, feed = rule_of(plan), RandomBatches(self._retain, self._recipe.batch_size)
-        sealed.unlearn(rule, feed, frame=frame, noise=SecureNoise())
-        certified = sealed.open()
-        if certified.noisy_steps != rule.steps:
-            raise RuntimeError(f"{certified.noisy_steps} noisy steps, {rule.steps} planned")
-        return certified
 
     def _tune(self, model: Network | Certified, spent_steps: int, budget: float) -> float:
         """Train for what is left of the budget; return the accuracy."""
@@ -140,3 +121,26 @@ class Case:
 
     def _factory(self) -> nn.Module:
         return network_of(self._pictures.architecture, self._retain)
+
+
+def unlearned(
+    plan: Plan,
+    factory: Callable[[], nn.Module],
+    original: Tensors,
+    retain: Examples,
+    batch_size: int,
+    frame: ReferenceFrame,
+) -> Certified:
+    """Return an original after a plan's noisy steps, as the service takes them."""
+    sealed = Sealed(factory, epsilon=EPSILON, delta=DELTA, device=retain.device)
+    noise = SecureNoise()
+    try:
+        sealed.load(original)
+        rule = rule_of(plan)
+        sealed.unlearn(rule, RandomBatches(retain, batch_size), frame=frame, noise=noise)
+        certified = sealed.open()
+    finally:
+        noise.destroy()
+        sealed.destroy()
+    harness.require(certified.noisy_steps == rule.steps, "all noisy steps are taken")
+    return certified

@@ -201,38 +201,23 @@ def figure(document: Mapping[str, Any], path: Path) -> Path:
 
 
 def _panel(axis: Any, arms: Mapping[str, Sequence[Row]]) -> None:
-    """Draw the arms; the axis is cut under retraining, with a lower point's value at the cut."""
-    bottom = 100 * min(row["mean"] for row in arms["retraining"]) - _POINTS_UNDER_RETRAINING
+    """Draw the arms; the axis is cut a little under retraining."""
     for number, (name, rows) in enumerate(arms.items()):
         colour, marker = _STYLES[rows[0]["method"]]
         control = rows[0]["control"]
         # Lines that lie on each other stay apart by a little.
         shift = 1 + 0.012 * (number - len(arms) / 2)
-        harness.plot(
-            axis,
-            [row | {"budget_epochs": row["budget_epochs"] * shift} for row in rows],
-            "budget_epochs",
-            "mean",
-            f"{'--' if control else '-'}{marker}",
-            error="standard_error",
-            scale=100,
-            color=colour,
-            markerfacecolor="white" if control else colour,
-            label=name,
-        )
-        for row in (row for row in rows if 100 * row["mean"] < bottom):
-            where = (row["budget_epochs"], bottom)
-            how = {"textcoords": "offset points", "color": colour, "size": 9}
-            axis.annotate(f"{100 * row['mean']:.0f} % ↓", where, xytext=(3, 4), **how)
+        apart = [row | {"at": row["budget_epochs"] * shift} for row in rows]
+        style = f"{'--' if control else '-'}{marker}"
+        how = {"color": colour, "markerfacecolor": "white" if control else colour, "label": name}
+        harness.plot(axis, apart, "at", "mean", style, error="standard_error", scale=100, **how)
     budgets = sorted({row["budget_epochs"] for rows in arms.values() for row in rows})
     axis.set(xscale="log", xlabel="budget, epochs of the retained pictures")
-    axis.set_ylim(bottom=bottom)
+    axis.set_ylim(100 * min(row["mean"] for row in arms["retraining"]) - _POINTS_UNDER_RETRAINING)
     axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
     axis.minorticks_off()
-    counts = sorted({len(row["accuracies"]) for rows in arms.values() for row in rows})
-    title = f"mean and standard error, {' or '.join(map(str, counts))} repeats"
-    how = {"fontsize": 8.5, "title_fontsize": 8.5, "ncols": 2, "loc": "upper center"}
-    axis.legend(**how, bbox_to_anchor=(0.5, -0.14), title=title)
+    how = {"fontsize": 8.5, "ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    axis.legend(**how)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

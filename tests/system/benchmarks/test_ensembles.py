@@ -60,9 +60,9 @@ def test_what_else_forgets_learns_something():
     case = ensembles_cases.digits(public=True)
     left = np.arange(len(case.train)) >= 100
     head, noisy = ridge_head(case, left), gradient_clipping(case, left)
-    assert (head.gradients, noisy.gradients) == (0.0, 1.0)
-    assert head.accuracy > 0.8
-    assert noisy.accuracy > 0.5
+    assert (head["gradients"], noisy["gradients"]) == (0.0, 1.0)
+    assert head["accuracy"] > 0.8
+    assert noisy["accuracy"] > 0.5
 
 
 def test_what_was_measured_is_kept_and_drawn(tmp_path):
