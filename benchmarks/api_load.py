@@ -11,6 +11,7 @@ and the time from start to first answer (3 s).
 import asyncio
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -19,24 +20,28 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import numpy as np
-from sqlalchemy import text
+from fastapi import Body, FastAPI
+from sqlalchemy import insert, select, text
 
 from app.client import ExpungeClient
+from app.ledger.tables import ForgetRequestRow
 from app.registry.datasets.files import record_table, to_parquet
-from app.runtime.database import Database
+from app.runtime.database import Base, Database
 from app.runtime.embedded import EmbeddedServers
+from app.runtime.locations import database_url
 from app.runtime.settings import Settings
 from benchmarks import harness
-from benchmarks.bare_api import TABLE
 from benchmarks.http_load import Connection, Load, call, load
 from demo.service import free_port
 
+TABLE = "bare_requests"  # a copy of the ledger's, which ``serving`` makes
 RECORDS = 150_000
 FILLED = 100_000
 CONNECTIONS = 8
@@ -46,6 +51,7 @@ STEADY_ROUNDS = 3
 LIMITS = {"accept_per_s": 300, "poll_ratio": 1.0, "p99_over_median": 10, "filled_ratio": 0.8}
 START_LIMIT_S = 3.0
 POLICY = {"epsilon": 1.0, "mechanism": "retraining"}
+_SHOWN = ("id", "state", "record_count", "received_at", "due_at")
 _MODEL = "head"
 _READY_S = 300.0
 
@@ -178,7 +184,7 @@ def serving(
                 _train(client, environment, policy)
         bare = running.enter_context(
             _serving(
-                environment, "uvicorn", "--factory", "benchmarks.bare_api:app", "--no-access-log"
+                environment, "uvicorn", "--factory", "benchmarks.api_load:bare", "--no-access-log"
             )
         )
         database = Database(servers.migration_url)
@@ -295,6 +301,44 @@ def _serving(environment: dict[str, str], *command: str) -> Iterator[int]:
 
 def _run(environment: dict[str, str], *command: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", *command], env=environment)
+
+
+def bare() -> FastAPI:
+    """Return what the API is measured against, over the configured database with its own pool."""
+    api = FastAPI()
+    database = Database(database_url(Settings()))
+    known = Base.metadata.tables  # the copy of the ledger's table has no foreign keys
+    copied = ForgetRequestRow.__table__.to_metadata  # type: ignore[attr-defined]
+    table = known[TABLE] if TABLE in known else copied(Base.metadata, name=TABLE)
+
+    @api.post("/rows", status_code=202)
+    def insert_row(
+        dataset: Annotated[str, Body()], record_ids: Annotated[list[str], Body()]
+    ) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        row = {
+            "id": f"fr_{secrets.token_hex(16)}",
+            "dataset_id": dataset,
+            "api_key_id": "key",
+            "request_digest": bytes(32),
+            "state": "accepted",
+            "forget_epoch": 1,
+            "record_count": len(record_ids),
+            "push_count": 1,
+            "received_at": now,
+            "due_at": now,
+        }
+        with database.transaction() as session:
+            session.execute(insert(table), row)
+        return {"id": row["id"], "state": "accepted"}
+
+    @api.get("/rows/{row_id}")
+    def select_row(row_id: str) -> dict[str, Any]:
+        with database.transaction() as session:
+            row = session.execute(select(table).where(table.c.id == row_id)).mappings().one()
+        return {name: row[name] for name in _SHOWN}
+
+    return api
 
 
 if __name__ == "__main__":

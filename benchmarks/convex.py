@@ -2,7 +2,7 @@
 
 A case has data and the constants of the loss on it. Steps, noise, batches and loss are the
 service's own (``workers``). A lineage goes on from its noisy release: there is no secret state.
-Noise comes from the repeatable generator.
+Noise comes from a repeatable generator.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.heads import linear_head
 from app.domain.tasks.classification import ClassificationSpec, rows_of
 from benchmarks.data import Pictures
-from benchmarks.insecure_noise import InsecureNoise
+from benchmarks.noise_throughput import OrdinaryNoise
 from workers.mechanisms.descent import Descent
 from workers.training.evaluate import Evaluation
 from workers.training.examples import Examples, classified
@@ -187,7 +187,7 @@ class Lineage:
         self._batch_of = draws.permutation(np.arange(used) % recipe.batches)
         self._leaving = draws.permutation(used)
         self._retained = np.ones(used, dtype=bool)
-        self._noise = InsecureNoise(seed, environment="test")
+        self._noise = OrdinaryNoise(seed)
         self.history = History(recipe)
         self.training_gradients = 0
         self.gradients = 0
@@ -204,7 +204,7 @@ class Lineage:
         other = Lineage(self._case, recipe, self._descent, seed=self._seed)
         other._network.flat.values.copy_(self._network.flat.values)
         other._retained = self._retained.copy()
-        other._noise = InsecureNoise(noise_seed, environment="test")
+        other._noise = OrdinaryNoise(noise_seed)
         other.history = History(recipe, self.history.events)
         other.training_gradients, other.gradients = self.training_gradients, self.gradients
         return other
@@ -251,7 +251,7 @@ class Lineage:
 
     def lost_to_noise(self, noise_std: float, *, draws: int) -> float:
         """Return the accuracy that one release of these weights loses, a mean over ``draws``."""
-        values, noise = self._network.flat.values, InsecureNoise(self._seed, environment="test")
+        values, noise = self._network.flat.values, OrdinaryNoise(self._seed)
         clean, plain = values.clone(), self.accuracy()
         noisy = 0.0
         for _ in range(draws):

@@ -1,10 +1,15 @@
-"""Lineages run and measured: what the benchmarks of sequential requests share."""
+"""The ways to answer sequential requests on a linear head, run and measured.
+
+Our accountants read the lineage's history, so each certificate covers the union of all records
+forgotten so far, under the relation of the history's recipe, and counts the noise that was added.
+Published ways are counted by their own papers' bounds.
+"""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from statistics import mean, stdev
@@ -12,11 +17,225 @@ from typing import Any, Final
 
 import torch
 
+from app.accounting import exact
+from app.accounting.guarantees import ExactGuarantee, RenyiGuarantee
+from app.accounting.histories.history import History
+from app.accounting.histories.history_account import HistoryAccountant
+from app.accounting.published import chien, full_batch, neel
 from app.accounting.terms import Neighbours
+from app.domain.errors import CalibrationError, ParameterError
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
+from app.planning.mechanisms.tracked_release import TrackedRelease, missing_noise
 from benchmarks import harness
-from benchmarks.convex import Case, Lineage
-from benchmarks.convex_methods import Method, Target, tracked
+from benchmarks.calibration import calibrate, fewest, noise_std_of
+from benchmarks.convex import Case, Lineage, Plan
 from workers.mechanisms.descent import Descent
+
+PAPER_NOISE_SCALE: Final = 0.03  # Chien et al. 2024, N.5
+RADIUS: Final = 100.0  # N.4
+PAPER_BATCH: Final = 128
+
+
+@dataclass(frozen=True)
+class Target:
+    """What every request must reach."""
+
+    epsilon: float
+    delta: float
+
+
+Planner = Callable[[Case, History, tuple[int, ...], Target], Plan]
+"""From the history after a request, and the steps of all earlier requests, to what to do."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the comparison.
+
+    Attributes:
+        source: ``ours``, ``published`` or ``exact``.
+        batch_size: b; 0 for all records.
+        step_noise_std: of every step, in training too, by target and case; None for no noise.
+        radius: of the ball to which weights are projected.
+        longest_step: whether the step size is Delete-to-Descent's.
+        simulated_every, simulated_last: every so many requests one is really run, and only among
+            so many at the end; all are counted and certified.
+        at_most: the most steps that are really taken for one request.
+    """
+
+    name: str
+    source: str
+    batch_size: int
+    plan: Planner
+    neighbours: Neighbours = Neighbours.ZERO_OUT
+    step_noise_std: Callable[[Case, Target], float] | None = None
+    radius: float | None = None
+    longest_step: bool = False
+    simulated_every: int = 1
+    simulated_last: int | None = None
+    at_most: int | None = None
+
+    def simulates(self, request: int, requests: int) -> bool:
+        """Say whether request number ``request`` of ``requests`` is really run."""
+        late = self.simulated_last is None or request > requests - self.simulated_last
+        return request == requests or (late and request % self.simulated_every == 0)
+
+
+def tracked(noise_std: float) -> Planner:
+    """Return the fewest noise-free steps, and what a release then lacks to ``noise_std`` in all.
+
+    Nothing at all where the noise that is there covers the request.
+    """
+
+    def plan(_: Case, history: History, __: tuple[int, ...], target: Target) -> Plan:
+        accountant = HistoryAccountant(history, TrackedRelease.terms)
+        wanted = {"epsilon": target.epsilon, "delta": target.delta}
+        if accountant.meets(**wanted):
+            return Plan(steps=0, account=lambda taken: accountant.guarantee(steps=taken))
+        steps = fewest(
+            lambda count: accountant.meets(
+                **wanted, steps=count, release_noise_std=missing_noise(history, count, noise_std)
+            )
+        )
+        lacking = missing_noise(history, steps, noise_std)
+        return Plan(
+            steps=steps,
+            release_noise_std=lacking,
+            account=lambda taken: accountant.guarantee(steps=taken, release_noise_std=lacking),
+        )
+
+    return plan
+
+
+def noisy_steps(noise_std: Callable[[Case, Target], float]) -> Planner:
+    """Return the fewest noisy steps, with all noise of the lineage counted."""
+
+    def plan(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
+        accountant = HistoryAccountant(history, ProjectedNoisySgd.terms)
+        noise = noise_std(case, target)
+        steps = fewest(
+            lambda count: accountant.meets(
+                epsilon=target.epsilon, delta=target.delta, steps=count, noise_std=noise
+            )
+        )
+        return Plan(steps, account=lambda taken: accountant.guarantee(steps=taken, noise_std=noise))
+
+    return plan
+
+
+def retrained(steps: int) -> Planner:
+    """Return ``steps`` noise-free steps from zeros."""
+    guarantee = ExactGuarantee(terms=exact.RETRAINING)
+    return lambda *_: Plan(steps, account=lambda _taken: guarantee, fresh_start=True)
+
+
+def papers_noise(case: Case, _: Target) -> float:
+    """Return the noise of one step at the paper's sigma, 0.03."""
+    return step_noise_std(case, PAPER_NOISE_SCALE)
+
+
+def step_noise_std(case: Case, noise_scale: float) -> float:
+    """Return sqrt(2 eta) sigma at the papers' step size."""
+    return noise_std_of(learning_rate=case.constants["learning_rate"], noise_scale=noise_scale)
+
+
+def projected_noisy_sgd_epochs(noise_scale: float) -> Planner:
+    """Return the epochs that Theorem 3.11 asks for at this sigma, read as the authors' code does.
+
+    That is the loose decay for the first request and the sharp one for all others.
+    """
+
+    def plan(case: Case, history: History, earlier: tuple[int, ...], target: Target) -> Plan:
+        recipe = history.recipe
+        before = [steps // recipe.batches for steps in earlier]
+
+        def account(steps: int) -> RenyiGuarantee:
+            return chien.theorem_3_11(
+                **_setting(case, recipe.batch_size),
+                noise_scale=noise_scale,
+                epochs=[*before, steps // recipe.batches],
+                sharp=bool(before),
+            )
+
+        epochs = fewest(
+            lambda count: (
+                count > 0
+                and account(count * recipe.batches).meets(
+                    epsilon=target.epsilon, delta=target.delta
+                )
+            )
+        )
+        return Plan(steps=epochs * recipe.batches, account=account)
+
+    return plan
+
+
+def projected_noisy_sgd_one_epoch(
+    case: Case, history: History, earlier: tuple[int, ...], target: Target
+) -> Plan:
+    """Return one epoch a request, at the sigma of ``one_epoch_noise_scale``."""
+    scale = one_epoch_noise_scale(case, target, history.recipe.batch_size)
+    return projected_noisy_sgd_epochs(scale)(case, history, earlier, target)
+
+
+@cache
+def one_epoch_noise_scale(case: Case, target: Target, batch_size: int = PAPER_BATCH) -> float:
+    """Return the smallest sigma with which one epoch is enough for the first request of many.
+
+    The first, counted loosely, needs the most.
+    """
+    setting = _setting(case, batch_size)
+    wanted = {"epsilon": target.epsilon, "delta": target.delta}
+    first = calibrate(chien.theorem_3_11, **wanted, **setting, epochs=[1])
+    later = calibrate(chien.theorem_3_11, **wanted, **setting, epochs=[1] * 100, sharp=True)
+    return max(first, later) * (1 + 1e-9)
+
+
+def langevin(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
+    """Return the steps of Theorems P.1 and P.2, all records counted as present until now."""
+
+    def account(steps: int) -> RenyiGuarantee:
+        return full_batch.chien_theorem_p_2(
+            **case.constants | {"learning_rate": history.recipe.learning_rate},
+            records=case.records,
+            noise_scale=PAPER_NOISE_SCALE,
+            steps=steps,
+            forgotten=history.forgotten(),
+        )
+
+    steps = fewest(lambda count: account(count).meets(epsilon=target.epsilon, delta=target.delta))
+    return Plan(steps=steps, account=account)
+
+
+def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: Target) -> Plan:
+    """Return the fewest steps that Theorem 28 allows, and its noise for them."""
+    constants = case.constants
+    del constants["learning_rate"]  # the theorem's own
+    setting: dict[str, Any] = constants | {
+        "delta": target.delta,
+        "records": case.records,
+        "dimension": case.train.inputs.shape[1],
+        "request": len(earlier) + 1,
+    }
+
+    def noise(steps: int) -> float | None:
+        try:
+            return calibrate(neel.theorem_28, epsilon=target.epsilon, steps=steps, **setting)
+        except (CalibrationError, ParameterError):  # too few steps for the theorem
+            return None
+
+    steps = fewest(lambda count: count > 0 and noise(count) is not None)
+    noise_std = (noise(steps) or 0.0) * (1 + 1e-9)
+    return Plan(
+        steps=steps,
+        release_noise_std=noise_std,
+        account=lambda taken: neel.theorem_28(noise_std=noise_std, steps=taken, **setting),
+    )
+
+
+def _setting(case: Case, batch_size: int) -> dict[str, Any]:
+    return {**case.constants, "batch_size": batch_size, "records": case.records, "radius": RADIUS}
+
 
 RELEASE_NOISE: Final = 0.05
 SWEEP: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
@@ -114,8 +333,6 @@ class Comparison:
 
     Attributes:
         methods: of a case; ``tracked release`` is among them.
-        epsilons: the targets, at delta = 1/n.
-        epochs: of training.
         requests, records: how many in a row, and how many records each names.
         full_batch_steps: of training on all records at once.
         sweep: release noises of it at epsilon 1.
@@ -188,13 +405,6 @@ def of_all_seeds(
         | {name: combined([each[name] for each in same]) for name in ("rows", "release_noise")}
         for same in zip(*seeds, strict=True)
     ]
-
-
-OPTIONS: Final = {
-    "--seeds": {"type": int, "default": 3},
-    "--processes": {"type": int, "default": 2},
-    "--requests": {"type": int, "default": 100},
-}
 
 
 def combined(seeds: Sequence[list[Labelled]]) -> list[Row]:
@@ -303,3 +513,11 @@ def _noise_curve(axis: Any, rows: Sequence[Row]) -> None:
     axis.axhline(trained, color="C7", linestyle=":", label="the trained head, no noise")
     axis.set(xscale="log", xlabel="release noise per coordinate", ylabel="mean test accuracy")
     axis.legend(fontsize=9, loc="lower left")
+
+
+OPTIONS: Final = {
+    "--seeds": {"type": int, "default": 3},
+    "--processes": {"type": int, "default": 2},
+    "--requests": {"type": int, "default": 100},
+}
+SHOWN: Final[dict[str, Any]] = {"options": OPTIONS, "table": table, "figure": figure}

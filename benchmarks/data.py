@@ -9,7 +9,7 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,8 +47,7 @@ class Pictures:
 
     def to(self, device: torch.device) -> "Pictures":
         """Return the same pictures on ``device``."""
-        train, test = self.train.to(device), self.test.to(device)
-        return Pictures(self.name, self.architecture, train, test, self.note)
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
 def network_of(

@@ -32,7 +32,7 @@ from benchmarks import ensembles_cases as cases
 from benchmarks import harness
 from benchmarks.ensembles_cases import Case
 from benchmarks.public_features import RidgeSums, default_cache
-from benchmarks.unlearning_case import DELTA, EPSILON, unlearned
+from benchmarks.unlearning_vs_retraining import DELTA, EPSILON, unlearned
 from workers.training.exact import ridge
 from workers.training.examples import classified
 from workers.training.frame import ReferenceFrame
@@ -56,12 +56,9 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One ensemble.
+    """One ensemble: accuracy before and, where that was carried out, after people were forgotten.
 
     Attributes:
-        members: how many networks it averages.
-        accuracy: on the test records.
-        after: the same after people were forgotten; None where that was not carried out.
         each: gradients of a request of one person, as a part of one training of everything, in the
             mean of requests one after the other.
         together: the same of one request of all these people.

@@ -46,7 +46,6 @@ _PICTURES: Final = TrainingRecipe(learning_rate=0.05, momentum=0.9, batch_size=6
 _CONTRACTS_EACH: Final = 2
 _SENTENCES_EACH: Final = 3
 _TESTED: Final = 5  # every fifth author is for testing
-
 _RECORDS: Final = 3000
 _PICTURES_TESTED: Final = 1000
 _PIXELS: Final = 96
@@ -70,22 +69,15 @@ class Case:
     """Records of people, a network and a recipe.
 
     Attributes:
-        name: in results and documents.
         note: what a reader of the figures must know.
-        train, test: records; nobody has some in both.
         person: int64 [n], whose each record to train on is.
-        task: what is learned.
         random: builds the network as its architecture initialises it.
-        recipe: of every training.
         public: weights that every training starts from, by name; those that are missing are drawn.
-        features: what a ridge head sees of a batch's inputs: outputs of the public network, or the
-            inputs themselves.
-        feature_range: a public bound of these.
+        features: what a ridge head sees of a batch's inputs, within ``feature_range``.
         sizes: numbers of members that are measured, in this order.
         answered: those of them at which members are trained anew; None: all.
     """
 
-    name: str
     note: str
     train: Examples = field(repr=False)
     test: Examples = field(repr=False)
@@ -132,7 +124,6 @@ def churn(*, customers: int = 10_000) -> Case:
     records = _encoded(spec, rows)
     train, test = records.select(np.arange(count)), records.select(np.arange(count, len(rows)))
     return Case(
-        name="churn",
         note=f"{count:,} invented contracts of {customers:,} customers, a network of one hidden "
         "layer of 32",
         train=train,
@@ -173,7 +164,6 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
     reads = network.Classifier(frozen.eval(), frozen.config.hidden_size, len(example.PACKAGES))
     reads.head = nn.Identity()
     return Case(
-        name="texts",
         note=f"{int((~tested).sum()):,} sentences of three Python packages, three an author, "
         "LoRA adapters of rank 8 and a head on a frozen transformer of two layers",
         train=records.select(np.flatnonzero(~tested)),
@@ -211,7 +201,6 @@ def cifar10(
         return layer.mean((2, 3))
 
     return Case(
-        name="CIFAR-10, EfficientNet-Lite0",
         note=f"{records:,} pictures of CIFAR-10 at {pixels} x {pixels} pixels, tested on "
         f"{tested:,} others; all of EfficientNet-Lite0 is fine-tuned from its public weights. "
         f"{pictures.note}",
@@ -243,7 +232,6 @@ def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
         features = nn.Sequential(*list(teacher.module.children())[:-1]).eval()
         note += ", fine-tuned whole from weights of the other half of the pictures"
     return Case(
-        name=f"{pictures.name}, {'public weights' if public else 'from scratch'}",
         note=f"{note}. {pictures.note}".removesuffix(". "),
         train=train,
         test=pictures.test,

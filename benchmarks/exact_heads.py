@@ -23,18 +23,11 @@ import torch
 from app.domain.tasks.classification import ClassificationSpec
 from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks import harness
+from benchmarks import public_features as public
 from benchmarks.convex import Case, seen_by, service_head
-from benchmarks.convex_methods import Method, Target, tracked
-from benchmarks.convex_runs import Trainings, answer
+from benchmarks.convex_runs import Method, Target, Trainings, answer, tracked
 from benchmarks.data import CLASSES
 from benchmarks.harness import require, seconds_of
-from benchmarks.public_features import (
-    PublicFeatures,
-    RidgeSums,
-    cifar10,
-    default_cache,
-    pixels_of_digits,
-)
 from workers.mechanisms.exact_training import minimum
 from workers.training.evaluate import evaluate
 from workers.training.exact import ridge
@@ -76,7 +69,7 @@ QUICK: Final = Scale(
 )
 
 
-def product_seconds(features: PublicFeatures, *, repeats: int = 2) -> float:
+def product_seconds(features: public.PublicFeatures, *, repeats: int = 2) -> float:
     """Return how long the product of float64 features with themselves takes, the shortest time."""
     numbers = features.train.inputs.numpy().astype(np.float64)
     return min(seconds_of(lambda: numbers.T @ numbers)[0] for _ in range(repeats))
@@ -86,13 +79,13 @@ class Heads:
     """The answers of each kind of head on one group of features."""
 
     def __init__(
-        self, features: PublicFeatures, group: str, scale: Scale, *, product_s: float
+        self, features: public.PublicFeatures, group: str, scale: Scale, *, product_s: float
     ) -> None:
         self._features = features
         self._group = group
         self._scale = scale
         self._product_s = product_s
-        self._all = RidgeSums(
+        self._all = public.RidgeSums(
             features.train.inputs.numpy(), features.train.target.numpy(), features.feature_range
         )
         self._sums = self._all.over(slice(None))
@@ -197,7 +190,7 @@ class Heads:
         require(same, "forgetting leaves what a fresh start gives")
 
 
-def rows_of(features: PublicFeatures, scale: Scale, *, product_s: float) -> Iterator[Row]:
+def rows_of(features: public.PublicFeatures, scale: Scale, *, product_s: float) -> Iterator[Row]:
     """Yield the rows of the group that most is measured on, then fewer and more features."""
     heads = Heads(features.of_group(scale.group), scale.group, scale, product_s=product_s)
     for forgotten, requests in ((0, 0), *scale.requests):
@@ -219,7 +212,7 @@ def rows_of(features: PublicFeatures, scale: Scale, *, product_s: float) -> Iter
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield everything that is measured."""
     started = time.perf_counter()
-    features = pixels_of_digits() if given.quick else cifar10(given.cache)
+    features = public.pixels_of_digits() if given.quick else public.cifar10(given.cache)
     scale = QUICK if given.quick else Scale()
     product_s = product_seconds(features.of_group(scale.group))
     rows = list(rows_of(features, scale, product_s=product_s))
@@ -280,7 +273,7 @@ def figure(document: dict[str, Any], path: Path) -> Path:
 
 if __name__ == "__main__":
     given = {
-        "--cache": {"type": Path, "default": default_cache(), "help": "of the features"},
+        "--cache": {"type": Path, "default": public.default_cache(), "help": "of the features"},
         "--quick": {"action": "store_true", "help": "small digits, in seconds"},
     }
     harness.main("exact_heads", __doc__, run, options=given, table=table, figure=figure)

@@ -52,16 +52,9 @@ def main(
 ) -> None:
     """Run a benchmark from the command line; exit with 1 where it misses its aims.
 
-    Args:
-        name: of the JSON file under ``results``, and of the section of docs/results.md.
-        about: the module's docstring.
-        run: yields the document, again whenever there is more of it.
-        options: of the command, as ``add_argument`` takes them. With ``--quick`` nothing is written
-            but where ``--results`` says.
-        table: of the document, for the terminal and the page; without one JSON is printed.
-        figure: draws the document beside the JSON.
-        met: whether the aims are reached.
-        arguments: instead of the command line's.
+    ``run`` yields the document of results/NAME.json, again whenever there is more of it; ``table``
+    shows it, for the terminal and docs/results.md, and ``figure`` draws it beside the JSON.
+    ``options`` are as ``add_argument`` takes them; ``--quick`` writes only to ``--results``.
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--results", type=Path, help="JSON file; a picture lies beside it")

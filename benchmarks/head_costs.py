@@ -1,11 +1,9 @@
 """What each mechanism for a head costs and how well it does: ``python -m benchmarks.head_costs``.
 
-Twenty settings: records, features, classes, weight decay, the recipe's epochs and how many records
-to forget. In each, offers are carried out on random records, by the service's own code and on one
+In twenty settings offers are carried out on random records, by the service's own code and on one
 thread: seconds, the shortest of three, and the loss on records that were held out. Of exact offers
 whose loss is within ``EQUAL`` of the lowest, the one that takes the fewest seconds is the cheapest:
-``tests/unit/app/planning/test_cheapest_head.py`` compares it with what ``auto`` takes. Results go
-to benchmarks/results/head_costs.json.
+``tests/unit/app/planning/test_cheapest_head.py`` compares it with what ``auto`` takes.
 """
 
 from argparse import Namespace
@@ -25,8 +23,7 @@ from app.planning.mechanisms.retraining import Retraining
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import harness
 from benchmarks.convex import Case, seen_by, service_head
-from benchmarks.convex_methods import Method, Target, retrained, tracked
-from benchmarks.convex_runs import Trainings
+from benchmarks.convex_runs import Method, Target, Trainings, retrained, tracked
 from benchmarks.harness import seconds_of
 from workers.mechanisms.exact_training import minimum
 from workers.training.evaluate import Evaluation, evaluate

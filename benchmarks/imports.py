@@ -1,13 +1,9 @@
 """Importing Parquet by reference beside rewriting it: ``python -m benchmarks.imports``.
 
-Made-up rows of thirty columns (two of ids) in files as pyarrow writes them. Beside each other:
-
-* *rewritten*: pyarrow reads each file with its defaults and writes it as Parquet again, encrypted
-  and durable as stored objects are;
-* *imported*: a worker's job imports the folder into a dataset of columns, with the embedded
-  PostgreSQL as ``expunge up`` runs it; a second import of the same files then adds nothing.
-
-Target: the first import at half the rate of rewriting, or more.
+Made-up rows of thirty columns (two of ids) in files as pyarrow writes them. pyarrow reads each file
+and writes it again, encrypted and durable as stored objects are; beside that a worker's job imports
+the folder into a dataset of columns, and a second import adds nothing. Target: the first import at
+half the rate of rewriting, or more.
 """
 
 import os
@@ -44,14 +40,11 @@ _KINDS = {"float64": 10, "float32": 8, "int32": 6, "int64": 2, "timestamp": 1, "
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield what was measured."""
     with harness.embedded() as data:
-        directory = data / "benchmark"
-        directory.mkdir()
-        yield _measured(directory, given.rows, given.rounds)
+        (data / "exports").mkdir()
+        yield _measured(data / "exports", data / "rewritten", given.rows, given.rounds)
 
 
-def _measured(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
-    folder = directory / "exports"
-    folder.mkdir()
+def _measured(folder: Path, objects: Path, rows: int, rounds: int) -> dict[str, Any]:
     for first in range(0, rows, ROWS_IN_A_FILE):
         table = _table(first, min(ROWS_IN_A_FILE, rows - first))
         pq.write_table(table, folder / f"{first:09}.parquet", row_group_size=ROWS_IN_A_GROUP)
@@ -59,7 +52,7 @@ def _measured(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
     services = harness.new_services()
     rewritten, imported = list[float](), list[float]()
     for number in range(rounds):
-        rewritten.append(harness.seconds_of(lambda: _rewrite(folder, directory / "objects"))[0])
+        rewritten.append(harness.seconds_of(lambda: _rewrite(folder, objects))[0])
         imported.append(_imported(services, f"members-{number}", folder, added=rows))
     again = _imported(services, "members-0", folder, added=0)
     ratio = median(rewritten) / median(imported)

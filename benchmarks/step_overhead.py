@@ -7,7 +7,6 @@ within one run, so a machine that slows down slows all of them. The target: grad
 model clipping, with the service's own noise, at most 1.05 times a plain step.
 """
 
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -16,7 +15,8 @@ from typing import Any, Final
 import torch
 
 from benchmarks import harness
-from benchmarks.step_cases import CASES, Case
+from benchmarks.noise_throughput import OrdinaryNoise
+from benchmarks.step_cases import CASES, Case, Clock
 from workers.data.memory import keep_freed
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.training.device import choose_device
@@ -24,17 +24,6 @@ from workers.training.device import choose_device
 STEPS: Final = 3
 LIMIT: Final = 1.05
 LIMITED: Final = ("gradient_clipping", "model_clipping")
-
-
-class OrdinaryNoise:
-    """torch.randn in float64, for comparison; it certifies nothing."""
-
-    name = "torch.randn"
-    drawn: Mapping[float, int] = {}
-
-    def add_(self, position: torch.Tensor, noise_std: float) -> None:
-        """Add N(0, noise_std^2), and round nothing."""
-        position.add_(torch.randn_like(position), alpha=noise_std)
 
 
 NOISES: Final[Mapping[str, Callable[[torch.device], NoiseSource]]] = {
@@ -115,14 +104,11 @@ def _seconds_a_step(stamps: list[float]) -> float:
 
 
 def _seconds_of_noise(noise: NoiseSource, size: int, device: torch.device) -> float:
-    position = torch.zeros(size, dtype=torch.float64, device=device)
-    stamps = []
-    for _ in range(4):
+    position, clock = torch.zeros(size, dtype=torch.float64, device=device), Clock(device, 3)
+    while len(clock.stamps) < 3:
         noise.add_(position, 1.0)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        stamps.append(time.perf_counter())
-    return _seconds_a_step(stamps)
+        clock.tick()
+    return _seconds_a_step(clock.stamps)
 
 
 def _milliseconds(taken: list[float]) -> float:

@@ -12,17 +12,20 @@ from app.domain.errors import TargetNotMetError
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import sequential_convex
 from benchmarks.convex import Case, Lineage, Plan, two_digits
-from benchmarks.convex_methods import (
+from benchmarks.convex_runs import (
     RADIUS,
     Method,
+    Outcome,
     Target,
+    Trainings,
+    answer,
+    combined,
     noisy_steps,
     papers_noise,
     projected_noisy_sgd_epochs,
     retrained,
     tracked,
 )
-from benchmarks.convex_runs import Outcome, Trainings, answer, combined
 from benchmarks.data import load
 from workers.mechanisms.descent import Descent
 

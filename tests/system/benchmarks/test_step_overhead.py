@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from app.planning.mechanisms import catalogue
-from benchmarks import step_cases, step_overhead
+from benchmarks import noise_throughput, step_cases, step_overhead
 
 CPU = torch.device("cpu")
 WITHOUT_NOISE = {
@@ -24,7 +24,7 @@ def test_every_mechanism_that_takes_noise_is_timed():
 @pytest.mark.parametrize("case", HEADS, ids=lambda case: case.network)
 def test_each_mechanism_of_a_head_takes_as_many_steps_as_are_timed(case):
     for name in case.mechanisms:
-        stamps = case.steps_of(name, step_overhead.OrdinaryNoise(), CPU, 3)
+        stamps = case.steps_of(name, noise_throughput.OrdinaryNoise(), CPU, 3)
         assert len(stamps) == 4
         assert stamps == sorted(stamps)
 

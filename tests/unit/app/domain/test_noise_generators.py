@@ -1,7 +1,7 @@
 """The names that a verifier knows are those of what the workers use."""
 
 from app.domain import noise_generators
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
 
 

@@ -21,8 +21,8 @@ from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.verification import verify
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.tracking import history_of_run
-from benchmarks.insecure_noise import InsecureNoise
 from tests.support.bundles import signed_payload
+from tests.support.insecure_noise import InsecureNoise
 from tests.support.statements import digest_of, restating_claims, synthetic
 from tests.support.trust import trust
 from workers.mechanisms.descent import Descent, from_plan

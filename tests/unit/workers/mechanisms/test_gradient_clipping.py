@@ -12,7 +12,7 @@ from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.mechanisms.gradient_clipping import GradientClipping, from_plan
 from workers.noise.generators import SecureNoise
 from workers.training.conditions import Conditions

@@ -18,7 +18,7 @@ from app.domain.tasks.classification import ClassificationSpec
 from app.planning.lineage import new_lineage
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.shape import ConvexShape, ModelShape
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.lineage import lineage_of

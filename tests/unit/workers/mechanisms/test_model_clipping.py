@@ -8,7 +8,7 @@ from app.accounting import model_clipping as accountant
 from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.mechanisms.model_clipping import from_plan
 from workers.noise.generators import SecureNoise
 from workers.training.conditions import Conditions

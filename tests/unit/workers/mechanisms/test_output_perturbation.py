@@ -7,7 +7,7 @@ from app.accounting import output_perturbation as accountant
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.mechanisms.output_perturbation import from_plan
 from workers.noise.generators import SecureNoise
 from workers.training.conditions import Conditions

@@ -13,7 +13,7 @@ from scipy import stats
 from app.accounting.precision import grid_of
 from app.domain import noise_generators
 from app.domain.errors import ConfigurationError, ParameterError, SealedStateError
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
 
 DRAWS = 1_000_003  # odd, and not a multiple of the chunk

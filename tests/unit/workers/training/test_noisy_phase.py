@@ -8,7 +8,7 @@ from torch import nn
 from app.accounting import gradient_clipping as accountant
 from app.accounting.precision import grid_of
 from app.domain.errors import PlanError, RunFailedError, SealedStateError, TargetNotMetError
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.gradient_clipping import GradientClipping, GradientClippingRun
 from workers.training.feeds import RandomBatches

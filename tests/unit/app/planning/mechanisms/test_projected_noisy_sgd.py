@@ -10,7 +10,7 @@ from app.accounting.histories.history import History
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
-from benchmarks import chien_tables
+from benchmarks import published_tables
 from tests.support.histories import recipe
 
 ROOT = Path(__file__).parents[5]
@@ -27,8 +27,8 @@ def trained(noise_std=0.1, steps=9):
 
 
 def epochs(batch_size, neighbours):
-    steps = chien_tables.our_steps(
-        chien_tables.Problem.of(PUBLISHED["setting"]),
+    steps = published_tables.our_steps(
+        published_tables.Problem.of(PUBLISHED["setting"]),
         batch_size=batch_size,
         noise_scale=0.05,
         neighbours=neighbours,

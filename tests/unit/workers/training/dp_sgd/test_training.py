@@ -11,7 +11,7 @@ from torch import nn
 from app.accounting.precision import grid_of
 from app.domain.errors import LeaseLostError, ParameterError, PlanError
 from app.domain.recipes.recipe import TrainingRecipe
-from benchmarks.insecure_noise import InsecureNoise
+from tests.support.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
 from workers.training.dp_sgd import training as private
 from workers.training.dp_sgd.training import PrivateTraining, train_privately

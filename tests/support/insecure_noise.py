@@ -1,4 +1,4 @@
-"""Repeatable noise for tests and benchmarks; the service has none."""
+"""Repeatable noise; the service has none."""
 
 from collections import Counter
 from collections.abc import Mapping
