@@ -48,16 +48,20 @@ def stop_with_parent(parent_pid: int, *, hangs_after_s: float | None = None) -> 
     however the parent dies. Compiled code may keep all threads from running for ever: with
     ``hangs_after_s``, the kernel ends this process by SIGALRM if the thread stands still so long.
     """
-    if hangs_after_s is not None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def put_off_the_end() -> None:
+        if hangs_after_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, hangs_after_s)
 
     def watch() -> None:
         while os.getppid() == parent_pid:
-            if hangs_after_s is not None:
-                signal.setitimer(signal.ITIMER_REAL, hangs_after_s)
+            put_off_the_end()
             time.sleep(_CHECK_INTERVAL_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
         os._exit(1)
 
+    if hangs_after_s is not None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    put_off_the_end()  # the parent may be gone already, and the thread may never get its turn
     threading.Thread(target=watch, name="parent", daemon=True).start()

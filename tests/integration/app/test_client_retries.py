@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -176,9 +177,10 @@ def test_waiting_asks_the_service_to_hold_its_answer(place: Place, services: Ser
     place.define()
     place.client.push_records("digits", digits_parquet())
     request = place.client.forget("digits", record_ids=["record-1"])
-    services.clean_up()  # as the dispatcher does at each tick
 
-    assert (
-        place.client.wait_for_request(request["id"], timeout_s=PATIENCE_S)["state"] == "completed"
-    )
+    def on_change(seen: dict[str, Any], _run: dict[str, Any] | None) -> None:
+        if seen["state"] != "completed":
+            services.clean_up()  # as the dispatcher does at each tick
+
+    place.client.wait_for_request(request["id"], timeout_s=PATIENCE_S, on_change=on_change)
     assert place.flaky.seen[-1][2]["prefer"].startswith("wait=")

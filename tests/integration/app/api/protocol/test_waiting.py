@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -16,6 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from app.access import api_keys
+from app.api.protocol import waiting
 from app.api.protocol.waiting import Watcher, wait_of
 from app.cli.application import create_app
 from app.client import ExpungeClient
@@ -328,12 +328,15 @@ def test_many_waiters_hold_neither_threads_nor_connections(
 
 
 def test_waits_of_one_caller_are_limited(
-    services: Services, workshop: Workshop, admin_key: str, caller_of: CallerOf
+    app: FastAPI,
+    workshop: Workshop,
+    admin_key: str,
+    caller_of: CallerOf,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workshop.define()
     run = f"/v1/runs/{workshop.lease().run_id}"
-    few = services.settings.model_copy(update={"max_waits_per_caller": 2})
-    app = create_app(replace(services, settings=few))
+    monkeypatch.setattr(waiting, "MOST_WAITS", 2)
     key = {"Authorization": f"Bearer {admin_key}"}
     other = {"Authorization": caller_of(Scope.MODELS_READ).headers["authorization"]}
     with serve(app) as url, ExitStack() as waits:
