@@ -16,9 +16,9 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 74_880,
     "source files": 664,
-    "lines of tests": 81_870,
-    "lines of benchmarks": 5_560,
-    "words of docs": 77_650,
+    "lines of tests": 81_950,
+    "lines of benchmarks": 4_990,
+    "words of docs": 78_150,
     "functions": 4_460,
     "classes": 764,
     "settings": 55,
