@@ -25,7 +25,6 @@ expunge requests
 expunge requests --state failed --model digits-mlp
 expunge retry fr_0123456789abcdef
 expunge cancel fr_0123456789abcdef
-expunge cancel fr_0123456789abcdef
 expunge certificates fr_0123456789abcdef --out proofs
 expunge certificates fr_0123456789abcdef --since kept-in-march --out proofs
 expunge download digits-mlp --out release
