@@ -205,4 +205,4 @@ def _press_none_that_is_not_allowed(
             pressed += 1
         for link in links:
             assert visitor.get(link).status_code != 403, (path, link)
-    assert pressed >= len(paths) // 8
+    assert pressed >= 2  # whoever is logged in may log out
