@@ -153,7 +153,12 @@ class Poster:
         self._sockets = sockets or SyncBackend()
         self._tls: ssl.SSLContext = httpcore.default_ssl_context()
         if ca_file is not None:
-            _trust(self._tls, ca_file)
+            try:
+                self._tls.load_verify_locations(ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigurationError(
+                    f"{ca_file} holds no certificates that can be read"
+                ) from error
 
     def post(self, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
         """Post a body once. Failures are part of the outcome."""
@@ -198,13 +203,6 @@ class Poster:
         ):
             _drain(response)
             return _outcome(response)
-
-
-def _trust(context: ssl.SSLContext, ca_file: Path) -> None:
-    try:
-        context.load_verify_locations(ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"{ca_file} holds no certificates that can be read") from error
 
 
 def _drain(response: httpcore.Response) -> None:
