@@ -16,7 +16,7 @@ from workers.mechanisms.rehearsal.one_loss import in_halves
 from workers.seal.write_guard import encoding
 from workers.training.evaluate import evaluating
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.networks.network import Network
 from workers.training.networks.operator_code import called
 from workers.training.tasks.custom import SAMPLES, CustomTask, Encoded
@@ -25,7 +25,7 @@ from workers.training.tasks.task import INPUTS, Batch
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 
-def require_conforming(task: CustomTask, form: FeatureForm, network: Network) -> None:
+def require_conforming(task: CustomTask, form: InputForm, network: Network) -> None:
     """Check what a task encodes, loses, predicts and measures.
 
     Args:
@@ -46,7 +46,7 @@ def require_conforming(task: CustomTask, form: FeatureForm, network: Network) ->
 
 
 def _require_conforming(
-    task: CustomTask, form: FeatureForm, network: Network, known: Collection[str]
+    task: CustomTask, form: InputForm, network: Network, known: Collection[str]
 ) -> None:
     """Check the rest; ``known`` are the tensors that rows to predict have, too."""
     device = network.flat.device

@@ -24,7 +24,7 @@ from workers.training.device import choose_device
 from workers.training.dp_sgd.gradients import per_record_gradients
 from workers.training.evaluate import evaluating
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm, fainter
+from workers.training.forms import InputForm, fainter
 from workers.training.networks.base import digests_of, require_same
 from workers.training.networks.buffers import require_supported_buffers, without_buffers
 from workers.training.networks.held import require_same_start, start_of
@@ -125,7 +125,7 @@ def rehearse_model(
 def rehearse(
     factory: Callable[[], nn.Module],
     task: Task,
-    form: FeatureForm,
+    form: InputForm,
     *,
     device: torch.device,
     private: bool = False,
@@ -217,7 +217,7 @@ def _require_unchanged(network: Network, before: Sequence[torch.Tensor]) -> None
             )
 
 
-def _rehearse_privately(network: Network, form: FeatureForm) -> None:
+def _rehearse_privately(network: Network, form: InputForm) -> None:
     """Compute gradients per record, as DP-SGD does."""
     flat = network.flat
 
