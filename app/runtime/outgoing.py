@@ -46,6 +46,15 @@ def require_certificates(*variables: str) -> None:
             raise ConfigurationError(f"{name} names no certificates that can be read") from error
 
 
+def trust(context: ssl.SSLContext, ca_file: Path) -> None:
+    """Trust the authorities of ``EXPUNGE_CA_FILE``, too; ``ConfigurationError`` if it has none."""
+    try:
+        context.load_verify_locations(ca_file)
+    except (OSError, ssl.SSLError) as error:
+        message = f"EXPUNGE_CA_FILE: {ca_file.name} holds no certificates that can be read"
+        raise ConfigurationError(message) from error
+
+
 def proxy_of(url: str) -> httpx.Proxy | None:
     """Return the proxy for a server, or None; ``ConfigurationError`` if it is no HTTP proxy."""
     parts, proxies = urlsplit(url), getproxies()

@@ -14,7 +14,8 @@ from httpcore import SOCKET_OPTION, NetworkBackend, NetworkStream, SyncBackend
 from app.delivery.callbacks.addresses import Resolve, checked, why_refused
 from app.delivery.callbacks.addresses import resolve as system_resolve
 from app.delivery.callbacks.urls import parse
-from app.domain.errors import CallbackError, ConfigurationError
+from app.domain.errors import CallbackError
+from app.runtime.outgoing import trust
 from app.runtime.retries import pause_s
 
 _TIMEOUT_S = 15.0
@@ -153,7 +154,7 @@ class Poster:
         self._sockets = sockets or SyncBackend()
         self._tls: ssl.SSLContext = httpcore.default_ssl_context()
         if ca_file is not None:
-            _trust(self._tls, ca_file)
+            trust(self._tls, ca_file)
 
     def post(self, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
         """Post a body once. Failures are part of the outcome."""
@@ -198,13 +199,6 @@ class Poster:
         ):
             _drain(response)
             return _outcome(response)
-
-
-def _trust(context: ssl.SSLContext, ca_file: Path) -> None:
-    try:
-        context.load_verify_locations(ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"{ca_file} holds no certificates that can be read") from error
 
 
 def _drain(response: httpcore.Response) -> None:

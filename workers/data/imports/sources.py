@@ -16,8 +16,9 @@ from urllib.parse import quote
 import httpx
 from pyarrow import fs
 
-from app.domain.errors import ConfigurationError, ImportFailedError, SourceUnavailableError
+from app.domain.errors import ImportFailedError, SourceUnavailableError
 from app.domain.places import Place, require_importable
+from app.runtime.outgoing import trust
 from app.runtime.settings import Settings
 
 MOST_FILES: Final = 10_000
@@ -267,7 +268,7 @@ class HttpsFile:
             raise ImportFailedError(f"{self._name}: the server sends it in another encoding")
 
 
-Source = BucketSource | FolderSource | HttpsSource
+Source = BucketSource | HttpsSource
 SourceFileReader = OpenFile | HttpsFile
 
 
@@ -365,8 +366,5 @@ def _failed(name: str, error: OSError) -> Exception:
 def _tls(ca_file: Path | None) -> ssl.SSLContext:
     context = httpx.create_ssl_context(trust_env=False)
     if ca_file is not None:
-        try:
-            context.load_verify_locations(ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError("EXPUNGE_CA_FILE holds no certificates") from error
+        trust(context, ca_file)
     return context
