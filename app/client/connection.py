@@ -94,10 +94,6 @@ class Connection:
             options["headers"] = {"Idempotency-Key": str(uuid4()), **options.get("headers", {})}
         return checked(self._retry.call(lambda: self._http.request(method, path, **options)))
 
-    def _once(self, path: str, **options: Any) -> Json:  # noqa: ANN401
-        answer: Json = checked(self._http.request("GET", path, **options)).json()
-        return answer
-
     def held(self, path: str, left_s: float, known: Mapping[str, str]) -> httpx.Response:
         """Ask for news of a resource, which the service waits for if an answer is ``known``."""
         wait_s = int(min(self._hold_s, left_s))

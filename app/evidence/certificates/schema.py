@@ -51,7 +51,6 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Number = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[str, Field(max_length=64), AfterValidator(_moment)]
 
