@@ -21,7 +21,7 @@ def status_of(states: Collection[str]) -> SubjectRequestStatus:
     """Return the status of a subject request whose forget requests have these states.
 
     OpenDSR has no failure: what failed here counts as in progress until it is tried again. Nor has
-    it a part: where one was cancelled, nobody waited for that dataset, and it is never completed.
+    it a part that is given up: where one was cancelled, the whole is cancelled, never completed.
     """
     ended = {RequestState.COMPLETED, RequestState.CANCELLED}
     if ended.issuperset(states):
