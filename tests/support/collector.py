@@ -9,6 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from app.runtime import spans
 from app.runtime.spans import Span
+from app.runtime.tracing import Sender
 from tests.support.patience import until
 from tests.support.receiver import Receiver
 
@@ -93,6 +94,16 @@ class _Kept(list[Span]):
 
     def close(self) -> None:
         """Have nothing left to send."""
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """Send the spans of this process as ``OTEL_…`` variables say."""
+    spans.send_by(Sender)
+    try:
+        yield
+    finally:
+        spans.send_by(None)
 
 
 @contextmanager

@@ -14,11 +14,9 @@ from app.ledger import member_trainings
 from app.ledger.tables import OutboxRow, RunRow
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.runtime import spans
 from app.runtime.processes.stopping import StopSignal
-from app.runtime.tracing import Sender
 from app.storage.tables import BlobRow
-from tests.support.collector import Collector
+from tests.support.collector import Collector, sending
 from tests.support.exact_heads import carry_out, define_backbone
 from tests.support.workshop import Workshop, record_ids
 from workers.data.loading import load_model, readers_for
@@ -33,13 +31,19 @@ def drawn_anew():
     return nn.Sequential(nn.Linear(2, 3).requires_grad_(requires_grad=False), nn.Linear(3, 2))
 
 
-def test_a_member_is_trained_on_the_base_that_it_is_handed_over_with(services, monkeypatch):
+def begun(services):
+    """Return a workshop, the run that it has begun, and the members that wait for training."""
     workshop = Workshop(services)
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
     held = workshop.lease()
-    workshop.begin(held)
+    members = workshop.begin(held).members
     with workshop.transaction() as session:
-        member_trainings.begin(session, held.run_id, held.token, range(2))
+        member_trainings.begin(session, held.run_id, held.token, list(members))
+    return workshop, held, members
+
+
+def test_a_member_is_trained_on_the_base_that_it_is_handed_over_with(services, monkeypatch):
+    _, held, _ = begun(services)
     monkeypatch.setattr(helping, "starting", lambda *_: drawn_anew)
     lease = MemberLease.take(services.database, held.run_id, lease_s=30.0, stop=StopSignal())
     with lease, pytest.raises(RunFailedError, match="have changed since the run began"):
@@ -49,12 +53,7 @@ def test_a_member_is_trained_on_the_base_that_it_is_handed_over_with(services, m
 @pytest.mark.parametrize("when", ["member_trained", "member_written"])
 def test_nothing_is_left_of_a_member_of_an_earlier_choice(services, monkeypatch, when):
     """The run chooses its records again, as after an outage, while another worker helps."""
-    workshop = Workshop(services)
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
-    held = workshop.lease()
-    members = workshop.begin(held).members
-    with workshop.transaction() as session:
-        member_trainings.begin(session, held.run_id, held.token, list(members))
+    workshop, held, members = begun(services)
     lease = MemberLease.take(services.database, held.run_id, lease_s=30.0, stop=StopSignal())
     record = next(i for i in record_ids() if workshop.seqs(i) <= members[lease.held.member])
     requests = []
@@ -101,12 +100,7 @@ def test_a_helper_gives_way_to_a_run_and_help_is_asked_for_again(services, monke
 
 
 def test_a_helper_sends_nothing_while_it_trains_its_next_member(services, monkeypatch):
-    workshop = Workshop(services)
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
-    held = workshop.lease()
-    members = workshop.begin(held).members
-    with workshop.transaction() as session:
-        member_trainings.begin(session, held.run_id, held.token, list(members))
+    _, held, _ = begun(services)
     real, threads = helping._train, []
 
     def train(*given):
@@ -117,12 +111,9 @@ def test_a_helper_sends_nothing_while_it_trains_its_next_member(services, monkey
     with Collector() as collector:
         for name, value in collector.environment.items():
             monkeypatch.setenv(name, value)
-        spans.send_by(Sender)
-        try:
+        with sending():
             helping.help_with(services, held.run_id, StopSignal())
             assert len(collector.named("member", 2)) == len(threads) == 2
-        finally:
-            spans.send_by(None)
     assert not [name for seen in threads for name in seen if "Otel" in name]
 
 

@@ -5,14 +5,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
 from app.runtime import spans as handing
-from app.runtime.spans import Facts, Span, Step, Work, hand_over, send_by, span_of_request
-from app.runtime.tracing import Sender
-from tests.support.collector import Collector, assert_connected
+from app.runtime.spans import Facts, Span, Step, Work, hand_over, span_of_request
+from tests.support.collector import Collector, assert_connected, sending
 from tests.support.patience import PATIENCE_S, until
 from tests.support.receiver import status
 
@@ -33,15 +31,6 @@ def _trace(request: str) -> list[Span]:
         *work.spans(Step.RUN, begun_ns=2_000, ended_ns=9_000, facts=facts, error="PlanError"),
         work.part("loading", begun_ns=3_000, ended_ns=4_000),
     ]
-
-
-@contextmanager
-def sending() -> Iterator[None]:
-    send_by(Sender)
-    try:
-        yield
-    finally:
-        send_by(None)
 
 
 def test_spans_arrive_as_they_were_handed_over(collector: Collector) -> None:

@@ -24,11 +24,9 @@ from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
-from app.runtime import spans
 from app.runtime.database import leases
-from app.runtime.tracing import Sender
 from app.storage.tables import BlobRow
-from tests.support.collector import Collector, assert_connected
+from tests.support.collector import Collector, assert_connected, sending
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.patience import PATIENCE_S, until
@@ -229,13 +227,10 @@ def test_other_workers_train_members_too(workshop, monkeypatch):
     with Collector() as collector:
         for name, value in collector.environment.items():
             monkeypatch.setenv(name, value)
-        spans.send_by(Sender)
-        try:
+        with sending():
             carry_out(workshop)
             (run,) = collector.named("run")
             helped = collector.named("member", MEMBERS - 1)
-        finally:
-            spans.send_by(None)
     assert_connected(collector.spans())
     assert len(helped) == MEMBERS - 1
     assert {span.parent for span in helped} == {run.span}

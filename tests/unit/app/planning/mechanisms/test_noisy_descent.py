@@ -13,6 +13,7 @@ from app.planning.shape import ModelShape
 from app.planning.tracking import Tracking, history_of_run
 from tests.support.independent_accountant import independent_mu
 from tests.support.lineages import NEW, after, planned, trained
+from tests.support.mechanisms import PLANNED_BOUNDED
 
 MU = 0.268051123211
 NAME = "noisy_gd_convex"
@@ -99,21 +100,13 @@ def test_more_releases_than_can_be_counted_are_refused() -> None:
 
 # Losses that are not convex.
 
-CONSTANTS = {
-    "smoothness": 1.0,
-    "loss_bound": 0.5,
-    "learning_rate": 1e-6,
-    "weight_decay": 1.0,
-    "noise_std": 0.02,
-    "order": 40.0,
-}
 NETWORK = ModelShape(retained=1000, records=1000, batch_size=100, recipe_epochs=5, dimension=1)
 NONCONVEX = "noisy_gd_nonconvex"
 
 
 def begun() -> ModelShape:
     """Return a network that was trained with the constants, with one record to forget."""
-    plan = planned(NETWORK, NONCONVEX, epsilon=5.0, parameters=CONSTANTS)
+    plan = planned(NETWORK, NONCONVEX, epsilon=5.0, parameters=PLANNED_BOUNDED)
     tracking = Tracking(NONCONVEX, 0, settings=plan.settings)
     return replace(
         NETWORK, retained=999, forgotten=1, newly_forgotten=1, earlier_releases=1, tracking=tracking
@@ -121,8 +114,8 @@ def begun() -> ModelShape:
 
 
 def test_the_constants_of_training_are_kept() -> None:
-    plan = planned(begun(), NONCONVEX, epsilon=5.0, parameters=CONSTANTS)
-    assert plan.settings["noise_std"] == CONSTANTS["noise_std"]
+    plan = planned(begun(), NONCONVEX, epsilon=5.0, parameters=PLANNED_BOUNDED)
+    assert plan.settings["noise_std"] == PLANNED_BOUNDED["noise_std"]
     assert plan.parameters["training_steps"] == begun().tracking.settings["training_steps"]
 
 
@@ -132,37 +125,37 @@ def test_the_constants_of_training_are_kept() -> None:
 @pytest.mark.parametrize("factor", [0.99, 1.01, 1.26])
 def test_changed_constants_are_refused(name: str, factor: float) -> None:
     """Noise of 0.03 says nothing of a lineage whose training added 0.0238."""
-    changed = {**CONSTANTS, name: CONSTANTS[name] * factor}
+    changed = {**PLANNED_BOUNDED, name: PLANNED_BOUNDED[name] * factor}
     with pytest.raises(PlanError, match=f"was trained with {name}"):
         planned(begun(), NONCONVEX, epsilon=5.0, parameters=changed)
 
 
 def test_another_dimension_is_refused() -> None:
     with pytest.raises(PlanError, match="was trained with dimension"):
-        planned(begun(), NONCONVEX, epsilon=5.0, parameters={**CONSTANTS, "dimension": 2})
+        planned(begun(), NONCONVEX, epsilon=5.0, parameters={**PLANNED_BOUNDED, "dimension": 2})
 
 
 def test_a_larger_request_than_the_training_was_for_is_refused() -> None:
     shape = replace(begun(), newly_forgotten=3, forgotten=3, retained=997)
     with pytest.raises(PlanError, match="train the model again"):
-        planned(shape, NONCONVEX, epsilon=5.0, parameters=CONSTANTS)
+        planned(shape, NONCONVEX, epsilon=5.0, parameters=PLANNED_BOUNDED)
 
 
 def test_a_network_that_another_mechanism_trained_is_refused() -> None:
     other = replace(begun(), tracking=Tracking("retraining", 0, settings={}))
     with pytest.raises(PlanError, match="trained by it from the start"):
-        planned(other, NONCONVEX, epsilon=5.0, parameters=CONSTANTS)
+        planned(other, NONCONVEX, epsilon=5.0, parameters=PLANNED_BOUNDED)
 
 
 def test_a_tighter_target_than_that_of_training_is_refused() -> None:
     with pytest.raises(PlanError, match="train the model again"):
-        planned(begun(), NONCONVEX, epsilon=3.0, parameters=CONSTANTS)
+        planned(begun(), NONCONVEX, epsilon=3.0, parameters=PLANNED_BOUNDED)
 
 
 def test_what_each_of_several_requests_states_fits_those_before_it() -> None:
     shape = NETWORK
     for version in range(1, 5):
-        plan = planned(shape, NONCONVEX, epsilon=5.0, parameters=CONSTANTS)
+        plan = planned(shape, NONCONVEX, epsilon=5.0, parameters=PLANNED_BOUNDED)
         stated = catalogue.mechanism_of(plan).taken(plan, int(plan.settings["steps"]))
         claim = Claim(
             epsilon=5.0,
