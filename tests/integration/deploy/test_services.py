@@ -24,7 +24,7 @@ from app.runtime.embedded import EmbeddedServers
 from app.runtime.embedded.programs import wheel_folder
 from tests.support.compose import ROOT, compose, copied, image_environment, last
 from tests.support.confined import confined, may_confine
-from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import free_port
 
@@ -265,7 +265,7 @@ def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> Non
     with machine.client() as client:
         client.define_dataset("digits", features=DATASET["features"], classes=DATASET["classes"])
         client.push_records("digits", digits_parquet())
-        client.define_model(model())
+        client.define_model(model() | {"recipe": RECIPE | {"held_out_fraction": 0.0}})
         assert client.wait_for_model("digits-mlp", timeout_s=PATIENCE_S)["latest_run"]["state"] == (
             "published"
         ), machine.log("cpu-worker")
