@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from app.client import ExpungeClient
-from app.client.connection import Json
+from app.client.answers import Json
 from app.runtime.processes.python import python_command
 from demo.digits import Digits
 from demo.saying import console, require, step

@@ -13,7 +13,7 @@ from rich.table import Table
 from app.accounting import gaussian
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
-from app.client.connection import Json
+from app.client.answers import Json
 from app.runtime.processes.python import python_command
 from demo.baselines import Baselines
 from demo.digits import Digits

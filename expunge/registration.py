@@ -14,8 +14,8 @@ import safetensors.torch
 from torch import nn
 
 from app.client import ApiError, ExpungeClient
-from app.client.configured import configured_client
-from app.client.connection import Json
+from app.client.answers import Json
+from app.client.client import configured_client
 from app.client.download import Downloaded
 from app.client.published import verify
 from app.domain.architectures.architecture import ArchitectureSpec

@@ -11,7 +11,7 @@ from app.cli.options import option
 from app.cli.output import fail, show
 from app.cli.progress import import_progress, run_progress
 from app.client import ExpungeClient
-from app.client.connection import Json
+from app.client.answers import Json
 from app.domain.errors import InvalidInputError
 
 INTERRUPTED = 130

@@ -5,7 +5,7 @@ raised as ``ApiError``, a service that cannot be reached as ``httpx.TransportErr
 JSON objects, as the OpenAPI document describes them.
 """
 
+from app.client.answers import ApiError
 from app.client.client import ExpungeClient
-from app.client.connection import ApiError
 
 __all__ = ["ApiError", "ExpungeClient"]

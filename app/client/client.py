@@ -1,35 +1,45 @@
-"""The client's calls: one method for each."""
+"""The client: one method for each call of the service.
 
+``Prefer: wait`` has the service hold an answer until there is news; waiting goes on while the
+service is away.
+"""
+
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from uuid import uuid4
 
-from app.client.connection import ApiError, Json, at, error_of
-from app.client.download import (
-    Announced,
-    Downloaded,
-    bundle_bytes,
-    certify,
-    discard_older,
-    fetch,
-    target_of,
-)
-from app.client.kept_checkpoint import CHECKPOINT_FILENAME, KeptCheckpoint, kept_checkpoint
-from app.client.sources import Sources
-from app.client.waiting import Waiting
-from app.domain.errors import DownloadError, VerificationError
+import httpx
+
+from app.client.answers import ApiError, Held, Json, at, checked
+from app.client.download import Downloaded, download
+from app.domain import strict_json
+from app.domain.errors import ConfigurationError
 from app.domain.owners_ids import id_of
+from app.runtime.keyfiles import read_key_file
+from app.runtime.outgoing import client_options
+from app.runtime.retries import Retry
+from app.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from app.evidence.certificates.verification import VerifiedStep
 
 _LARGEST_PAGE = 200
+_TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 10.0
+_HOLD_S = 20
+_POLL_S = 0.2
+_ENDED = {"completed", "failed", "cancelled"}
+_GOING = {"queued", "leased", "running"}
+_KEY: Final = re.compile("[!-~]+")
+_Seen = TypeVar("_Seen")
 
 
-class ExpungeClient(Sources, Waiting):
+class ExpungeClient:
     """Calls one Expunge service. One client may be used by several threads.
 
     Args:
@@ -42,6 +52,135 @@ class ExpungeClient(Sources, Waiting):
     Raises:
         ConfigurationError: the URL or the key cannot be one.
     """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str,
+        *,
+        retry: Retry | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            message = "the URL of the service (EXPUNGE_API_URL) must begin with http:// or https://"
+            raise ConfigurationError(message)
+        if _KEY.fullmatch(api_key) is None:
+            raise ConfigurationError("the API key is empty, or has characters that no key has")
+        self._retry = retry or Retry()
+        self._hold_s = min(_HOLD_S, timeout_s / 2)
+        self.http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
+            transport=transport,
+            **({} if transport else client_options(url)),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def define_dataset(
+        self,
+        name: str,
+        *,
+        features: Mapping[str, Any],
+        classes: int,
+        encoding: Mapping[str, Any] | None = None,
+        public: bool = False,
+    ) -> Json:
+        """Define a dataset of features; the same definition again changes nothing."""
+        body = {"name": name, "features": dict(features), "classes": classes, "public": public}
+        if encoding is not None:
+            body["encoding"] = dict(encoding)
+        return self._object("POST", "/v1/datasets", json=body)
+
+    def define_columns(
+        self,
+        name: str,
+        columns: Mapping[str, str],
+        *,
+        record_id: str,
+        subject_id: str | None = None,
+        public: bool = False,
+    ) -> Json:
+        """Define a dataset of typed columns; the same definition again changes nothing."""
+        body = {
+            "name": name,
+            "columns": dict(columns),
+            "record_id": record_id,
+            "subject_id": subject_id,
+            "public": public,
+        }
+        return self._object("POST", "/v1/datasets", json=body)
+
+    def dataset(self, name: str) -> Json:
+        """Return a dataset and its counts."""
+        return self._object("GET", at("datasets", name))
+
+    def datasets(self) -> list[Json]:
+        """Return all datasets, by name."""
+        return self._list("/v1/datasets")
+
+    def archive_dataset(self, name: str) -> Json:
+        """Shred a dataset's records for good."""
+        return self._object("POST", at("datasets", name, "archive"))
+
+    def delete_dataset(self, name: str) -> None:
+        """Delete a dataset that never held a record."""
+        self._answer("DELETE", at("datasets", name))
+
+    def push_records(self, name: str, parquet: bytes, *, replace: bool = False) -> Json:
+        """Add the new records of a Parquet file's content; changed ones ``replace`` the stored."""
+        options = {"replace": True} if replace else None
+        return self._object("PUT", at("datasets", name, "records"), content=parquet, params=options)
+
+    def import_records(self, name: str, url: str) -> Json:
+        """Have the service read Parquet files by reference; see ``wait_for_import``."""
+        return self._object("POST", at("datasets", name, "imports"), json={"url": url})
+
+    def imports(self, name: str) -> list[Json]:
+        """Return a dataset's imports, newest first."""
+        return self._list(at("datasets", name, "imports"))
+
+    def import_of(self, name: str, import_id: str) -> Json:
+        """Return an import and how far it is."""
+        return self._object("GET", at("datasets", name, "imports", import_id))
+
+    def cancel_import(self, name: str, import_id: str) -> Json:
+        """Cancel an import; what it has added stays."""
+        return self._object("POST", at("datasets", name, "imports", import_id, "cancel"))
+
+    def retry_import(self, name: str, import_id: str) -> Json:
+        """Let an import go on that failed or was cancelled."""
+        return self._object("POST", at("datasets", name, "imports", import_id, "retry"))
+
+    def define_backbone(self, definition: Mapping[str, Any]) -> Json:
+        """Define a public backbone; see ``POST /v1/backbones``."""
+        return self._object("POST", "/v1/backbones", json=dict(definition))
+
+    def upload_backbone(self, name: str, safetensors: bytes) -> Json:
+        """Give a backbone its weights, once."""
+        return self._object("PUT", at("backbones", name, "weights"), content=safetensors)
+
+    def backbone(self, name: str) -> Json:
+        """Return a backbone."""
+        return self._object("GET", at("backbones", name))
+
+    def backbones(self) -> list[Json]:
+        """Return all backbones, by name."""
+        return self._list("/v1/backbones")
+
+    def archive_backbone(self, name: str) -> Json:
+        """Shred a backbone's weights for good."""
+        return self._object("POST", at("backbones", name, "archive"))
+
+    def delete_backbone(self, name: str) -> None:
+        """Delete a backbone that no certificate names."""
+        self._answer("DELETE", at("backbones", name))
 
     def define_model(self, definition: Mapping[str, Any]) -> Json:
         """Define a model; see ``POST /v1/models``."""
@@ -73,7 +212,7 @@ class ExpungeClient(Sources, Waiting):
 
     def model_targets(self, name: str) -> list[Json]:
         """Return the targets at which a model is published, or from which it must still go."""
-        return list(self._answer("GET", at("models", name, "targets")).json())
+        return self._list(at("models", name, "targets"))
 
     def publish_model(self, name: str, target: str) -> Json:
         """Publish a model's served version at a target from now on."""
@@ -101,8 +240,7 @@ class ExpungeClient(Sources, Waiting):
 
     def model_signature(self, name: str, number: int) -> Json:
         """Return the OpenSSF Model Signing v1 signature of a version's weights."""
-        answer = self._answer("GET", at("models", name, "versions", number, "model.sig"))
-        return dict(answer.json())
+        return self._object("GET", at("models", name, "versions", number, "model.sig"))
 
     def version_bundle(self, name: str, number: int, *, since: int | None = None) -> Json:
         """Return a version's certificate bundle.
@@ -133,14 +271,11 @@ class ExpungeClient(Sources, Waiting):
     ) -> Json:
         """Ask that records or subjects be forgotten; whole numbers are ids, too.
 
-        Without a dataset, every one that knows the subjects gets a request: they are in
-        ``requests``.
+        Without a dataset, every one that knows the subjects gets one of the ``requests``.
         """
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
-            "dataset": dataset,
-            "record_ids": [id_of(each) for each in record_ids],
-            "subject_ids": [id_of(each) for each in subject_ids],
+            **_named(dataset, record_ids, subject_ids),
             "external_id": external_id,
             "status_callback_urls": list(status_callback_urls),
         }
@@ -154,11 +289,7 @@ class ExpungeClient(Sources, Waiting):
         subject_ids: Sequence[object] = (),
     ) -> Json:
         """Return what a forget request would reach and cost; nothing changes."""
-        body = {
-            "dataset": dataset,
-            "record_ids": [id_of(each) for each in record_ids],
-            "subject_ids": [id_of(each) for each in subject_ids],
-        }
+        body = _named(dataset, record_ids, subject_ids)
         return self._object("POST", "/v1/forget-requests/preview", json=body)
 
     def request(self, request_id: str, *, wait_s: int = 0) -> Json:
@@ -220,9 +351,8 @@ class ExpungeClient(Sources, Waiting):
         self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None
     ) -> Json:
         """Create an API key; the answer holds its secret."""
-        body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
-        if expires_at is not None:
-            body["expires_at"] = expires_at.isoformat()
+        expiry = {} if expires_at is None else {"expires_at": expires_at.isoformat()}
+        body = {"name": name, "scopes": list(scopes), **expiry}
         return self._object("POST", "/v1/api-keys", json=body)
 
     def keys(self) -> list[Json]:
@@ -235,8 +365,8 @@ class ExpungeClient(Sources, Waiting):
 
     def audit(self, *, limit: int, **filters: str | None) -> Iterator[Json]:
         """Yield the newest entries of the audit trail that match ``caller`` and ``kind``."""
-        entries = self._items("/v1/audit", limit=min(limit, _LARGEST_PAGE), **filters)
-        return islice(entries, limit)
+        page = min(limit, _LARGEST_PAGE)
+        return islice(self._items("/v1/audit", limit=page, **filters), limit)
 
     def plans(self, policy: Mapping[str, Any], *, model: str) -> Json:
         """Return every mechanism's quote for a policy and a model."""
@@ -290,42 +420,179 @@ class ExpungeClient(Sources, Waiting):
             DownloadError: interrupted, or not what was announced; the message says what to do.
             VerificationError: the certificate does not hold.
         """
-        keys = trusted if isinstance(trusted, bytes) else Path(trusted).read_bytes()
-        version = Announced.from_answer(name, self._version(name, number))
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        if number is None:
-            discard_older(version, directory)
-        target = target_of(version, directory)
-        part = fetch(self._http, version, target, error_of=error_of)
-        with kept_checkpoint(kept or directory / CHECKPOINT_FILENAME) as checkpoint:
-            bundle = self._bundle_since(name, version.number, checkpoint)
-            files = certify(
-                version,
-                part,
-                target,
-                bundle=bundle_bytes(bundle),
-                trusted=keys,
-                consistent_with=checkpoint.note,
-                report=report,
-            )
-            checkpoint.replace(str(bundle["log"]["checkpoint"]))
-        return files
+        return download(
+            self, name, directory, trusted=trusted, kept=kept, number=number, report=report
+        )
 
-    def _bundle_since(self, name: str, number: int, checkpoint: KeptCheckpoint) -> Json:
+    def wait_for_request(
+        self,
+        request_id: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[Json, Json | None], None] | None = None,
+    ) -> Json:
+        """Wait until a request has ended; if the service is unreachable for a while, wait for it.
+
+        ``on_change`` is called with the request and its run at every progress of either.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+
+        def run_of(request: Json) -> str | None:
+            run_ids = [o["run"] for o in request["obligations"] if o["run"] is not None]
+            return run_ids[-1] if run_ids and on_change is not None else None
+
+        look = self._with_its_run(at("forget-requests", request_id), run_of)
+        for request, run in self._seen_until(timeout_s, look):
+            if on_change is not None:
+                on_change(request, run)
+            if request["state"] in _ENDED:
+                return request
+        raise TimeoutError(f"request {request_id} has not ended within {timeout_s:g} s")
+
+    def wait_for_model(
+        self, name: str, *, timeout_s: float, on_change: Callable[[Json], None] | None = None
+    ) -> Json:
+        """Wait until a model's newest run has ended; wait while the service is away.
+
+        A model that waits for its weights has no run, and is returned as it is.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+
+        def run_of(model: Json) -> str | None:
+            run = model["latest_run"]
+            return None if run is None or on_change is None else run["id"]
+
+        for model, _ in self._seen_until(timeout_s, self._with_its_run(at("models", name), run_of)):
+            run = model["latest_run"]
+            if run is None and model["weights"] == "upload":
+                return model
+            if run is not None:
+                if on_change is not None:
+                    on_change(run)
+                if run["state"] not in _GOING:
+                    return model
+        raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
+
+    def wait_for_import(
+        self,
+        name: str,
+        import_id: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[Json], None] = lambda _import: None,
+    ) -> Json:
+        """Wait until an import has ended; wait while the service is away.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        held = Held(self.http, at("datasets", name, "imports", import_id))
+        for seen in self._seen_until(timeout_s, held.news):
+            on_change(seen)
+            if seen["state"] in _ENDED:
+                return seen
+        raise TimeoutError(f"import {import_id} has not ended within {timeout_s:g} s")
+
+    def _with_its_run(
+        self, path: str, run_of: Callable[[Json], str | None]
+    ) -> Callable[[float], tuple[Json, Json | None]]:
+        """Return what waits for news of a resource, or of the run that it waits for."""
+        whole, run = Held(self.http, path), None
+
+        def look(wait_s: float) -> tuple[Json, Json | None]:
+            nonlocal run
+            is_going = run is not None and run.seen.get("state") in _GOING
+            if run is not None and is_going:
+                run.news(wait_s)
+            found = whole.news(0 if is_going else wait_s)
+            run_id = run_of(found)
+            if run_id is not None:
+                if run is None or run.path != at("runs", run_id):
+                    run = Held(self.http, at("runs", run_id))
+                if not run.seen:
+                    run.news(0)
+            return found, None if run is None else run.seen
+
+        return look
+
+    def _seen_until(self, timeout_s: float, look: Callable[[float], _Seen]) -> Iterator[_Seen]:
+        """Yield what there is to see, repeatedly, until the time is over.
+
+        Nothing is yielded while the service is unreachable or asks to wait.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - (asked := time.monotonic())) > 0:
+            try:
+                seen = look(min(self._hold_s, left_s))
+            except httpx.TransportError:
+                seen = None
+            except ApiError as error:
+                if error.status not in (429, 502, 503, 504):
+                    raise
+                seen = None
+            if seen is not None:
+                yield seen
+            if time.monotonic() - asked < _POLL_S:
+                time.sleep(_POLL_S)
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
+        if method == "POST":
+            options["headers"] = {"Idempotency-Key": str(uuid4()), **options.get("headers", {})}
+        return checked(self._retry.call(lambda: self.http.request(method, path, **options)))
+
+    def _news(self, path: str, wait_s: int) -> Json:
+        if wait_s == 0:
+            return self._object("GET", path)
+        prefer = {"Prefer": f"wait={wait_s}"}
+        return self._object("GET", path, headers=prefer, timeout=_TIMEOUT_S + wait_s)
+
+    def _object(self, method: str, path: str, **options: Any) -> Json:  # noqa: ANN401
+        answer: Json = strict_json.loads(self._answer(method, path, **options).content)
+        return answer
+
+    def _list(self, path: str, **filters: str | int | None) -> list[Json]:
+        return list(self._items(path, **filters))
+
+    def _items(self, path: str, **filters: str | int | None) -> Iterator[Json]:
+        """Yield the items of a list, page by page; some lists are a plain array."""
+        query = {name: value for name, value in filters.items() if value is not None}
+        while True:
+            page = strict_json.loads(self._answer("GET", path, params=query).content)
+            yield from page if isinstance(page, list) else page["items"]
+            if isinstance(page, list) or page.get("next_cursor") is None:
+                return
+            query["cursor"] = page["next_cursor"]
+
+
+def _named(
+    dataset: str | None, record_ids: Sequence[object], subject_ids: Sequence[object]
+) -> Json:
+    return {
+        "dataset": dataset,
+        "record_ids": [id_of(each) for each in record_ids],
+        "subject_ids": [id_of(each) for each in subject_ids],
+    }
+
+
+def configured_client() -> ExpungeClient:
+    """Return a client with the configured URL and key, or those that ``expunge init`` wrote.
+
+    Raises:
+        ConfigurationError: the key is missing, or others may read it.
+    """
+    settings = Settings()
+    url = settings.api_url or f"http://{settings.host}:{settings.port}"
+    if settings.api_key is not None:
+        key = settings.api_key.get_secret_value().strip()
+    else:
         try:
-            return self.version_bundle(name, number, since=checkpoint.size)
-        except ApiError as error:
-            if checkpoint.size is None or error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
-                raise
-            raise VerificationError(
-                "history", f"the log is shorter than the one known from {checkpoint.path}"
+            key = read_key_file(settings.admin_key_file).decode().strip()
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{error}; for one on another machine, set EXPUNGE_API_URL and EXPUNGE_API_KEY"
             ) from error
-
-    def _version(self, name: str, number: int | None) -> Json:
-        if number is None:
-            return self.certified(name)
-        for version in self.versions(name):
-            if version["number"] == number:
-                return version
-        raise DownloadError(f"model {name!r} has released no version {number}")
+    return ExpungeClient(url, key)

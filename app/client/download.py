@@ -10,6 +10,9 @@ The plan, for one version, whose number, size and digest the service announced:
 5. write the certificate, then rename the partial file into place
 
 A partial file whose content turns out wrong, or whose version is gone, is removed.
+
+With its first bundle a client pins the log: each later bundle must prove that its log has only
+grown since. This reveals any other log, even one that was made with a stolen key.
 """
 
 import fcntl
@@ -27,13 +30,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import httpx
 
-from app.domain.errors import DownloadError, VerificationError
+from app.client.answers import ApiError, Json, error_of
+from app.domain.errors import DownloadError, NoteError, VerificationError
 from app.domain.release import certificate_filename, weights_filename
+from app.evidence.certificates.checkpoint import size_of
+from app.evidence.certificates.note import MAX_NOTE_BYTES
 from app.runtime.retries import asks_for_patience
 
 if TYPE_CHECKING:
+    from app.client.client import ExpungeClient
     from app.evidence.certificates.verification import VerifiedStep
 
+_CHECKPOINT_FILENAME = "log.checkpoint"
 _TRIES_WITHOUT_PROGRESS = 4
 _RETRY_WAIT_S = 0.5
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -81,12 +89,64 @@ class Downloaded:
     certificate: Path
 
 
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """What is known of a log from earlier downloads; before the first, only the path."""
+
+    path: Path
+    note: bytes | None
+    size: int | None
+
+    def replace(self, note: str) -> None:
+        """Keep a newer checkpoint, which was verified against this one."""
+        new = self.path.with_name(self.path.name + ".new")
+        new.write_text(note, encoding="utf-8")
+        new.replace(self.path)
+
+
+def download(
+    client: "ExpungeClient",
+    name: str,
+    directory: str | Path,
+    *,
+    trusted: bytes | str | Path,
+    kept: Path | None,
+    number: int | None,
+    report: "Callable[[VerifiedStep], None]",
+) -> Downloaded:
+    """See ``ExpungeClient.download``."""
+    keys = trusted if isinstance(trusted, bytes) else Path(trusted).read_bytes()
+    version = Announced.from_answer(name, _version(client, name, number))
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    if number is None:
+        partial = re.compile(re.escape(name) + r"-v(\d+)\.safetensors\.part", re.ASCII)
+        for path in directory.iterdir():
+            match = partial.fullmatch(path.name)
+            if match is not None and int(match[1]) != version.number:
+                path.unlink()  # of a version that is gone
+    target = directory / weights_filename(version.model, version.number)
+    part = fetch(client.http, version, target)
+    with _kept_checkpoint(kept or directory / _CHECKPOINT_FILENAME) as checkpoint:
+        bundle = _bundle_since(client, version, checkpoint)
+        files = certify(
+            version,
+            part,
+            target,
+            bundle=bundle_bytes(bundle),
+            trusted=keys,
+            consistent_with=checkpoint.note,
+            report=report,
+        )
+        checkpoint.replace(str(bundle["log"]["checkpoint"]))
+    return files
+
+
 def fetch(
     http: httpx.Client,
     version: Announced,
     target: Path,
     *,
-    error_of: Callable[[httpx.Response], Exception],
     wait_s: float = _RETRY_WAIT_S,
 ) -> Path:
     """Complete the partial file beside ``target``, compare its digest, and return its path.
@@ -95,7 +155,6 @@ def fetch(
         http: a client of the service.
         version: what to fetch.
         target: the name that the file will have; it is not touched.
-        error_of: makes an error from the service's refusal.
         wait_s: pause after the first try without progress; about doubled after each further one.
 
     Raises:
@@ -109,7 +168,7 @@ def fetch(
         while (have := file.seek(0, os.SEEK_END)) < version.size:
             refusal: Exception | None = None
             with suppress(httpx.TransportError):
-                refusal = _continue(http, version, file, part, error_of)
+                refusal = _continue(http, version, file, part)
             tries = 0 if file.tell() > have else tries + 1
             if tries == _TRIES_WITHOUT_PROGRESS:
                 why = "" if refusal is None else f" ({refusal})"
@@ -120,7 +179,9 @@ def fetch(
             time.sleep(wait_s * (2**tries - 1))
         file.flush()
         os.fsync(file.fileno())
-        if _sha256(file) != version.sha256:
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        if digest != version.sha256:
             part.unlink()
             raise DownloadError("the content does not have the announced digest; it was removed")
     return part
@@ -161,26 +222,53 @@ def certify(
     return Downloaded(target, certificate)
 
 
-def discard_older(version: Announced, directory: Path) -> list[int]:
-    """Remove partial files of the model's other versions, which are gone; return their numbers."""
-    name = re.compile(re.escape(version.model) + r"-v(\d+)\.safetensors\.part", re.ASCII)
-    discarded = []
-    for path in directory.iterdir():
-        match = name.fullmatch(path.name)
-        if match is not None and int(match[1]) != version.number:
-            path.unlink()
-            discarded.append(int(match[1]))
-    return sorted(discarded)
-
-
-def target_of(version: Announced, directory: Path) -> Path:
-    """Return where a version's weights go."""
-    return directory / weights_filename(version.model, version.number)
-
-
 def bundle_bytes(bundle: Mapping[str, Any]) -> bytes:
     """Return a bundle as the text of its file."""
     return json.dumps(dict(bundle), indent=1).encode()
+
+
+def _bundle_since(client: "ExpungeClient", version: Announced, checkpoint: KeptCheckpoint) -> Json:
+    try:
+        return client.version_bundle(version.model, version.number, since=checkpoint.size)
+    except ApiError as error:
+        if checkpoint.size is None or error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise
+        raise VerificationError(
+            "history", f"the log is shorter than the one known from {checkpoint.path}"
+        ) from error
+
+
+def _version(client: "ExpungeClient", name: str, number: int | None) -> Json:
+    if number is None:
+        return client.certified(name)
+    for version in client.versions(name):
+        if version["number"] == number:
+            return version
+    raise DownloadError(f"model {name!r} has released no version {number}")
+
+
+@contextmanager
+def _kept_checkpoint(path: Path) -> Iterator[KeptCheckpoint]:
+    """Read what is kept; other downloads that use the same file wait meanwhile.
+
+    Raises:
+        DownloadError: the file holds no checkpoint.
+    """
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        try:
+            note = path.read_bytes()[: MAX_NOTE_BYTES + 1]
+        except FileNotFoundError:
+            yield KeptCheckpoint(path, None, None)
+            return
+        try:
+            size = size_of(note)
+        except NoteError as error:
+            raise DownloadError(f"{path} holds no checkpoint of a log") from error
+        yield KeptCheckpoint(path, note, size)
+    finally:
+        os.close(directory)
 
 
 @contextmanager
@@ -199,7 +287,6 @@ def _continue(
     version: Announced,
     file: BinaryIO,
     part: Path,
-    error_of: Callable[[httpx.Response], Exception],
 ) -> Exception | None:
     """Request the missing part and append it; return an answer that asked to come back later."""
     have = file.tell()
@@ -235,8 +322,3 @@ def _check_range(answer: httpx.Response, have: int, size: int) -> None:
     match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
     if match is None or (int(match[1]), int(match[3])) != (have, size):
         raise DownloadError("the service sends another range than was asked for")
-
-
-def _sha256(file: BinaryIO) -> str:
-    file.seek(0)
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ def _exclude(client: ExpungeClient, folder: Path, *, since: str) -> None:
 def _keep(
     client: ExpungeClient, folder: Path, case: str, name: str, bundle: Mapping[str, Any]
 ) -> None:
-    weights = client._http.get(f"/v1/models/{name}/certified/weights", follow_redirects=True)
+    weights = client.http.get(f"/v1/models/{name}/certified/weights", follow_redirects=True)
     (folder / f"{case}.safetensors").write_bytes(weights.content)
     (folder / f"{case}.certificate.json").write_text(json.dumps(bundle, indent=1))
 

@@ -28,7 +28,7 @@ from app.cli.options import (
 from app.cli.output import show, wants_json
 from app.cli.pushing import push_parts, warn_of_notations
 from app.client import ApiError, ExpungeClient
-from app.client.connection import Json
+from app.client.answers import Json
 from app.domain.columns import normal_text
 from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, InvalidInputError

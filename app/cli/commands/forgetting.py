@@ -15,7 +15,7 @@ from app.cli.files import read_ids
 from app.cli.options import argument, option
 from app.cli.output import conclude, fail, say, show
 from app.cli.waiting import Wait, show_request
-from app.client.connection import Json
+from app.client.answers import Json
 from app.client.download import bundle_bytes
 from app.domain.errors import InvalidInputError
 from app.evidence.certificates.checkpoint import size_of

@@ -6,7 +6,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.client import ExpungeClient, configured
+from app.client import ExpungeClient
+from app.client import client as clients
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def served(api: TestClient, admin_key: str, monkeypatch: pytest.MonkeyPatch) -> 
     def client(url: str, key: str) -> ExpungeClient:
         return ExpungeClient(url, key, transport=_Bridge(api))
 
-    monkeypatch.setattr(configured, "ExpungeClient", client)
+    monkeypatch.setattr(clients, "ExpungeClient", client)
     return iter(())
 
 

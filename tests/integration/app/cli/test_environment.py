@@ -31,7 +31,7 @@ def test_the_network_is_used_as_it_is_said_to_be(
     variables: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = {"EXPUNGE_API_URL": "http://127.0.0.1:9", "EXPUNGE_API_KEY": "key"}
-    monkeypatch.setattr("app.client.connection.Retry", partial(Retry, attempts=1))
+    monkeypatch.setattr("app.client.client.Retry", partial(Retry, attempts=1))
     for name, value in (service | variables).items():
         monkeypatch.setenv(name, value)
     ended = CliRunner().invoke(app, ["requests"])

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.client import configured
+from app.client import client as clients
 from tests.support.commands import dataset_answer, dataset_command
 
 COLUMNS = {"columns": {"age": "int32"}, "record_id": "member", "subject_id": "person"}
@@ -91,7 +91,7 @@ def test_two_datasets_that_spell_the_same_ids_differently_are_told(people: Path)
 
 def test_the_api_takes_the_same_ids(people: Path, api: TestClient, admin_key: str) -> None:
     dataset_answer("push", "--json", "people", people / "january.csv")
-    client = configured.ExpungeClient("http://service.test", admin_key)
+    client = clients.ExpungeClient("http://service.test", admin_key)
     assert client.forget("people", subject_ids=[4.0])["records"] == 1
     body = {"dataset": "people", "subject_ids": ["5", "5e0"]}
     answer = api.post("/v1/forget-requests", json=body)

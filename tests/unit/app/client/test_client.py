@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from app.client import ApiError, ExpungeClient
-from app.client.configured import configured_client
+from app.client.client import configured_client
 from app.domain.errors import ConfigurationError
 
 DONE = {"id": "fr_1", "state": "completed", "obligations": []}
