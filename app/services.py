@@ -28,7 +28,7 @@ from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor, checkpoints, signing_keys
 from app.ledger import deadlines, training
 from app.ledger.accepting import Acceptance
-from app.ledger.certificates.at_once import AtOnce
+from app.ledger.certificates.present_release import PresentReleases
 from app.ledger.completion import Completion
 from app.ledger.models.releases import Releases, answered_by, served
 from app.ledger.requests import ForgetRequests
@@ -275,7 +275,10 @@ def open_services(settings: Settings, *, process: str | None = None) -> Services
         allow_private=settings.callback_allow_private,
     )
     acceptance = Acceptance(
-        pseudonyms=pseudonyms, signer=signer, callbacks=callbacks, at_once=AtOnce(blobs)
+        pseudonyms=pseudonyms,
+        signer=signer,
+        callbacks=callbacks,
+        present_releases=PresentReleases(blobs),
     )
     forget_requests = ForgetRequests(pseudonyms=pseudonyms, records=records)
     return Services(

@@ -4,6 +4,7 @@ Parts are ``worker``, ``dispatcher``, ``recompute MODEL``, ``check ORDER`` and `
 """
 
 import importlib
+import os
 import sys
 
 from app.domain.errors import ConfigurationError
@@ -11,7 +12,18 @@ from app.runtime import logs
 from app.runtime.processes.hardening import harden
 from app.runtime.processes.loading import uncollected
 from app.runtime.processes.supervisor import stop_with_supervisor
-from workers.environment import prepare_environment
+
+
+def prepare_environment() -> None:
+    """Set this process's variables, which its children inherit."""
+    # OpenMP threads spinning at barriers starve each other on shared cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Compiled networks run as they were written: a compiler writes files and starts programs, which
+    # the sealed phase refuses.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    # Libraries that load networks show progress, which would fill a log.
+    os.environ["TQDM_DISABLE"] = "1"
+
 
 _PARTS = {
     ("worker", 0): "workers.worker",

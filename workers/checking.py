@@ -42,8 +42,7 @@ from app.registry.datasets.columns.reading import read_source
 from app.runtime.settings import Settings
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.lineage import lineage_of, meet_target, sealing
-from workers.mechanisms.rehearsal.rehearse import rehearse
-from workers.mechanisms.rehearsal.starts import require_drawn_start
+from workers.mechanisms.rehearsal.rehearse import rehearse, require_drawn_start
 from workers.training.device import choose_device
 from workers.training.examples import Examples
 from workers.training.networks.buffers import statistics_of

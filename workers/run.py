@@ -38,7 +38,7 @@ from app.evidence.certificates.schema import NoiseSection
 from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import WeightsFile, tensors_sha256
 from app.ledger import runs
-from app.ledger.certificates import certifying
+from app.ledger.certificates import issuing
 from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
@@ -57,8 +57,7 @@ from workers.mechanisms import measuring
 from workers.mechanisms.ensembles.run import EnsembleRun, Made
 from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, sealing
 from workers.mechanisms.publishing import publish_result, stored
-from workers.mechanisms.rehearsal.rehearse import rehearse_model
-from workers.mechanisms.rehearsal.starts import require_drawn_start
+from workers.mechanisms.rehearsal.rehearse import rehearse_model, require_drawn_start
 from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
 from workers.seal.witness import require_drawn
@@ -250,7 +249,7 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec, team: Team) -
 def _require_same_base(services: Services, lease: Lease, base: BaseDigest | None) -> None:
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
-        certifying.require_same_base(session, model, base)
+        issuing.require_same_base(session, model, base)
 
 
 def _time_of_database(services: Services) -> datetime:

@@ -14,7 +14,7 @@ from app.domain.errors import NotFoundError
 from app.evidence.certificates.model_signing import ALGORITHM
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.log import signing_keys
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.services import Services
 
 router = APIRouter(tags=["certificates"], route_class=GuardedRoute)
@@ -76,10 +76,10 @@ def get_certificate(
 ) -> BundleAnswer:
     """Return the bundle of one certificate of a released version."""
     with services.database.transaction() as session:
-        certificate = issued.released_certificate(session, certificate_id)
+        certificate = issuing.released_certificate(session, certificate_id)
         older = None
         if previous is not None:
-            older = issued.released_certificate(session, previous)
+            older = issuing.released_certificate(session, previous)
         return bundle_answer(services, session, certificate, since=since, previous=older)
 
 
@@ -103,7 +103,7 @@ def bundle_answer(
         witnesses=services.witnesses,
         since=since,
         request_id=request_id,
-        previous=previous or issued.certificate_before(session, certificate),
+        previous=previous or issuing.certificate_before(session, certificate),
     )
     return BundleAnswer(**bundle)
 

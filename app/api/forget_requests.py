@@ -18,7 +18,7 @@ from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_respo
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.everywhere import external_keys
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
@@ -185,7 +185,7 @@ def list_forget_request_certificates(
                 bundle=bundle_answer(
                     services,
                     session,
-                    issued.certificate(session, obligation.certificate_id),
+                    issuing.certificate(session, obligation.certificate_id),
                     since=since,
                     request_id=request_id,
                 ),

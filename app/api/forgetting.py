@@ -125,7 +125,7 @@ class Forgetting:
     def _accept(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
         with self._services.database.transaction() as session:
             for dataset in {call.request.dataset for call in calls}:
-                self._services.acceptance.at_once.warm(session, dataset)
+                self._services.acceptance.present_releases.warm(session, dataset)
             answers = self._services.acceptance.submit_all(session, calls)
             for call, answer in zip(calls, answers, strict=True):
                 if call.request.everywhere and isinstance(answer, Exception):

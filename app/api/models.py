@@ -21,7 +21,7 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.groups import MOST_GROUPS, ParameterGroup
 from app.domain.recipes.recipe import MOST_EPOCHS, TrainingRecipe
 from app.domain.states import WeightsSource
-from app.ledger.certificates.capacities import capacity_of
+from app.ledger.certificates.present_release import capacity_of
 from app.ledger.models import definitions, endings, policies, retraining, serving
 from app.ledger.models.recipes import ADAMW_RATE
 from app.ledger.views import run_views

@@ -17,7 +17,7 @@ from app.domain.release import signature_filename, weights_filename
 from app.domain.scores import warnings_of
 from app.domain.states import VersionState
 from app.evidence.certificates.model_signing import SIGNATURE_MEDIA_TYPE
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.models import serving
 from app.registry import repository as registry
 from app.registry.card import model_card
@@ -170,7 +170,7 @@ def get_version_certificate(
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        certificate = issued.certificate(session, version.certificate_id)
+        certificate = issuing.certificate(session, version.certificate_id)
         return bundle_answer(services, session, certificate, since=since)
 
 
@@ -215,7 +215,7 @@ def get_model_card(
             model,
             version,
             schema=schema_for(task_of(model), session.get_one(DatasetRow, model.dataset_id)),
-            predicate=issued.predicate_of(session, version.certificate_id),
+            predicate=issuing.predicate_of(session, version.certificate_id),
             served=version == serving.find_current_version(session, model),
         )
         return MarkdownResponse(card)

@@ -7,7 +7,7 @@ from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
 from starlette.middleware.cors import CORSMiddleware
 
-from app.access.gate import Gate
+from app.access.authentication import Authentication
 from app.access.rate_limits import Counters, limits_of
 from app.access.tokens import Tokens
 from app.api import callbacks, forget_requests, forgetting, operations
@@ -75,7 +75,7 @@ def create_app(services: Services) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
-    app.state.gate = _gate(services)
+    app.state.authentication = _authentication(services)
     app.state.forgetting = forgetting.Forgetting(services)
     app.state.polls = forget_requests.Polls(services.database)
     app.state.watcher = Watcher(services.database)
@@ -97,7 +97,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(
         Admission,
         most_calls=services.settings.max_connections,
-        known=app.state.gate.known,
+        known=app.state.authentication.known,
     )
     app.add_middleware(Observation, metrics=app.state.metrics)
     for name in _ROUTERS:
@@ -110,10 +110,10 @@ def create_app(services: Services) -> FastAPI:
     return app
 
 
-def _gate(services: Services) -> Gate:
+def _authentication(services: Services) -> Authentication:
     counters = Counters(redis_url(services.settings), services.pseudonyms)
     calls, failures = limits_of(services.settings, counters)
-    return Gate(
+    return Authentication(
         services.database,
         services.pseudonyms,
         tokens=Tokens.from_settings(services.settings),

@@ -29,8 +29,9 @@ from app.domain.states import Basis, ObligationState, RequestState
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor
 from app.ledger import outbox, repository
-from app.ledger.certificates.at_once import AtOnce, Covering
+from app.ledger.certificates.present_release import Covering, PresentReleases
 from app.ledger.certificates.reissue import Answer, Asked, certify
+from app.ledger.locked_models import Involvement, LockedModel, locked_models
 from app.ledger.new_requests import (
     MAX_IDS,
     Call,
@@ -41,7 +42,6 @@ from app.ledger.new_requests import (
 )
 from app.ledger.obligations import record as record_obligation
 from app.ledger.obligations import state_of
-from app.ledger.standing import Part, Standing, standings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
 from app.registry.datasets import digests
@@ -82,7 +82,7 @@ class Acceptance:
     pseudonyms: Pseudonyms
     signer: StatementSigner
     callbacks: Callbacks
-    at_once: AtOnce
+    present_releases: PresentReleases
 
     def submit(
         self, session: Session, request: NewForgetRequest, *, api_key_id: str
@@ -124,7 +124,7 @@ class Acceptance:
                     f"{len(record_ids)} records would be replaced; the limit is {MAX_IDS}; send "
                     "the file in parts"
                 )
-            self.at_once.warm(session, dataset)
+            self.present_releases.warm(session, dataset)
             asked = NewForgetRequest(dataset=dataset, record_ids=record_ids)
             return self.submit(session, asked, api_key_id=api_key_id)[0].id
 
@@ -140,7 +140,7 @@ class _Batch:
         self._session = session
         self._pseudonyms = acceptance.pseudonyms
         self._callbacks = acceptance.callbacks
-        self._at_once = acceptance.at_once
+        self._present_releases = acceptance.present_releases
 
     def accept(self, name: str, calls: Sequence[Call]) -> list[Accepted | ExpungeError]:
         session = self._session
@@ -153,8 +153,8 @@ class _Batch:
         dedup_keys = [DedupKeys.of(call.request, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, dedup_keys)
         self._known = Known.read(session, dataset.id, named)
-        self._standings = standings(session, dataset.id)
-        deadlines_s = [standing.policy.deadline_s for standing in self._standings]
+        self._locked_models = locked_models(session, dataset.id)
+        deadlines_s = [locked.policy.deadline_s for locked in self._locked_models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         answers = [self._answer(*each) for each in zip(calls, dedup_keys, named, strict=True)]
         if self._new:
@@ -255,10 +255,10 @@ class _Batch:
         if commitments:
             session.execute(insert(ForgottenRecordRow), commitments)
         datasets.mark_forgotten(session, epochs)
-        for standing in self._standings:
-            if self._decide(standing, epochs):
-                topic, delay_s = outbox.Topic.SCHEDULE_MODEL, standing.policy.window_s
-                outbox.post(session, topic, standing.model.id, delay_s=delay_s)
+        for locked in self._locked_models:
+            if self._decide(locked, epochs):
+                topic, delay_s = outbox.Topic.SCHEDULE_MODEL, locked.policy.window_s
+                outbox.post(session, topic, locked.model.id, delay_s=delay_s)
         session.add_all(obligation for new in self._new for obligation in new.owed)
         session.flush()
         for new in self._new:
@@ -283,40 +283,40 @@ class _Batch:
                     epochs.setdefault(record.seq, new.row.forget_epoch)
         return epochs
 
-    def _decide(self, standing: Standing, epochs: Mapping[int, int]) -> bool:
+    def _decide(self, locked: LockedModel, epochs: Mapping[int, int]) -> bool:
         """Note what a model owes each request; return whether that needs a run."""
-        parts: dict[Part, list[_New]] = {part: [] for part in Part}
+        parts: dict[Involvement, list[_New]] = {part: [] for part in Involvement}
         for new in self._new:
-            parts[Part.of(list(_as_forgotten(new, epochs)), standing)].append(new)
-        covered, covering = self._cover(standing, parts)
+            parts[Involvement.of(list(_as_forgotten(new, epochs)), locked)].append(new)
+        covered, covering = self._cover(locked, parts)
         ids = {new.row.id for new in covered}
-        for new in (*parts[Part.UNCOVERED], *parts[Part.UNLEARNED]):
+        for new in (*parts[Involvement.UNCOVERED], *parts[Involvement.UNLEARNED]):
             if new.row.id not in ids:
                 new.owed.append(
                     ObligationRow(
                         id=new_id("ob"),
                         request_id=new.row.id,
-                        model_id=standing.model.id,
+                        model_id=locked.model.id,
                         state=ObligationState.OPEN,
                         basis=Basis.UNLEARNED,
                     )
                 )
-        groups = (covered, parts[Part.HELD_OUT], parts[Part.LEFT_OUT])
+        groups = (covered, parts[Involvement.HELD_OUT], parts[Involvement.LEFT_OUT])
         asked = ([new.asked for new in some] for some in groups)
-        self._answers.append(Answer(standing, covering, *asked))
-        return len(covered) < len(parts[Part.UNCOVERED]) + len(parts[Part.UNLEARNED])
+        self._answers.append(Answer(locked, covering, *asked))
+        return len(covered) < len(parts[Involvement.UNCOVERED]) + len(parts[Involvement.UNLEARNED])
 
     def _cover(
-        self, standing: Standing, parts: Mapping[Part, list[_New]]
+        self, locked: LockedModel, parts: Mapping[Involvement, list[_New]]
     ) -> tuple[list[_New], Covering | None]:
         """Return the requests that the present version covers, and the certificate for them."""
-        uncovered, unlearned = parts[Part.UNCOVERED], parts[Part.UNLEARNED]
-        excluded = (parts[Part.HELD_OUT], parts[Part.LEFT_OUT])
+        uncovered, unlearned = parts[Involvement.UNCOVERED], parts[Involvement.UNLEARNED]
+        excluded = (parts[Involvement.HELD_OUT], parts[Involvement.LEFT_OUT])
         covering = None
         if uncovered:
-            covering = self._at_once.more(
+            covering = self._present_releases.more(
                 self._session,
-                standing,
+                locked,
                 through_epoch=self._dataset.forget_epoch,
                 excluded=[[new.row.id for new in some] for some in excluded],
                 now=self._now,
@@ -325,7 +325,7 @@ class _Batch:
             return [*uncovered, *unlearned], covering
         if unlearned:
             ids = [new.row.id for new in unlearned]
-            covering = self._at_once.again(self._session, standing, ids, now=self._now)
+            covering = self._present_releases.again(self._session, locked, ids, now=self._now)
         return ([] if covering is None else unlearned), covering
 
 

@@ -76,7 +76,7 @@ def _undone(
 ) -> tuple[RequestView, frozenset[int]]:
     """Accept a request, read it with the numbers of its records, and take it back."""
     with database.transaction() as session:
-        acceptance.at_once.warm(session, request.dataset)
+        acceptance.present_releases.warm(session, request.dataset)
     with database.transaction() as session:
         row, _ = acceptance.submit(session, request, api_key_id=api_key_id)
         session.flush()

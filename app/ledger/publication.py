@@ -35,7 +35,7 @@ from app.evidence.certificates.statement import (
 )
 from app.evidence.certificates.tables import CertificateRow
 from app.ledger import outbox, repository
-from app.ledger.certificates import accounted, certifying, issued
+from app.ledger.certificates import accounts, issuing
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.certificates.reissue import exclude_before
@@ -128,7 +128,7 @@ def publish(
     if drafted.statement != checked:
         raise DraftOutdatedError("another certificate of the model was issued meanwhile")
     drafted.account.store()
-    certificate = certifying.issue(
+    certificate = issuing.issue(
         session,
         signer,
         model=model,
@@ -227,9 +227,9 @@ def _basis(session: Session, run: RunRow, model: ModelRow, result: RunResult) ->
 
 def _account(session: Session, run: RunRow, model: ModelRow, version: VersionRow) -> Account:
     """Return what a version's certificate accounts for: all up to the epoch that it covers."""
-    begun = 0 if run.kind == RunKind.TRAIN else certifying.begun_at(model)
+    begun = 0 if run.kind == RunKind.TRAIN else issuing.begun_at(model)
     account = Account(session, Lineage.of(model, version), begun_at_epoch=begun)
-    covered = accounted.covered_through(session, account.lineage.key)
+    covered = accounts.covered_through(session, account.lineage.key)
     account.sweep(after_epoch=covered, through_epoch=version.covers_epoch)
     return account
 
@@ -322,15 +322,15 @@ def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) 
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
     account = _account(session, run, model, version)
-    last = issued.last_certificate(session, model.id)
-    certifying.require_same_base(session, model, result.base)
+    last = issuing.last_certificate(session, model.id)
+    issuing.require_same_base(session, model, result.base)
     subject = Subject(
         model=model.name,
         version=version.number,
         weights_sha256=version.sha256,
         times=Times(run.started_at or result.certified_at, result.certified_at),
-        previous_certificate=certifying.digest_of(last),
-        backbone=certifying.digest_of_backbone(session, model),
+        previous_certificate=issuing.digest_of(last),
+        backbone=issuing.digest_of_backbone(session, model),
         base=result.base,
     )
     if result.phase is None:

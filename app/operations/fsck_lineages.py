@@ -21,9 +21,15 @@ from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.statement import before_training
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.log.nodes import LOG
-from app.ledger.certificates import accounted
-from app.ledger.certificates.accounted import NamedRecord
-from app.ledger.certificates.accounts import FIELDS, Lineage, Totals, leaves_of, totals_after
+from app.ledger.certificates import accounts
+from app.ledger.certificates.accounts import (
+    FIELDS,
+    Lineage,
+    NamedRecord,
+    Totals,
+    leaves_of,
+    totals_after,
+)
 from app.ledger.tables import AccountedRequestRow
 from app.registry.tables import ModelRow, VersionRow
 
@@ -122,12 +128,12 @@ class _Check:
         """Yield each request in order, with its covered and excluded records."""
         self._seen: set[int] = set()
         self._ended: dict[int, int] = {}
-        found = accounted.named_of_lineage(self._session, self._key)
+        found = accounts.named_of_lineage(self._session, self._key)
         named = {
             request_id: list(group)
             for request_id, group in groupby(found, key=attrgetter("request_id"))
         }
-        for row in accounted.all_of(self._session, self._key):
+        for row in accounts.all_of(self._session, self._key):
             yield row, *self._lineage.split(named.get(row.request_id, []))
 
     def _begin(self, epoch: int) -> None:
@@ -200,8 +206,8 @@ class _Check:
 
     def _check_missing(self) -> None:
         """Report requests that the lineage's versions cover and its trees do not have."""
-        through = accounted.covered_through(self._session, self._key)
-        found = accounted.named_between(
+        through = accounts.covered_through(self._session, self._key)
+        found = accounts.named_between(
             self._session,
             self._key,
             dataset_id=self._lineage.dataset_id,

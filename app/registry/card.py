@@ -11,8 +11,12 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, Template
 
-from app.domain.architectures.ensemble import Member
-from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
+from app.domain.architectures.ensemble import (
+    Member,
+    members_by_version,
+    members_in_words,
+    network_in_words,
+)
 from app.domain.release import certificate_filename, signature_filename, weights_filename
 from app.domain.schema import FeatureSchema
 from app.domain.scores import metric_in_words, warnings_of

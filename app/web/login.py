@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.access import api_keys
 from app.access.api_keys import Caller
-from app.access.gate import Gate
+from app.access.authentication import Authentication
 from app.api.protocol.access import address_of
 from app.domain.errors import TooManyRequestsError, UnauthenticatedError
 from app.domain.scopes import Scope
@@ -67,10 +67,10 @@ async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response
 
 
 async def _caller(request: Request, secret: str) -> Caller:
-    gate: Gate = request.app.state.gate
+    authentication: Authentication = request.app.state.authentication
     if not secret.startswith(api_keys.PREFIX):
         secret = api_keys.PREFIX  # no key has this value: tokens of an issuer start no session
-    return await gate.caller_of(secret, address_of(request))
+    return await authentication.caller_of(secret, address_of(request))
 
 
 @router.post("/logout")

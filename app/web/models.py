@@ -10,16 +10,15 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import Make, ServicesOf
 from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
-from app.domain.architectures.ensemble import Member
-from app.domain.architectures.words import members_by_version, members_in_words
+from app.domain.architectures.ensemble import Member, members_by_version, members_in_words
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename
 from app.domain.scores import metric_in_words, warnings_of
 from app.domain.states import UNMET_OBLIGATION_STATES
 from app.evidence.certificates.bundle import MEDIA_TYPE
-from app.ledger.certificates import bundles, issued
-from app.ledger.certificates.capacities import capacity_of
+from app.ledger.certificates import bundles, issuing
+from app.ledger.certificates.present_release import capacity_of
 from app.ledger.models import endings, retraining, serving
 from app.ledger.tables import ObligationRow
 from app.ledger.views import run_views
@@ -84,7 +83,7 @@ def show_version(
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
         served, unserved = _served(session, model)
-        predicate = issued.predicate_of(session, version.certificate_id)
+        predicate = issuing.predicate_of(session, version.certificate_id)
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
     return render(
         "models/version.html",
@@ -107,7 +106,7 @@ def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        row = issued.certificate(session, version.certificate_id)
+        row = issuing.certificate(session, version.certificate_id)
         bundle = bundles.bundle_of(
             session, row, signer=services.signer, witnesses=services.witnesses
         )

@@ -22,7 +22,7 @@ from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import UNMET_OBLIGATION_STATES, RequestState
 from app.evidence.certificates.receipts import Receipt
 from app.ledger import previews, repository
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.requests import ForgetRequests
@@ -193,7 +193,7 @@ def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Re
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
         certificates = [
-            (owed, issued.predicate_of(session, owed.certificate))
+            (owed, issuing.predicate_of(session, owed.certificate))
             for owed in line.obligations
             if owed.certificate is not None
         ]

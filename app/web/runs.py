@@ -19,7 +19,7 @@ from app.ledger.tables import OutboxRow
 from app.ledger.views import run_views
 from app.ledger.views.changes import ALL_RUNS, Kind
 from app.operations.monitoring.queue_state import QueueState, queue_state
-from app.planning.curve import epsilon_by_step
+from app.planning.mechanisms.catalogue import epsilon_by_step
 from app.registry import repository as registry
 from app.web import pages, weeks
 from app.web.access import ModelsReader, ModelsSender, Sessions, SessionsOf, Visitor, visitor

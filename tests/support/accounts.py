@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from app.evidence.certificates.schema import Forgotten
-from app.ledger.certificates import certifying
+from app.ledger.certificates import issuing
 from app.ledger.certificates.accounts import Account, Lineage
 from app.registry.tables import ModelRow, VersionRow
 
@@ -19,7 +19,7 @@ def covered(
     through_epoch: int,
 ) -> Forgotten:
     """Account for requests, new ones or not, that a version covers; return what is stated of it."""
-    begun = certifying.begun_at(model)
+    begun = issuing.begun_at(model)
     account = Account(session, Lineage.of(model, version), begun_at_epoch=begun)
     account.add(request_ids)
     coverage = account.coverage(through_epoch=through_epoch)

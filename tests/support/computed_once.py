@@ -19,7 +19,7 @@ from app.evidence.certificates import statement
 from app.evidence.certificates.checks import guarantee
 from app.evidence.certificates.claims import claims_of
 from app.planning import planner
-from app.planning.curve import epsilon_by_step
+from app.planning.mechanisms.catalogue import epsilon_by_step
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 from app.web import runs

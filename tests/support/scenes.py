@@ -17,7 +17,7 @@ from app.ledger import runs
 from app.ledger.reports import with_report
 from app.ledger.tables import ForgetRequestRow
 from app.operations.monitoring.queue_state import QUEUE
-from app.planning.curve import epsilon_by_step
+from app.planning.mechanisms.catalogue import epsilon_by_step
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow
 from tests.support.workshop import LEASE_S, Held, Workshop

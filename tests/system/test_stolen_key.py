@@ -19,7 +19,7 @@ from app.evidence.certificates.signing import StatementSigner, payload_of, state
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.certificates.verification import verify
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.registry.tables import VersionRow
 from app.runtime.locations import signing_key_file
 from app.services import Services, open_services
@@ -90,7 +90,7 @@ def steal(services: Services) -> Callable[..., Theft]:
 
 def _bundle(services: Services, version: VersionRow) -> dict[str, Any]:
     with services.database.transaction() as session:
-        certificate = issued.certificate(session, version.certificate_id)
+        certificate = issuing.certificate(session, version.certificate_id)
         return bundles.bundle_of(session, certificate, signer=services.signer)
 
 

@@ -24,9 +24,9 @@ from workers.training.exact.arithmetic import repeatable
 from workers.training.examples import Examples
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.base import first_difference
-from workers.training.networks.half import half
 from workers.training.networks.held import digests_held
 from workers.training.tasks.task import INPUTS
+from workers.training.vectors import as_float16
 
 _RECORDS_AT_ONCE: Final = 32
 
@@ -166,7 +166,7 @@ class FrozenBackbone(Backbone):
         What float16 cannot reach becomes its largest number. Raises what ``features`` does.
         """
         for features in self.features(examples, device=device):
-            yield half(features).numpy()
+            yield as_float16(features).numpy()
 
     def _of_probe(self, device: torch.device) -> torch.Tensor:
         with torch.no_grad():

@@ -76,3 +76,14 @@ def require_dimension(dimension: int | None, position: torch.Tensor, team: Team)
     size = team.count(position.numel())
     if dimension not in (None, size):
         raise PlanError(f"dimension must be {size}, not {dimension}")
+
+
+_LARGEST_FLOAT16: Final = 65504.0
+
+
+def as_float16(features: torch.Tensor) -> torch.Tensor:
+    """Return a frozen backbone's features as they are stored; numbers out of reach are clamped.
+
+    Training, evaluation and a published model round alike, so that all see the same numbers.
+    """
+    return features.to(torch.float32).clamp(-_LARGEST_FLOAT16, _LARGEST_FLOAT16).half()

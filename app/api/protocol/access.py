@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.access.api_keys import Caller
-from app.access.gate import Gate
+from app.access.authentication import Authentication
 from app.api.protocol.bodies import read_body
 from app.api.protocol.idempotency import execute_once
 from app.domain.errors import ForbiddenError, TooManyRequestsError
@@ -62,8 +62,8 @@ async def authenticate(request: Request) -> Caller:
     if known is not None:
         return known
     caller = await authenticate_again(request)
-    gate: Gate = request.app.state.gate
-    allowed, request.state.quotas = await gate.count(caller)
+    authentication: Authentication = request.app.state.authentication
+    allowed, request.state.quotas = await authentication.count(caller)
     if not allowed:
         used = request.state.quotas[-1]
         raise TooManyRequestsError(
@@ -82,9 +82,11 @@ async def authenticate_again(request: Request) -> Caller:
     Raises:
         UnauthenticatedError: the key was revoked or has expired meanwhile.
     """
-    gate: Gate = request.app.state.gate
+    authentication: Authentication = request.app.state.authentication
     sent: HTTPAuthorizationCredentials | None = await _bearer(request)
-    return await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
+    return await authentication.caller_of(
+        None if sent is None else sent.credentials, address_of(request)
+    )
 
 
 @dataclass(frozen=True)

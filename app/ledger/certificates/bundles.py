@@ -28,7 +28,7 @@ from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25
 from app.evidence.certificates.verification import check_place
 from app.evidence.log import checkpoints, cosignatures, merkle, nodes, signing_keys
 from app.evidence.log.tables import SigningKeyRow
-from app.ledger.certificates import accounted
+from app.ledger.certificates import accounts
 from app.ledger.certificates.accounts import Lineage, places_of, tree_names
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.failpoints import reach
@@ -162,7 +162,7 @@ def _request_proof(
     places, (covered, excluded) = places_of(session, key, request_id), tree_names(key)
     version = session.get_one(VersionRow, certificate.version_id)
     lineage = Lineage.of(session.get_one(ModelRow, certificate.model_id), version)
-    named = accounted.named_of(session, request_id)
+    named = accounts.named_of(session, request_id)
     left_out = {leaf_hash(each.commitment): (each.commitment, None) for each in named}
     learned: Mapping[bytes, tuple[bytes, int | None]] = left_out
     if lineage.membership.members is not None:

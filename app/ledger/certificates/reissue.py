@@ -1,9 +1,9 @@
 """Certificates for requests that a model's present head answers at once.
 
 Where the head learned from a request's records, it gets a new certificate over the old commitments
-and the request's (``at_once``), so that its receipt fits it. One whose records the head never
-learned from gets a certificate that says so; a new training is such an answer to all that was asked
-before it began. Requests that are accepted together share a certificate.
+and the request's (``present_release``), so that its receipt fits it. One whose records the head
+never learned from gets a certificate that says so; a new training is such an answer to all that was
+asked before it began. Requests that are accepted together share a certificate.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from app.evidence.certificates.statement import (
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.log import actor
 from app.ledger import obligations, repository, training
-from app.ledger.certificates import bundles, certifying, issued
-from app.ledger.certificates.at_once import Covering
-from app.ledger.standing import Standing
+from app.ledger.certificates import bundles, issuing
+from app.ledger.certificates.present_release import Covering
+from app.ledger.locked_models import LockedModel
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
@@ -55,7 +55,7 @@ class Answer:
         left_out: those with others that this training left out.
     """
 
-    standing: Standing
+    locked: LockedModel
     covering: Covering | None
     unlearned: Sequence[Asked]
     held_out: Sequence[Asked]
@@ -72,7 +72,7 @@ def certify(session: Session, signer: StatementSigner, answer: Answer, *, now: d
     first = next(iter(answer.asked), None)
     if first is None:
         return
-    model, head = answer.standing.model, answer.standing.head
+    model, head = answer.locked.model, answer.locked.head
     if head is None:
         raise NotReadyError("a model without a head answers nothing")
     with actor.acting_as(first.actor):
@@ -159,8 +159,8 @@ def _exclusion(
     now: datetime,
     trained_anew: bool,
 ) -> CertificateRow:
-    previous = issued.last_certificate(session, model.id)
-    stated = certifying.stated_of(session, head)
+    previous = issuing.last_certificate(session, model.id)
+    stated = issuing.stated_of(session, head)
     statement = exclusion_statement(
         subject=Subject(
             model=model.name,
@@ -168,14 +168,14 @@ def _exclusion(
             weights_sha256=head.sha256,
             # A request may seem to come later: the clock was set back.
             times=Times(min(now, *(request.received_at for request in requests)), now),
-            previous_certificate=certifying.digest_of(previous),
+            previous_certificate=issuing.digest_of(previous),
             backbone=backbone_of(stated),
             base=base_of(stated),
         ),
-        exclusion=certifying.exclude(session, model, head, [request.id for request in requests]),
+        exclusion=issuing.exclude(session, model, head, [request.id for request in requests]),
         trained_anew=trained_anew,
     )
-    return certifying.issue(
+    return issuing.issue(
         session,
         signer,
         model=model,

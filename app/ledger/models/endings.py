@@ -10,7 +10,7 @@ from app.domain.errors import ConflictError
 from app.domain.states import RETRYABLE_RUN_STATES, RunKind
 from app.evidence import log
 from app.ledger import repository, runs
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.withdrawal import withdraw
 from app.registry import repository as registry
 from app.registry.backbones import repository as backbones
@@ -138,7 +138,7 @@ def _without_run(session: Session, name: str, *, reason: str) -> ModelRow:
 
 def _require_unreleased(session: Session, model: ModelRow) -> None:
     require_live("model", model)
-    if issued.has_shown_certificate(session, model.id):
+    if issuing.has_shown_certificate(session, model.id):
         raise ConflictError(f"model {model.name!r} has released a version: archive it")
 
 

@@ -11,7 +11,7 @@ from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS, Release
 from app.evidence.certificates.cosignature import WitnessKey
 from app.evidence.certificates.signing import StatementSigner, statement_of
 from app.ledger import repository
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.models import serving
 from app.registry.card import model_card
@@ -46,7 +46,7 @@ class Releases:
         version = serving.find_current_version(session, model)
         if version is None:
             return None
-        certificate = issued.certificate(session, version.certificate_id)
+        certificate = issuing.certificate(session, version.certificate_id)
         predicate = statement_of(certificate.envelope)["predicate"]
         bundle = bundle_of(session, certificate, signer=self.signer, witnesses=self.witnesses)
         card = model_card(

@@ -62,7 +62,7 @@ class SubjectRequests:
         """Read beforehand, without a lock, what ``submit`` will need; raises what it raises."""
         for dataset in self._datasets(session, asked):
             if self._known(session, dataset, asked.subject_ids):
-                self.acceptance.at_once.warm(session, dataset.name)
+                self.acceptance.present_releases.warm(session, dataset.name)
 
     def submit(
         self, session: Session, asked: NewSubjectRequest, *, api_key_id: str

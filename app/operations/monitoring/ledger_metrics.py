@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_RUN_STATES, BlobState, RequestState
 from app.evidence.log import checkpoints, merkle
-from app.ledger.certificates.capacities import capacities
+from app.ledger.certificates.present_release import capacities
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.outbox import Topic
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow

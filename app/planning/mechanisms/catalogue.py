@@ -1,14 +1,16 @@
 """All mechanisms by name. To add one, see docs/development.md."""
 
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from app.accounting.guarantees import Guarantee
-from app.domain.errors import NotFoundError
+from app.domain.errors import CalibrationError, NotFoundError, ParameterError
 from app.domain.plan import Plan
 from app.planning.mechanisms.mechanism import Mechanism
 
+CURVE_POINTS = 40
 # Each is a module beside this one, whose class has the same name in CamelCase.
 _NAMES = (
     "gradient_clipping",
@@ -52,3 +54,24 @@ def mechanism_of(plan: Plan) -> Mechanism:
 def account(name: str, parameters: Mapping[str, Any]) -> Guarantee:
     """Return the guarantee of ``parameters`` under a mechanism, or raise ``NotFoundError``."""
     return mechanism_named(name).of(parameters).account()
+
+
+def epsilon_by_step(plan: Plan, *, points: int = CURVE_POINTS) -> list[tuple[int, float]]:
+    """Return the curve that a run is expected to follow: (step, epsilon) from the first finite on.
+
+    Nothing if the plan's mechanism is not ``stepwise``.
+    """
+    steps = plan.parameters.get("steps")
+    if not mechanism_named(plan.mechanism).stepwise or not isinstance(steps, int):
+        return []
+    # At most so many steps, closest where ε falls fastest.
+    spread = {max(1, round(steps * (index / points) ** 2)) for index in range(1, points + 1)}
+    curve = [(step, _epsilon_after(plan, step)) for step in sorted(spread)]
+    return [(step, epsilon) for step, epsilon in curve if math.isfinite(epsilon)]
+
+
+def _epsilon_after(plan: Plan, steps: int) -> float:
+    try:
+        return mechanism_of(plan).taken(plan, steps).account().epsilon(delta=plan.delta)
+    except (CalibrationError, ParameterError):
+        return math.inf

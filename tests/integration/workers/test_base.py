@@ -15,7 +15,7 @@ from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import InvalidInputError, VerificationError
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.verification import check_statement
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.operations.reconciliation import reconcile
 from app.registry import repository as registry
 from app.registry.backbones import service as backbones
@@ -78,7 +78,7 @@ def published(workshop):
     with workshop.transaction() as session:
         model = registry.model_named(session, "model")
         head = registry.head_version(session, model)
-        statement = statement_of(issued.certificate(session, head.certificate_id).envelope)
+        statement = statement_of(issuing.certificate(session, head.certificate_id).envelope)
         return statement, workshop.services.blobs.read(head.blob_id)
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tests.integration.app.ledger.certificates.test_at_once import HEAD, verified
+from tests.integration.app.ledger.certificates.test_present_release import HEAD, verified
 from tests.support.scenes import in_the_past
 from tests.support.workshop import Workshop
 from workers import jobs

@@ -7,7 +7,7 @@ import pytest
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.evidence.certificates.verification import verify
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.registry.tables import VersionRow
 from tests.support.exact_heads import carry_out
 from tests.support.trust import trust_in
@@ -40,8 +40,8 @@ def verified(workshop, request, *named, older, records=None):
     """Return what is found of a request's certificate beside an older one."""
     services, found = workshop.services, {}
     with workshop.transaction() as session:
-        before = issued.certificate(session, older)
-        certificate = issued.certificate(session, certificate_of(workshop, request))
+        before = issuing.certificate(session, older)
+        certificate = issuing.certificate(session, certificate_of(workshop, request))
         version = session.get_one(VersionRow, certificate.version_id)
         bundle = bundles.bundle_of(
             session, certificate, signer=services.signer, request_id=request, previous=before

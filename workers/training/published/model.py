@@ -21,10 +21,10 @@ from app.registry.datasets.columns.outputs import inputs_of, predictions_of, tab
 from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.sources import as_table
 from workers.training.forms import FeatureForm
-from workers.training.networks.half import half
 from workers.training.networks.operator_code import called
 from workers.training.tasks.custom import CustomTask
 from workers.training.tasks.task import INPUTS, Batch
+from workers.training.vectors import as_float16
 
 _ROWS_AT_ONCE = 1024
 _OUTPUTS_AT_ONCE = 2**22
@@ -72,7 +72,7 @@ class PublishedModel(nn.Module):
         """Return outputs [n, …]."""
         seen = self._form.seen(INPUTS, features)
         if self._features is not None:
-            seen = half(self._features(seen)).to(torch.float32)
+            seen = as_float16(self._features(seen)).to(torch.float32)
         outputs: torch.Tensor = self._network(
             seen if seen.dtype == torch.int64 else seen.to(self._dtype)
         )

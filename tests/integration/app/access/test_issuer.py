@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from app.access.issuer import FETCH_INTERVAL_S, REFRESH_S, IssuerKeys
+from app.access.tokens import FETCH_INTERVAL_S, REFRESH_S, IssuerKeys
 from app.domain.errors import InvalidCredentialsError, IssuerUnavailableError
 from tests.support.issuer import DISCOVERY, Issuer
 

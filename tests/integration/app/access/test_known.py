@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from app.access import api_keys
 from app.access.api_keys import Caller, KeyHolder
-from app.access.known import KnownCallers
+from app.access.authentication import KnownCallers
 from app.domain.scopes import Scope
 from app.services import Services
 

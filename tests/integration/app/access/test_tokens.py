@@ -7,8 +7,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from app.access.issuer import IssuerKeys
-from app.access.tokens import LEEWAY_S, Bearer, Tokens
+from app.access.tokens import LEEWAY_S, Bearer, IssuerKeys, Tokens
 from app.domain.errors import (
     ConfigurationError,
     ExpiredCredentialsError,

@@ -16,7 +16,7 @@ from app.evidence import log
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.certificates.verification import verify
 from app.evidence.log import actor, signing_keys
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.runtime.embedded.claim import claimed
 from app.runtime.locations import signing_key_file
 from app.services import Services, open_services
@@ -31,7 +31,7 @@ def bundle_and_keys(services: Services, certificate_id: str) -> tuple[bytes, byt
     with TestClient(create_app(services)) as api:
         keys = api.get("/.well-known/expunge-keys.json").content
     with services.database.transaction() as session:
-        certificate = issued.certificate(session, certificate_id)
+        certificate = issuing.certificate(session, certificate_id)
         bundle = bundles.bundle_of(session, certificate, signer=services.signer)
     return json.dumps(bundle).encode(), keys
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.evidence.certificates.signing import StatementSigner
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
@@ -22,7 +22,7 @@ class TestVerify:
         workshop.define()
         version = workshop.work()
         with workshop.transaction() as session:
-            certificate = issued.certificate(session, version.certificate_id)
+            certificate = issuing.certificate(session, version.certificate_id)
             bundle = bundles.bundle_of(session, certificate, signer=workshop.services.signer)
         files = {name: tmp_path / name for name in ("bundle", "weights", "trusted")}
         files["bundle"].write_text(json.dumps(bundle))

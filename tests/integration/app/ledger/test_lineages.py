@@ -35,7 +35,7 @@ from app.evidence.certificates.signing import payload_of, statement_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.verification import check_statement
 from app.ledger import publication, runs
-from app.ledger.certificates import bundles, certifying, issued
+from app.ledger.certificates import bundles, issuing
 from app.ledger.models import policies
 from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow, ObligationRow
 from app.operations.schema import all_tables
@@ -444,7 +444,7 @@ class Lineages(RuleBasedStateMachine):
             if owed.certificate_id is None:
                 continue
             with self.workshop.transaction() as session:
-                certificate = issued.certificate(session, owed.certificate_id)
+                certificate = issuing.certificate(session, owed.certificate_id)
                 bundle = bundles.bundle_of(
                     session, certificate, signer=services.signer, request_id=request
                 )
@@ -465,7 +465,7 @@ class Lineages(RuleBasedStateMachine):
         with self.workshop.transaction() as session:
             model = self.workshop.model(name)
             batch_of = TrainingSet(session, model).batches(
-                history["recipe"]["batch_size"], begun_at_epoch=certifying.begun_at(model)
+                history["recipe"]["batch_size"], begun_at_epoch=issuing.begun_at(model)
             )
         told = Counter[int]()
         for event in history["events"]:
@@ -474,7 +474,7 @@ class Lineages(RuleBasedStateMachine):
 
     def _checked(self, version: VersionRow, certificate_id: str) -> dict[str, Any]:
         with self.workshop.transaction() as session:
-            envelope = issued.certificate(session, certificate_id).envelope
+            envelope = issuing.certificate(session, certificate_id).envelope
         return check_statement(
             base64.b64decode(json.loads(envelope)["payload"]),
             weights=self.workshop.services.blobs.read(version.blob_id),
@@ -526,7 +526,7 @@ class Lineages(RuleBasedStateMachine):
             )
             assert (answer.state, answer.basis) == ("certified", "excluded_from_training")
             with self.workshop.transaction() as session:
-                envelope = issued.certificate(session, str(answer.certificate_id)).envelope
+                envelope = issuing.certificate(session, str(answer.certificate_id)).envelope
             payload = base64.b64decode(json.loads(envelope)["payload"])
             check_statement(payload, weights=self.workshop.services.blobs.read(version.blob_id))
             forgotten = json.loads(payload)["predicate"]["forgotten"]

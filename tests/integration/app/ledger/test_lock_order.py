@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.ledger import accepting, publication, runs, scheduling
-from app.ledger.certificates import at_once
+from app.ledger.certificates import present_release
 from tests.support.patience import PATIENCE_S
 from tests.support.workshop import Workshop
 
@@ -68,7 +68,7 @@ def test_what_a_request_meets_of_several_models_beside_a_run_that_fails(
         met.set()
         assert go_on.wait(PATIENCE_S)
 
-    monkeypatch.setattr(at_once, "reach", stand)
+    monkeypatch.setattr(present_release, "reach", stand)
     with ThreadPoolExecutor(2) as threads:
         try:
             asking = threads.submit(workshop.forget, both)

@@ -17,7 +17,7 @@ from app.domain.errors import TargetNotMetError
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.tables import CertificateRow
 from app.ledger import repository
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgottenRecordRow
 from app.operations.schema import all_tables
@@ -32,7 +32,7 @@ from tests.support.workshop import DATASET, Workshop, record_ids
 
 def _predicate(workshop: Workshop, certificate_id: str) -> dict:
     with workshop.transaction() as session:
-        envelope = issued.certificate(session, certificate_id).envelope
+        envelope = issuing.certificate(session, certificate_id).envelope
     return statement_of(envelope)["predicate"]
 
 

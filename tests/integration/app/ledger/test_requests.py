@@ -15,7 +15,7 @@ from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.verification import verify
 from app.evidence.log.tables import LogEntryRow
 from app.ledger import repository
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.ledger.models import serving
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
@@ -159,8 +159,8 @@ def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_o
 
     (obligation,) = workshop.obligations(again)
     with workshop.transaction() as session:
-        second = issued.certificate(session, obligation.certificate_id)
-        first = issued.certificate(session, version.certificate_id)
+        second = issuing.certificate(session, obligation.certificate_id)
+        first = issuing.certificate(session, version.certificate_id)
     assert second.version_id == version.id
     predicate = statement_of(second.envelope)["predicate"]
     assert predicate["previous_certificate"] == first.sha256
@@ -195,7 +195,7 @@ def test_held_out_records_complete_at_once_with_an_exclusion_certificate_that_ve
     (obligation,) = workshop.obligations(request_id)
     assert (obligation.state, obligation.basis) == ("certified", "excluded_from_training")
     with workshop.transaction() as session:
-        certificate = issued.certificate(session, obligation.certificate_id)
+        certificate = issuing.certificate(session, obligation.certificate_id)
         bundle = bundles.bundle_of(
             session, certificate, signer=workshop.services.signer, request_id=request_id
         )

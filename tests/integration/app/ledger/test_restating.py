@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.evidence.certificates.verification import check_statement
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.operations import reconciliation
 from app.registry import repository as registry
 from app.registry.datasets.tables import ShardRow
@@ -19,7 +19,7 @@ def _verified(workshop: Workshop, request: str) -> dict[str, Any]:
     (owed,) = workshop.obligations(request)
     assert owed.certificate_id is not None
     with workshop.transaction() as session:
-        envelope = issued.certificate(session, owed.certificate_id).envelope
+        envelope = issuing.certificate(session, owed.certificate_id).envelope
         head = registry.head_version(session, registry.model_named(session, "model"))
         assert head is not None
     payload = base64.b64decode(json.loads(envelope)["payload"])

@@ -13,7 +13,7 @@ from app.evidence.certificates.signing import payload_from, statement_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.verification import check_statement
 from app.ledger import publication, repository, runs
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.models import serving
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.withdrawal import EMPTIED, withdraw
@@ -223,7 +223,7 @@ def test_a_withdrawn_model_is_trained_again_on_what_was_pushed_since(
     assert workshop.request(request).state == "certified"
     (owed,) = workshop.obligations(request)
     with workshop.transaction() as session:
-        statement = statement_of(issued.certificate(session, owed.certificate_id).envelope)
+        statement = statement_of(issuing.certificate(session, owed.certificate_id).envelope)
     forgotten = statement["predicate"]["forgotten"]
     assert (forgotten["records"], forgotten["excluded_records"]) == (2, RECORDS)
     assert statement["predicate"]["model"]["version"] == (2 if owed.run_id is None else 3)

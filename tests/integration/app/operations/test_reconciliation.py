@@ -15,7 +15,7 @@ from app.evidence.certificates.signing import StatementSigner, statement_of
 from app.evidence.log import signing_keys
 from app.evidence.log.tables import LogEntryRow
 from app.ledger import repository
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.ledger.models import endings
 from app.operations import reconciliation
 from app.operations.reconciliation import Findings
@@ -347,6 +347,6 @@ def test_who_was_held_out_is_answered_by_the_backbone_that_the_version_stands_on
     for request in requests:
         (owed,) = workshop.obligations(request)
         with workshop.transaction() as session:
-            certificate = issued.certificate(session, owed.certificate_id or "")
+            certificate = issuing.certificate(session, owed.certificate_id or "")
         stated = statement_of(certificate.envelope)["predicate"]
         assert stated["backbone"]["sha256"] == before

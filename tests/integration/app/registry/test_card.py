@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from app.cli.application import create_app
 from app.evidence.certificates.signing import statement_of
-from app.ledger.certificates import issued
+from app.ledger.certificates import issuing
 from app.registry import repository as registry
 from app.registry.card import model_card
 from app.registry.datasets.service import schema_of
@@ -65,7 +65,7 @@ def test_a_card_has_every_section_and_says_what_the_certificate_says(
     workshop.work()
     version = _forget(workshop, *workshop.split()[0][:3])
     with workshop.transaction() as session:
-        envelope = issued.certificate(session, version.certificate_id).envelope
+        envelope = issuing.certificate(session, version.certificate_id).envelope
     predicate = statement_of(envelope)["predicate"]
 
     card = _card(api, 2)
@@ -220,7 +220,7 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
         model = registry.model_named(session, "model")
         version = registry.version_numbered(session, model, 1)
         schema = schema_of(session.get_one(DatasetRow, model.dataset_id))
-        certificate = issued.certificate(session, version.certificate_id)
+        certificate = issuing.certificate(session, version.certificate_id)
         session.expunge_all()
     predicate = statement_of(certificate.envelope)["predicate"]
     facts = {"model": model, "version": version, "schema": schema, "predicate": predicate}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.operations.raw_search import RawId
+from app.operations.erase_check import RawId
 
 ID = 'Zoë "Z" \\ 42'
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.accounting import gradient_clipping
 from app.domain.plan import Plan
-from app.planning.curve import POINTS, epsilon_by_step
+from app.planning.mechanisms.catalogue import CURVE_POINTS, epsilon_by_step
 
 PARAMETERS = {
     "initial_clip": 1.0,
@@ -34,7 +34,7 @@ def curve() -> list[tuple[int, float]]:
 def test_each_point_is_what_so_many_steps_are_worth(curve: list[tuple[int, float]]) -> None:
 
     assert curve[-1][0] == 300
-    assert len(curve) <= POINTS
+    assert len(curve) <= CURVE_POINTS
     for step, epsilon in (*curve[:3], *curve[3::9], curve[-1]):
         odometer = gradient_clipping.Odometer(initial_clip=1.0)
         size = gradient_clipping.step_size(gradient_clip=0.05, learning_rate=0.1, weight_decay=0.5)

@@ -7,7 +7,7 @@ import certifi
 import httpx
 import pytest
 
-from app.access.issuer import fetch_keys
+from app.access.tokens import fetch_keys
 from app.client import ExpungeClient
 from app.delivery.publishing.mlflow import MlflowServer
 from app.domain.errors import ConfigurationError

@@ -8,7 +8,7 @@ from app.accounting import dp_sgd
 from app.domain.errors import PlanError, SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.mechanisms.dp_sgd import DpSgd
-from workers.mechanisms.stepless import Unchanged
+from workers.mechanisms.dp_sgd import Unchanged
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed

@@ -13,7 +13,7 @@ from app.evidence.certificates.cosignature import check_witnesses
 from app.evidence.certificates.verification import verify
 from app.evidence.log import checkpoints, cosignatures
 from app.evidence.witnesses.collector import CosignatureCollector, WitnessError
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.services import Services, open_services
 from tests.support.logbook import altered, bodies, forging, rewrite, sign, write
 from tests.support.trust import trust_in
@@ -108,7 +108,7 @@ def test_a_witness_that_is_away_or_silent_stops_nothing(
         for collector in collectors:
             collector.stop()
     with workshop.transaction() as session:
-        certificate = issued.certificate(session, version.certificate_id)
+        certificate = issuing.certificate(session, version.certificate_id)
         bundle = bundles.bundle_of(session, certificate, signer=services.signer)
     assert verify(bundle=json.dumps(bundle).encode(), weights=WEIGHTS, trusted=trust_in(services))
 
@@ -124,7 +124,7 @@ def test_bundles_show_the_newest_checkpoint_that_most_witnesses_know(
 
     def bundle(since: int | None = None) -> bytes:
         with workshop.transaction() as session:
-            certificate = issued.certificate(session, version.certificate_id)
+            certificate = issuing.certificate(session, version.certificate_id)
             made = bundles.bundle_of(
                 session,
                 certificate,

@@ -13,7 +13,7 @@ from app.evidence.certificates.schema import AsTrained, read_statement
 from app.evidence.certificates.signing import payload_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.verification import verify
-from app.ledger.certificates import bundles, certifying, issued
+from app.ledger.certificates import bundles, issuing
 from app.registry.tables import VersionRow
 from tests.support.accounts import covered
 from tests.support.trust import trust_in
@@ -23,7 +23,7 @@ from tests.support.workshop import Workshop
 def _certificate(workshop: Workshop, request: str) -> CertificateRow:
     (owed,) = workshop.obligations(request)
     with workshop.transaction() as session:
-        return issued.certificate(session, str(owed.certificate_id))
+        return issuing.certificate(session, str(owed.certificate_id))
 
 
 def _bundle(
@@ -184,7 +184,7 @@ def test_no_statement_is_made_of_less_than_the_trees_hold(workshop: Workshop) ->
         with pytest.raises(TargetNotMetError):
             covered(session, model, head, [request], through_epoch=epoch)
         with pytest.raises(TargetNotMetError):
-            certifying.exclude(session, model, head, [request])
+            issuing.exclude(session, model, head, [request])
         session.rollback()
 
 

@@ -19,7 +19,7 @@ from app.domain.states import Serving
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.verification import verify
 from app.ledger import runs
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.ledger.models import policies, retraining, serving
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
@@ -38,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def _predicate(workshop: Workshop, certificate_id: str | None) -> dict[str, Any]:
     with workshop.transaction() as session:
-        envelope = issued.certificate(session, str(certificate_id)).envelope
+        envelope = issuing.certificate(session, str(certificate_id)).envelope
     predicate: dict[str, Any] = statement_of(envelope)["predicate"]
     return predicate
 
@@ -51,7 +51,7 @@ def _verify(
     services = workshop.services
     size = None if kept is None else int(kept.split(b"\n")[1])
     with workshop.transaction() as session:
-        certificate = issued.certificate(session, str(owed.certificate_id))
+        certificate = issuing.certificate(session, str(owed.certificate_id))
         bundle = bundles.bundle_of(
             session, certificate, signer=services.signer, request_id=request, since=size
         )
@@ -237,8 +237,8 @@ def test_a_private_version_is_followed_by_private_ones_until_something_is_asked(
             with pytest.raises(NotFoundError):
                 registry.version_numbered(session, model, 1)
             with pytest.raises(NotFoundError):
-                issued.released_certificate(session, version.certificate_id)
-            assert not issued.has_shown_certificate(session, model.id)
+                issuing.released_certificate(session, version.certificate_id)
+            assert not issuing.has_shown_certificate(session, model.id)
         workshop.retrain()
     held = workshop.lease()
     workshop.begin(held)

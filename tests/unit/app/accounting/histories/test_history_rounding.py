@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 from app.accounting.histories.history import History
-from app.accounting.histories.history_rounding import reaches, residue_of, step_error
+from app.accounting.histories.history_account import reaches, residue_of, step_error
 from app.accounting.precision import NONE, grid_of, noise_norm, sampling_residue
 from app.domain.errors import ParameterError
 from app.domain.tasks.classification import ClassificationSpec

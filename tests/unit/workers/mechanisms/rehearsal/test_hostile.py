@@ -8,8 +8,7 @@ from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import FeatureSchema
 from tests.support import hostile_networks as hostile
 from workers.data.backbone_rehearsal import Rehearsal
-from workers.mechanisms.rehearsal.rehearse import rehearse
-from workers.mechanisms.rehearsal.starts import require_drawn_start
+from workers.mechanisms.rehearsal.rehearse import rehearse, require_drawn_start
 from workers.training.forms import FeatureForm
 from workers.training.networks.base import digests_of
 from workers.training.networks.held import copied, digests_held, pinned, start_of

@@ -1,4 +1,4 @@
-"""Runs that are over when they have begun, and the rule of mechanisms whose runs change nothing."""
+"""DP-SGD's rule, whose runs change nothing, and what a run is that is over when it has begun."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn

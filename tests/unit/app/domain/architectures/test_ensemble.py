@@ -2,8 +2,12 @@
 
 import pytest
 
-from app.domain.architectures.ensemble import Member
-from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
+from app.domain.architectures.ensemble import (
+    Member,
+    members_by_version,
+    members_in_words,
+    network_in_words,
+)
 
 OWN = {"name": "custom", "factory": "package:secret"}
 

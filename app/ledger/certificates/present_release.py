@@ -4,18 +4,23 @@ What must be covered is the union of all records of the lineage that are forgott
 became of what was owed for them. It is counted from the records themselves; the certificate's
 commitments are counted from the requests. The offline verifier's code compares the two before
 anything is signed. Where something does not fit, the requests wait for a run.
+
+A version's file never changes. Each process reads it once, as far as the verifier asks about it;
+what is kept is its digest, its header, and of numbers in F64 their norm and whether they lie on the
+grid of their noise.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app.domain.errors import ExpungeError
+from app.domain.description import ModelDescription
+from app.domain.errors import ExpungeError, VerificationError
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
 from app.domain.states import WAITING_OBLIGATION_STATES, VersionState
@@ -24,25 +29,116 @@ from app.evidence.certificates.signing import StatementSigner, payload_from, sta
 from app.evidence.certificates.statement import Times, covering_statement, restated
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.verification import check_statement
+from app.evidence.certificates.weights_file import StoredTensor, WeightsFile, opened
 from app.ledger import obligations, repository
-from app.ledger.certificates import certifying, issued
+from app.ledger.certificates import issuing
 from app.ledger.certificates.accounts import Account, Lineage
-from app.ledger.certificates.present_weights import PresentWeights
-from app.ledger.standing import Standing
+from app.ledger.locked_models import LockedModel
 from app.ledger.tables import ObligationRow
+from app.planning.capacity import Capacity, capacity
 from app.planning.coverage import Covered, coverage, may_cover
 from app.planning.tracking import CurrentRelease, Tracking
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.membership import membership_of
-from app.registry.remembered import Partition, Partitions, Survivors
+from app.registry.remembered import Newest, Partition, Partitions, Survivors
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.failpoints import reach
 from app.storage.blobs import Blobs
 
+
+def capacities(session: Session) -> Iterator[tuple[str, Capacity]]:
+    """Yield the names and capacities of the models whose releases cover later requests."""
+    for model in registry.models(session):
+        found = capacity_of(session, model)
+        if found is not None:
+            yield model.name, found
+
+
+def capacity_of(session: Session, model: ModelRow) -> Capacity | None:
+    """Return the capacity of a model's certified head; None where it covers no later request.
+
+    The first answer for a head takes milliseconds, seconds where DP-SGD sampled its records.
+    """
+    present = present_of(session, model)
+    return None if present is None else capacity(present, Policy.from_json(model.policy))
+
+
+def present_of(session: Session, model: ModelRow) -> CurrentRelease | None:
+    """Return a model's certified head, if its training is tracked, as its certificate counts it."""
+    head = registry.head_version(session, model)
+    if model.tracking is None or head is None or head.state != VersionState.CERTIFIED:
+        return None
+    tracking = Tracking.from_json(model.tracking)
+    return issuing.present_of(tracking, head, issuing.stated_of(session, head))
+
+
+class RememberedFile(WeightsFile):
+    """What a verifier asks about a file, without the file."""
+
+    def __init__(self, file: WeightsFile, *, grid: float | None) -> None:
+        self._sha256 = file.sha256()
+        self._tensors = file.tensors()
+        self._description = file.description()
+        self._grid = grid
+        heads = [tensor for tensor in self._tensors.values() if tensor.dtype == "F64"]
+        self._norms = {tensor: file.norm(tensor) for tensor in heads}
+        self._on_grid = {
+            tensor for tensor in heads if grid is not None and file.is_on_grid(tensor, grid)
+        }
+
+    def sha256(self) -> str:
+        """Return the digest of the whole file, in hex."""
+        return self._sha256
+
+    def tensors(self) -> dict[str, StoredTensor]:
+        """Return the tensors by name."""
+        return self._tensors
+
+    def description(self) -> ModelDescription | None:
+        """Return what the file says of its model; None if it says nothing."""
+        return self._description
+
+    def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
+        """Return whether every number of a tensor is a multiple of its noise's grid."""
+        if grid != self._grid:
+            raise VerificationError("weights", "another grid than the version's")
+        return tensor in self._on_grid
+
+    def norm(self, tensor: StoredTensor) -> float:
+        """Return the norm of an F64 tensor."""
+        return self._norms[tensor]
+
+
+class PresentWeights:
+    """Remembers the files of the versions that were asked about last."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._known: Newest[str, RememberedFile] = Newest()
+
+    def knows(self, version: VersionRow) -> bool:
+        """Return whether a version's file need not be read any more."""
+        return version.id in self._known
+
+    def of_version(self, version: VersionRow, *, grid: float | None) -> RememberedFile:
+        """Return a version's file, whose certificate states this grid.
+
+        Raises:
+            ExpungeError: it cannot be read, or it is not the version's.
+        """
+        known = self._known.get(version.id)
+        if known is None:
+            with opened(self._blobs.read(version.blob_id)) as file:
+                known = self._known.add(version.id, RememberedFile(file, grid=grid))
+        if known.sha256() != version.sha256:
+            raise VerificationError("digest", "the stored weights are not the version's")
+        return known
+
+
 # Each of them is read again for each new request, until a run takes them on.
 _MOST_UNMET = 1000
-_log = logging.getLogger("expunge.at_once")
+_log = logging.getLogger("expunge.present_release")
 
 
 @dataclass(frozen=True)
@@ -71,7 +167,7 @@ class Covering:
         """Issue the certificate, and have the lineage remember what it covers."""
         model, head = self.model, self.head
         self.account.store()
-        certificate = certifying.issue(
+        certificate = issuing.issue(
             session,
             signer,
             model=model,
@@ -96,7 +192,7 @@ class Covering:
         return certificate
 
 
-class AtOnce:
+class PresentReleases:
     """Answers for all models of a process, and remembers what never changes of them."""
 
     def __init__(self, blobs: Blobs) -> None:
@@ -115,19 +211,19 @@ class AtOnce:
             if self._weights.knows(head):
                 continue
             try:
-                self._weights.of_version(head, grid=_grid(certifying.stated_of(session, head)))
+                self._weights.of_version(head, grid=_grid(issuing.stated_of(session, head)))
                 self._partition(session, model, tracking)
             except ExpungeError as error:  # the answer itself meets it again
                 _warn(model, error)
 
     def again(
-        self, session: Session, standing: Standing, request_ids: Sequence[str], *, now: datetime
+        self, session: Session, locked: LockedModel, request_ids: Sequence[str], *, now: datetime
     ) -> Covering | None:
         """Return the head's own statement with more requests, whose records it covers already.
 
         None where it would not be true of these.
         """
-        model, head = standing.model, standing.head
+        model, head = locked.model, locked.head
         if head is None:
             return None
         account = _account(session, model, head)
@@ -137,7 +233,7 @@ class AtOnce:
             statement = restated(
                 stated,
                 coverage=account.coverage(through_epoch=head.covers_epoch),
-                previous_certificate=certifying.digest_of(previous),
+                previous_certificate=issuing.digest_of(previous),
                 times=Times(started_at=now, certified_at=now),
             )
             check_statement(payload_from(statement), weights=None)
@@ -149,7 +245,7 @@ class AtOnce:
     def more(
         self,
         session: Session,
-        standing: Standing,
+        locked: LockedModel,
         *,
         through_epoch: int,
         excluded: Sequence[Sequence[str]],
@@ -164,10 +260,10 @@ class AtOnce:
         The new requests that are ``excluded`` get certificates of their own, those of each list
         together.
         """
-        model, head = standing.model, standing.head
+        model, head = locked.model, locked.head
         if model.tracking is None or head is None or model.imported_blob_id:
             return None
-        if head.state != VersionState.CERTIFIED or standing.run is not None:
+        if head.state != VersionState.CERTIFIED or locked.run is not None:
             return None
         try:
             return self._more(session, model, head, through_epoch, excluded, now)
@@ -193,7 +289,7 @@ class AtOnce:
         if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
             return None
         previous, stated = _newest(session, head)
-        present = certifying.present_of(tracking, head, stated)
+        present = issuing.present_of(tracking, head, stated)
         found = coverage(present, policy, self._forgotten_since(session, model, head, tracking))
         if not isinstance(found, Covered):
             return None
@@ -207,7 +303,7 @@ class AtOnce:
             epsilon=policy.epsilon,
             delta=policy.delta,
             coverage=account.coverage(through_epoch=through_epoch),
-            previous_certificate=certifying.digest_of(previous),
+            previous_certificate=issuing.digest_of(previous),
             times=Times(started_at=now, certified_at=now),
         )
         weights = self._weights.of_version(head, grid=_grid(stated))
@@ -255,14 +351,14 @@ def _terms(model: ModelRow) -> tuple[Policy, Tracking]:
 
 def _newest(session: Session, head: VersionRow) -> tuple[CertificateRow | None, dict[str, Any]]:
     """Return the newest certificate of a head's model, and the newest statement about the head."""
-    newest = issued.last_certificate(session, head.model_id)
+    newest = issuing.last_certificate(session, head.model_id)
     if newest is not None and newest.id == head.certificate_id:
         return newest, statement_of(newest.envelope)
-    return newest, certifying.stated_of(session, head)
+    return newest, issuing.stated_of(session, head)
 
 
 def _account(session: Session, model: ModelRow, head: VersionRow) -> Account:
-    lineage, begun = Lineage.of(model, head), certifying.begun_at(model)
+    lineage, begun = Lineage.of(model, head), issuing.begun_at(model)
     return Account(session, lineage, begun_at_epoch=begun)
 
 

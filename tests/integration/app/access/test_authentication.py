@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from app.access import api_keys, known
-from app.access.gate import Gate
-from app.access.known import LIFETIME_S
+from app.access import api_keys, authentication
+from app.access.authentication import LIFETIME_S, Authentication
 from app.access.rate_limits import Counters, limits_of
 from app.domain.errors import InvalidCredentialsError
 from app.domain.scopes import Scope
@@ -21,25 +20,27 @@ from app.services import Services
 
 
 @pytest.fixture
-def gate(services: Services) -> Gate:
+def gate(services: Services) -> Authentication:
     return _gate(services, services.database)
 
 
-def _gate(services: Services, database: Database) -> Gate:
+def _gate(services: Services, database: Database) -> Authentication:
     counters = Counters(redis_url(services.settings), services.pseudonyms)
     calls, failures = limits_of(services.settings, counters)
-    return Gate(database, services.pseudonyms, tokens=None, calls=calls, failures=failures)
+    return Authentication(
+        database, services.pseudonyms, tokens=None, calls=calls, failures=failures
+    )
 
 
 def test_a_key_in_steady_use_is_looked_up_once_a_second(
-    gate: Gate, services: Services, monkeypatch: pytest.MonkeyPatch
+    gate: Authentication, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with services.database.transaction() as session:
         row, secret = api_keys.create_key(session, name="steady", scopes=[Scope.LOG_READ])
     now = [time.monotonic()]
     looked_up: list[float] = []
     holder_of = api_keys.holder_of
-    monkeypatch.setattr(known, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(authentication, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(
         api_keys, "holder_of", lambda *of, **by: looked_up.append(now[0]) or holder_of(*of, **by)
     )
@@ -53,7 +54,7 @@ def test_a_key_in_steady_use_is_looked_up_once_a_second(
     assert len(looked_up) == 5  # at first, and after each 1.2 of a lifetime
 
 
-def test_those_who_come_together_are_told_apart(gate: Gate, services: Services) -> None:
+def test_those_who_come_together_are_told_apart(gate: Authentication, services: Services) -> None:
     with services.database.transaction() as session:
         made = [api_keys.create_key(session, name="k", scopes=[Scope.ADMIN]) for _ in range(20)]
     keys = {secret: row.id for row, secret in made}

@@ -1,4 +1,4 @@
-"""How the models on a dataset stand, and what a new request has to do with each.
+"""The models on a dataset, locked, and what a new request has to do with each.
 
 They are read at once for all requests that are accepted together.
 """
@@ -21,7 +21,7 @@ from app.registry.tables import ModelRow, VersionRow
 
 
 @dataclass(frozen=True)
-class Standing:
+class LockedModel:
     """A locked model, its head, and its run that is queued or going, as far as there are any."""
 
     model: ModelRow
@@ -52,7 +52,7 @@ class Standing:
         return membership_of_run(self.model, run)
 
 
-class Part(Enum):
+class Involvement(Enum):
     """What a request has to do with a model.
 
     It names a record that a head, or a training that is going, learned from and that no certificate
@@ -68,7 +68,7 @@ class Part(Enum):
     NONE = auto()
 
     @classmethod
-    def of(cls, records: Sequence[KeyedRecord], model: Standing) -> "Part":
+    def of(cls, records: Sequence[KeyedRecord], model: LockedModel) -> "Involvement":
         """Return it for a new request, given its records as they are from now on."""
         covers, membership = model.covers_epoch, model.membership
         included, touched = _part_of(membership, records)
@@ -97,7 +97,7 @@ def _part_of(
     return bool(included), touched
 
 
-def standings(session: Session, dataset_id: str) -> list[Standing]:
+def locked_models(session: Session, dataset_id: str) -> list[LockedModel]:
     """Lock the models on a dataset, in a fixed order, and return how they stand.
 
     They are read by a statement that begins when the locks are held: one that had waited for a lock
@@ -114,4 +114,4 @@ def standings(session: Session, dataset_id: str) -> list[Standing]:
         .order_by(ModelRow.id)
         .execution_options(populate_existing=True)
     )
-    return [Standing(*row) for row in session.execute(query)]
+    return [LockedModel(*row) for row in session.execute(query)]

@@ -14,7 +14,7 @@ from app.domain.errors import ObjectStoreError, VerificationError
 from app.evidence.certificates.signing import payload_from, payload_of, statement_of
 from app.evidence.certificates.verification import check_statement, verify
 from app.ledger import runs
-from app.ledger.certificates import bundles, issued
+from app.ledger.certificates import bundles, issuing
 from app.ledger.models import policies, serving
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.registry import repository as registry
@@ -69,7 +69,7 @@ def verified(workshop: Workshop, request: str, *ids: str) -> dict[str, Any]:
     assert owed.certificate_id is not None
     services = workshop.services
     with workshop.transaction() as session:
-        certificate = issued.certificate(session, owed.certificate_id)
+        certificate = issuing.certificate(session, owed.certificate_id)
         bundle = bundles.bundle_of(session, certificate, signer=services.signer, request_id=request)
         version = session.get_one(VersionRow, certificate.version_id)
     receipt = {
@@ -311,7 +311,7 @@ def test_a_forged_statement_about_more_records_than_its_history_has_is_refused(
         workshop.forget(record)
     version = head(workshop)
     with workshop.transaction() as session:
-        envelope = issued.certificate(session, version.certificate_id).envelope
+        envelope = issuing.certificate(session, version.certificate_id).envelope
     statement = statement_of(envelope)
     weights = workshop.services.blobs.read(version.blob_id)
     check_statement(payload_from(statement), weights=weights)

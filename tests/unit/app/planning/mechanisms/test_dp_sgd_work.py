@@ -7,7 +7,7 @@ import pytest
 from app.accounting import dp_sgd
 from app.domain.errors import ParameterError
 from app.domain.policy import Policy
-from app.planning.dp_sgd_work import (
+from app.planning.mechanisms.dp_sgd import (
     MOST_STEPS,
     refuse_slow_accounting,
     refuse_slow_calibration,

@@ -6,27 +6,83 @@ guessing stops before it reaches the ledger or an issuer's signature. Known call
 address are not affected.
 """
 
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.access import api_keys
 from app.access.api_keys import Caller, KeyHolder
-from app.access.known import KnownCallers
 from app.access.pseudonyms import Pseudonyms
 from app.access.rate_limits import CallLimits, FailureLimit, Quota
 from app.access.tokens import Bearer, Tokens
 from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
 from app.runtime.database import Database
 
+LIFETIME_S = 1.0
+_MOST = 10_000
+
+
+@dataclass(frozen=True)
+class _Entry:
+    caller: Caller
+    until: float
+    revocations: int
+
+
+class KnownCallers:
+    """Remembers to whom credentials belong, by their digests; safe between threads.
+
+    A revocation by this process ends all entries at once. One by another process counts from the
+    end of an entry. No entry outlasts its key. An entry that has ended grants
+    nothing: it only keeps failures of others behind the same address from delaying this caller.
+    """
+
+    def __init__(self, *, lifetime_s: float = LIFETIME_S, most: int = _MOST) -> None:
+        self._lifetime_s = lifetime_s
+        self._most = most
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._lock = Lock()
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._entries
+
+    def find(self, digest: bytes) -> Caller | None:
+        """Return the caller whose credentials have this digest, if they were looked up just now."""
+        entry = self._entries.get(digest)
+        if entry is None or time.monotonic() >= entry.until:
+            return None
+        return entry.caller if entry.revocations == api_keys.revocations() else None
+
+    def look_up(self, digest: bytes, ask: Callable[[], KeyHolder]) -> Caller:
+        """Return whom ``ask`` finds, and remember it unless something was revoked meanwhile."""
+        began, revocations = time.monotonic(), api_keys.revocations()
+        holder = ask()
+        lasts_s = self._lifetime_s if holder.lasts_s is None else holder.lasts_s
+        until = began + min(self._lifetime_s, lasts_s)
+        with self._lock:
+            self._entries[digest] = _Entry(holder.caller, until, revocations)
+            self._entries.move_to_end(digest)
+            if len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+        return holder.caller
+
+    def discard(self, digest: bytes) -> None:
+        """Forget credentials that are no longer accepted."""
+        with self._lock:
+            self._entries.pop(digest, None)
+
+
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
 
 
 @dataclass(frozen=True)
-class Gate:
+class Authentication:
     """Finds callers by their credentials; without ``tokens``, no access token is accepted."""
 
     database: Database
