@@ -282,7 +282,8 @@ def main() -> None:
     for finding in findings(Order.from_json(document)):
         found.append(finding)
         if not document["json"]:
-            _print(finding)
+            detail = finding.detail.replace("\n", "\n    ")
+            print(f"{finding.subject:<21} {finding.outcome:<8} {detail}", flush=True)  # noqa: T201
     works = [each for each in found if each.outcome == WORKS and each.subject in MECHANISMS]
     encoded = all(each.outcome == WORKS for each in found if each.subject == "data")
     if document["json"]:
@@ -290,8 +291,3 @@ def main() -> None:
     elif not works:
         print("no mechanism works with this network")  # noqa: T201
     sys.exit(0 if works and encoded else 1)
-
-
-def _print(finding: Finding) -> None:
-    detail = finding.detail.replace("\n", "\n    ")
-    print(f"{finding.subject:<21} {finding.outcome:<8} {detail}", flush=True)  # noqa: T201

@@ -73,7 +73,10 @@ def publish_model(
     with services.database.transaction() as session:
         model = registry.model_named(session, name, lock=True)
         require_live("model", model)
-        _require_configured(services, target)
+        known = sorted(services.settings.publishers)
+        if target not in known:
+            names = ", ".join(known) if known else "it names none"
+            raise InvalidInputError(f"EXPUNGE_PUBLISHERS has no target {target!r}: {names}")
         return _answer(session, services, repository.want(session, model, target))
 
 
@@ -94,13 +97,6 @@ def target_answers(session: Session, services: Services, model: ModelRow) -> lis
     """Return the targets of a model as they are shown."""
     rows = repository.of_model(session, model.id)
     return [_answer(session, services, row) for row in rows]
-
-
-def _require_configured(services: Services, target: str) -> None:
-    known = sorted(services.settings.publishers)
-    if target not in known:
-        names = ", ".join(known) if known else "it names none"
-        raise InvalidInputError(f"EXPUNGE_PUBLISHERS has no target {target!r}: {names}")
 
 
 def _answer(session: Session, services: Services, row: PlacementRow) -> TargetAnswer:

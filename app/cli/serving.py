@@ -41,7 +41,9 @@ def prepared(settings: Settings) -> uvicorn.Server:
     Raises:
         ConfigurationError: the settings or the keys are wrong.
     """
-    _allow_many_sockets()
+    # Raise the limit of open files as far as allowed: each waiting caller needs a socket.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     memory.give_back_large()
     app = app_from_environment()
     gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s
@@ -89,9 +91,3 @@ def server_options(settings: Settings) -> dict[str, Any]:
         # The last resort, which refuses probes too: calls are limited in app/api/protocol.
         "limit_concurrency": settings.max_connections + _PROBES,
     }
-
-
-def _allow_many_sockets() -> None:
-    """Raise the limit of open files as far as allowed: each waiting caller needs a socket."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -124,7 +124,9 @@ def publish(
     previous = registry.head_version(session, model)
     drafted = _drafted(session, run, model, result)
     version = drafted.version
-    _refuse_unchanged(previous, version, result.phase)
+    claims_noise = result.phase is not None and result.phase.noise is not None
+    if previous is not None and claims_noise and version.tensors_sha256 == previous.tensors_sha256:
+        raise TargetNotMetError("the weights are those of the version before: nothing was added")
     if drafted.statement != checked:
         raise DraftOutdatedError("another certificate of the model was issued meanwhile")
     drafted.account.store()
@@ -194,14 +196,6 @@ def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> di
         training=plan.training,
         history=None if plan.history is None else history_of_run(plan, steps=phase.steps),
     ).to_json()
-
-
-def _refuse_unchanged(
-    previous: VersionRow | None, version: VersionRow, phase: CertifyingPhase | None
-) -> None:
-    claims_noise = phase is not None and phase.noise is not None
-    if previous is not None and claims_noise and version.tensors_sha256 == previous.tensors_sha256:
-        raise TargetNotMetError("the weights are those of the version before: nothing was added")
 
 
 def _published_before(session: Session, run_id: str, fencing_token: int) -> VersionRow | None:

@@ -132,7 +132,11 @@ class _Check:
         self._certificates = CertificateCheck(connection, keys, self._fault)
 
     def run(self, kept: Sequence[Checkpoint], witnesses: Sequence[WitnessKey] = ()) -> Summary:
-        claims = self._claims(kept)
+        ours = (
+            _Claim(c.size, f"kept checkpoint {c.size}", c.root, origin=c.origin)
+            for c in sorted(kept, key=attrgetter("size"))
+        )
+        claims = heapq.merge(self._stored_claims(), ours, key=attrgetter("size"))
         claim = next(claims, None)
         for rows in self._entries():
             leaves = [merkle.leaf_hash(body.encode()) for _, _, body in rows]
@@ -238,13 +242,6 @@ class _Check:
                 if stored.get(position) != hashed:
                     reason = "differs from its entries" if position in stored else "missing"
                     self._fault(f"node {level}/{position}", reason)
-
-    def _claims(self, kept: Sequence[Checkpoint]) -> Iterator[_Claim]:
-        ours = (
-            _Claim(c.size, f"kept checkpoint {c.size}", c.root, origin=c.origin)
-            for c in sorted(kept, key=attrgetter("size"))
-        )
-        return heapq.merge(self._stored_claims(), ours, key=attrgetter("size"))
 
     def _stored_claims(self) -> Iterator[_Claim]:
         checkpoint = LogCheckpointRow

@@ -126,7 +126,14 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         )
     if policy.mechanism not in (AUTO, name):
         policy = replace(policy, parameters={})
-    _require_own(shape, mechanism.needs)
+    given = {Needs.RIDGE_HEAD: shape.ridge, Needs.ENSEMBLE: shape.ensemble}
+    own = next((need for need, of in given.items() if of is not None), None)
+    if own is not None and mechanism.needs is not own:
+        raise PlanError(_OF_THEIR_OWN[own])
+    if own is None and mechanism.needs in given:
+        raise PlanError(
+            f"needs {'an' if mechanism.needs is Needs.ENSEMBLE else 'a'} {mechanism.needs}"
+        )
     if mechanism.needs is Needs.LINEAR_HEAD:
         head_of(shape)
     try:
@@ -135,15 +142,6 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         raise
     except (ArithmeticError, ValueError) as error:
         raise PlanError("these numbers leave the range of floating point") from error
-
-
-def _require_own(shape: ModelShape, needs: Needs) -> None:
-    given = {Needs.RIDGE_HEAD: shape.ridge, Needs.ENSEMBLE: shape.ensemble}
-    own = next((need for need, of in given.items() if of is not None), None)
-    if own is not None and needs is not own:
-        raise PlanError(_OF_THEIR_OWN[own])
-    if own is None and needs in given:
-        raise PlanError(f"needs {'an' if needs is Needs.ENSEMBLE else 'a'} {needs}")
 
 
 def _choose(policy: Policy, shape: ModelShape, offers: list[Quote]) -> str | None:

@@ -14,7 +14,10 @@ def write_durably(path: Path, parts: Iterable[bytes]) -> None:
     unfinished.touch(mode=0o600)
     with unfinished.open("wb", buffering=0) as file:
         for part in parts:
-            _write_all(file.fileno(), part)
+            handle = file.fileno()
+            view = memoryview(part)
+            while view:
+                view = view[os.write(handle, view) :]
         os.fsync(file.fileno())
     unfinished.rename(path)
     sync_directory(path.parent)
@@ -31,7 +34,12 @@ def erase(path: Path) -> None:
         path.rename(doomed)
     for left in (doomed, unfinished):
         try:
-            _overwrite(left)
+            with left.open("r+b") as file:
+                remaining = os.fstat(file.fileno()).st_size
+                while remaining > 0:
+                    remaining -= file.write(bytes(min(_BUFFER_BYTES, remaining)))
+                file.flush()
+                os.fsync(file.fileno())
         except FileNotFoundError:
             continue  # it never existed, or another process has erased it
         left.unlink(missing_ok=True)
@@ -45,18 +53,3 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _write_all(handle: int, part: bytes) -> None:
-    view = memoryview(part)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-def _overwrite(path: Path) -> None:
-    with path.open("r+b") as file:
-        remaining = os.fstat(file.fileno()).st_size
-        while remaining > 0:
-            remaining -= file.write(bytes(min(_BUFFER_BYTES, remaining)))
-        file.flush()
-        os.fsync(file.fileno())

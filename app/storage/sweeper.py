@@ -51,7 +51,11 @@ class Sweeper:
                 failure = error
                 continue
             reach("after_shred")
-            self._note_shredded(blob_id)
+            with self._database.transaction() as session:
+                row = session.get_one(BlobRow, blob_id)
+                row.state = BlobState.SHREDDED
+                row.sha256 = None
+                row.shredded_at = func.now()
             shredded += 1
         if dataset_id is None:
             self._look_for_late_writes()
@@ -79,13 +83,6 @@ class Sweeper:
             )
             query = select(BlobRow.id).where(BlobRow.state == BlobState.DOOMED, concerned)
             return list(session.scalars(query))
-
-    def _note_shredded(self, blob_id: str) -> None:
-        with self._database.transaction() as session:
-            row = session.get_one(BlobRow, blob_id)
-            row.state = BlobState.SHREDDED
-            row.sha256 = None
-            row.shredded_at = func.now()
 
     def _look_for_late_writes(self) -> None:
         """Once an hour, shred what suspended writers wrote after their blob was shredded.

@@ -43,7 +43,9 @@ def connected(
     rank, devices = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     device = _device(rank, devices)
     for library in ("GLOO", "NCCL"):
-        os.environ[f"{library}_SOCKET_IFNAME"] = _loopback()
+        os.environ[f"{library}_SOCKET_IFNAME"] = next(
+            name for _, name in socket.if_nameindex() if name.startswith("lo")
+        )
     try:
         store = TCPStore(
             environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), timeout=within
@@ -76,7 +78,3 @@ def _device(rank: int, devices: int) -> torch.device:
         )
     torch.cuda.set_device(rank)
     return torch.device("cuda", rank)
-
-
-def _loopback() -> str:
-    return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))

@@ -65,7 +65,9 @@ class AesKeyStream:
         start = 0
         while start < len(target):
             if self._left == 0:
-                self._renew()
+                key = bytearray(KEY_BYTES)
+                self._next(memoryview(key))
+                self._use(key)
             piece = target[start : start + min(_PIECE_BYTES, self._left)]
             self._next(piece)
             self._left -= len(piece)
@@ -79,11 +81,6 @@ class AesKeyStream:
         if self._cipher is None:
             raise SealedStateError("this noise source was destroyed")
         self._cipher.update_into(self._zeros[: len(piece)], piece)
-
-    def _renew(self) -> None:
-        key = bytearray(KEY_BYTES)
-        self._next(memoryview(key))
-        self._use(key)
 
     def _use(self, key: bytearray) -> None:
         self._cipher = Cipher(algorithms.AES256(key), modes.GCM(bytes(12))).encryptor()

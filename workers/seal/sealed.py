@@ -76,10 +76,6 @@ class _Held:
     met: _Met | None = None
 
 
-def _exactly_met() -> _Met:
-    return _Met(ExactGuarantee(terms=exact.RETRAINING), steps=0, recompute_buffers=lambda: None)
-
-
 # Outside the objects, so that inspecting a Sealed shows nothing.
 _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
 
@@ -176,7 +172,9 @@ class Sealed:
         held = self._require_held()
         if held.origin is not _Origin.TRAINED_HERE:
             raise SealedStateError("retraining starts from a fresh initialisation")
-        held.met = _exactly_met()
+        held.met = _Met(
+            ExactGuarantee(terms=exact.RETRAINING), steps=0, recompute_buffers=lambda: None
+        )
         return held.met.guarantee
 
     def unlearn(

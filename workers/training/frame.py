@@ -89,8 +89,11 @@ class ReferenceFrame:
                 squares[name] = squares.get(name, 0.0) + _squares(tensor)
                 contents.setdefault(name, set()).add(digest_of(tensor))
         random = {name for name, found in contents.items() if len(found) > 1}
+        # Round to the digits that the certificate prints, so that it states what was used.
         measured = {
-            name: _rounded((squares[name] / (len(SEEDS) * last[name].numel())) ** 0.5)
+            name: float(
+                f"{((squares[name] / (len(SEEDS) * last[name].numel())) ** 0.5):.{_DIGITS}g}"
+            )
             for name in last
             if name in random
         }
@@ -234,11 +237,6 @@ def built_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.
 def _squares(tensor: torch.Tensor) -> float:
     flat = tensor.reshape(-1)
     return sum(float(piece.double().square().sum()) for (piece,) in pieces(flat))
-
-
-def _rounded(scale: float) -> float:
-    """Round to the digits that the certificate prints, so that it states what was used."""
-    return float(f"{scale:.{_DIGITS}g}")
 
 
 def _fitting(

@@ -56,20 +56,18 @@ def require_same_frame(team: Team, frame: ReferenceFrame | None) -> None:
     Raises:
         PlanError: the network's factory draws other numbers under the same seeds here.
     """
-    own = torch.frombuffer(bytearray(_digest(frame)), dtype=torch.uint8)
-    leading = own.clone()
-    team.align_(leading)
-    if not torch.equal(leading, own):
-        raise PlanError("the network's initialisation differs between processes of one run")
-
-
-def _digest(frame: ReferenceFrame | None) -> bytes:
-    """Return the SHA-256 of a frame's scales and centres."""
     document: object = None
     if frame is not None:
         centre = {name: digest_of(tensor) for name, tensor in frame.centre.items()}
         document = [frame.to_json(), centre]
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).digest()
+    own = torch.frombuffer(
+        bytearray(hashlib.sha256(json.dumps(document, sort_keys=True).encode()).digest()),
+        dtype=torch.uint8,
+    )
+    leading = own.clone()
+    team.align_(leading)
+    if not torch.equal(leading, own):
+        raise PlanError("the network's initialisation differs between processes of one run")
 
 
 def assembled(team: Team, beginning: Beginning) -> Team:

@@ -67,7 +67,8 @@ async def execute_once(
         await run_in_threadpool(settle, Answer(status, (), b""))
         raise
     reach("answer")
-    await run_in_threadpool(settle, _answer_in(response))
+    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in response.raw_headers)
+    await run_in_threadpool(settle, Answer(response.status_code, headers, bytes(response.body)))
     return response
 
 
@@ -104,11 +105,6 @@ async def _claim(request: Request, caller: Caller, key: str) -> Claim | Answer:
             return services.idempotency_keys.claim(session, call)
 
     return await run_in_threadpool(claim)
-
-
-def _answer_in(response: Response) -> Answer:
-    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in response.raw_headers)
-    return Answer(response.status_code, headers, bytes(response.body))
 
 
 def _replay(answer: Answer) -> Response:

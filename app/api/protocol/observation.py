@@ -41,7 +41,8 @@ class Observation:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope).get(REQUEST_ID))
+        offered = Headers(scope=scope).get(REQUEST_ID)
+        request_id = offered if offered is not None and _SANE_ID.fullmatch(offered) else uuid4().hex
         log_context.begin_request(request_id=request_id)
         state = scope["state"] = dict(scope.get("state", {}))
         status = 500  # the server's answer if no handler gave one
@@ -86,9 +87,3 @@ def _add_limits(headers: MutableHeaders, quotas: Sequence[Quota]) -> None:
 
 def _template(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", UNMATCHED)
-
-
-def _request_id(offered: str | None) -> str:
-    if offered is not None and _SANE_ID.fullmatch(offered):
-        return offered
-    return uuid4().hex

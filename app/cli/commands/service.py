@@ -142,7 +142,9 @@ def _set_up(settings: Settings) -> Path:
     model_signer = ModelSigner.from_file(model_key)
     model_key.with_suffix(".pub").write_text(model_signer.public_key_pem, encoding="utf-8")
     create_key_file(settings.admin_key_file, lambda: _new_admin_key(settings))
-    _create_bucket(settings)
+    store = stores.object_store(settings)
+    if isinstance(store, S3ObjectStore) and store.create_bucket():
+        say(f"created the bucket {settings.s3_bucket}")
     database = Database(locations.database_url(settings))
     known = ensure_trusted_keys(settings, database)
     with database.transaction() as session:
@@ -177,12 +179,6 @@ def _warn_without_servers(settings: Settings) -> None:
             "your own, set EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL",
             settings.data_dir,
         )
-
-
-def _create_bucket(settings: Settings) -> None:
-    store = stores.object_store(settings)
-    if isinstance(store, S3ObjectStore) and store.create_bucket():
-        say(f"created the bucket {settings.s3_bucket}")
 
 
 def _set_up_opendsr(settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 import os
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -59,7 +58,12 @@ def rotate(
             stored = signing_keys.trusted(session)
             require_rotated(known, stored, new, compromised_since=since)
     stored.write(trusted)
-    _replace(path, next_path)
+    # Overwrite the old private key, then move the new one into its place.
+    with path.open("r+b") as file:
+        file.write(os.urandom(path.stat().st_size))
+        file.flush()
+        os.fsync(file.fileno())
+    next_path.replace(path)
     say(f"signing with {new.key_id}; give {trusted} to verifiers")
     conclude({"key_id": new.key_id, "trusted_keys": str(trusted)})
 
@@ -92,12 +96,3 @@ def _moment(text: str) -> datetime:
     if moment.tzinfo is None:
         raise InvalidInputError("compromised-since: must name its time zone, as in ...T00:00:00Z")
     return moment
-
-
-def _replace(path: Path, new: Path) -> None:
-    """Overwrite the old private key, then move the new one into its place."""
-    with path.open("r+b") as file:
-        file.write(os.urandom(path.stat().st_size))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

@@ -189,7 +189,11 @@ class Publisher:
         except _ChangedError:
             return  # it is due
         except (ExpungeError, SQLAlchemyError) as error:
-            failure = _in_words(error)
+            failure = (
+                str(error)
+                if isinstance(error, ExpungeError)
+                else "the database did not answer meanwhile"
+            )
             _log.warning("%s of model %s: %s", target_name, subject.name, failure)
             with actor.acting_as(actor.SERVICE), self._database.transaction() as session:
                 if requests:
@@ -261,12 +265,6 @@ class Publisher:
 
 def _log_delay(error: Exception) -> None:
     _log.warning("publishing is delayed: %s", describe(error))
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, ExpungeError):
-        return str(error)
-    return "the database did not answer meanwhile"
 
 
 def _delay_s(attempts: int) -> float:

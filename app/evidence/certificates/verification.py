@@ -168,7 +168,8 @@ def check_statement(
     report(VerifiedStep("statement", f"a certificate of basis {predicate.basis}"))
     if weights is not None:
         with opened(weights) as file:
-            _check_digest(statement, file.sha256())
+            if file.sha256() != statement.subject[0].digest.sha256:
+                raise VerificationError("digest", "these are not the weights that were certified")
             report(VerifiedStep("digest", "the weights are the certificate's subject"))
             report(VerifiedStep("weights", check_tensors(predicate, mechanism, file)))
     report(VerifiedStep("guarantee", check_guarantee(predicate, stated, mechanism)))
@@ -227,8 +228,3 @@ def _check_signature(envelope: Envelope, trusted: TrustedKeys) -> TrustedKey:
                 raise VerificationError("signature", "it does not match") from error
             return key
     raise VerificationError("signature", "made by a key that was not given")
-
-
-def _check_digest(statement: Statement, digest: str) -> None:
-    if digest != statement.subject[0].digest.sha256:
-        raise VerificationError("digest", "these are not the weights that were certified")

@@ -90,7 +90,11 @@ def _write_pending(session: Session) -> None:
         return
     now, frontier = merkle.frontier(session)
     if signer is not None:
-        _announce(session, pending, frontier.size)
+        # Mark the last entry as covered by a checkpoint, so that deleting the checkpoint shows.
+        if not pending and checkpoints.signed_size(session) < frontier.size:
+            pending.append({"kind": "log.signed", "by": actor.current()})
+        if pending:
+            pending[-1]["signed"] = True
     if pending:
         moment = now.astimezone(UTC).isoformat(timespec="microseconds")
         kinds = [entry["kind"] for entry in pending]
@@ -116,14 +120,6 @@ def _tell(pending: list[dict[str, Any]], changed: Mapping[str, str]) -> None:
             told = about[_OTHERS] = {"kind": _OTHERS, "by": actor.current()}
             pending.append(told)
         told["rows"] = {**told.get("rows", {}), row: sha256}
-
-
-def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> None:
-    """Mark the last entry as covered by a checkpoint, so that deleting the checkpoint shows."""
-    if not pending and checkpoints.signed_size(session) < size:
-        pending.append({"kind": "log.signed", "by": actor.current()})
-    if pending:
-        pending[-1]["signed"] = True
 
 
 @event.listens_for(Session, "after_soft_rollback")

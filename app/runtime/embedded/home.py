@@ -70,7 +70,11 @@ class Home:
             lock = os.open(self.data_dir / "embedded.lock", flags, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                self._prepare(ensure_account())
+                account = ensure_account()
+                self.refuse_foreign_sockets()
+                for directory in (self.log, self.sockets):
+                    directory.mkdir(mode=0o700, exist_ok=True)
+                    give(directory, account)
                 yield
             finally:
                 # Closing would not be enough: a concurrent fork shares the lock.
@@ -92,12 +96,6 @@ class Home:
                     f"{self.data_dir} must belong to the user who runs Expunge, and no other user "
                     "may write to it; correct that or choose another data directory"
                 ) from None
-
-    def _prepare(self, account: Account) -> None:
-        self.refuse_foreign_sockets()
-        for directory in (self.log, self.sockets):
-            directory.mkdir(mode=0o700, exist_ok=True)
-            give(directory, account)
 
 
 def give(directory: Path, account: Account) -> None:

@@ -110,7 +110,7 @@ class EnsembleRun:
 
         ``head`` are the certified version's tensors; empty if there is none.
         """
-        network = self._member()
+        network = Network(self.fresh, device=choose_device(), task=self.model.task)
         learned, base = tuple(network.flat.shapes), network.base
         del network
         found: dict[int, Numbers] = dict(self._kept(head))
@@ -129,9 +129,6 @@ class EnsembleRun:
             ),
             anew=frozenset(self.records.seqs),
         )
-
-    def _member(self) -> Network:
-        return Network(self.fresh, device=choose_device(), task=self.model.task)
 
     def _whole(self, tensors: Tensors) -> Network:
         """Return the ensemble with these tensors."""
@@ -201,19 +198,17 @@ class EnsembleRun:
             if blob_id is None:
                 continue
             content = outlast_outages(self.lease.check, partial(self.services.blobs.read, blob_id))
-            if _base_of(content) != (None if base is None else base.sha256):
+            length = int.from_bytes(content[:8], "little")
+            metadata: Mapping[str, str] = json.loads(content[8 : 8 + length]).get(
+                "__metadata__", {}
+            )
+            if metadata.get("base") != (None if base is None else base.sha256):
                 raise RunFailedError(
                     "another worker's factory builds the network on another base: give all "
                     "workers the same package"
                 )
             found[member] = safetensors.numpy.load(content)
         return found
-
-
-def _base_of(content: bytes) -> str | None:
-    length = int.from_bytes(content[:8], "little")
-    metadata: Mapping[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    return metadata.get("base")
 
 
 @dataclass

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.noise.generators import NoiseSource
-from workers.training.dp_sgd.gradients import PerRecordGradients, per_record_gradients
+from workers.training.dp_sgd.gradients import per_record_gradients
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
 from workers.training.tasks.augmented import draw_afresh
-from workers.training.tasks.task import Batch, Task
+from workers.training.tasks.task import Batch
 
 _CHUNK: Final = 1 << 17  # records decided at a time: 1 MB of random words stays in the cache
 
@@ -135,15 +135,17 @@ def train_privately(
         filler = examples.like(gradients.rows)
         for step in range(1, steps + 1):
             clipped_sum.zero_()
-            _add_sample(
-                gradients,
-                network.task,
-                examples,
-                filler,
-                training.sampling_rate,
-                clip_norm=training.gradient_clip,
-                out=clipped_sum,
-            )
+            # Add the clipped gradients of one Poisson sample to ``out``, in passes of equal size.
+            chosen = poisson_sample(len(examples), training.sampling_rate)
+            for first in range(0, len(chosen), gradients.rows):
+                some = chosen[first : first + gradients.rows]
+                batch = examples.filled(some, filler, device=clipped_sum.device)
+                gradients.add_clipped(
+                    network.task.augment(batch),
+                    counted=len(some),
+                    clip_norm=training.gradient_clip,
+                    out=clipped_sum,
+                )
             noise.add_(clipped_sum, noise_std)
             flat.gradients.copy_(clipped_sum.div_(recipe.batch_size))
             schedule.begin(step)
@@ -153,21 +155,3 @@ def train_privately(
     flat.require_attached()
     network.require_base()
     flat.release_gradients()
-
-
-def _add_sample(
-    gradients: PerRecordGradients,
-    task: Task,
-    examples: Examples,
-    filler: Examples,
-    rate: float,
-    *,
-    clip_norm: float,
-    out: torch.Tensor,
-) -> None:
-    """Add the clipped gradients of one Poisson sample to ``out``, in passes of equal size."""
-    chosen = poisson_sample(len(examples), rate)
-    for first in range(0, len(chosen), gradients.rows):
-        some = chosen[first : first + gradients.rows]
-        batch = examples.filled(some, filler, device=out.device)
-        gradients.add_clipped(task.augment(batch), counted=len(some), clip_norm=clip_norm, out=out)

@@ -19,7 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from app.domain.errors import PlanError
 from workers.training.dp_sgd.capture import Capture
-from workers.training.dp_sgd.contributions import Contribution, norms_of
+from workers.training.dp_sgd.contributions import norms_of
 from workers.training.tasks.task import INPUTS, Batch, Task
 
 _TOLERANCE: Final = 1e-3
@@ -88,22 +88,19 @@ def _require_gradients(capture: Capture, task: Task, batch: Batch) -> None:
         true = torch.autograd.grad(losses[record], trained, allow_unused=True, retain_graph=True)
         for name, parameter, gradient in zip(capture.parameters, trained, true, strict=True):
             expected = torch.zeros_like(parameter) if gradient is None else gradient
-            actual = _of_record(found.get(name), record, parameter)
+            part = found.get(name)
+            total = torch.zeros(parameter.numel(), dtype=torch.float64, device=parameter.device)
+            if part is not None:
+                scale = torch.zeros(len(part.rows[0]), dtype=torch.float64, device=parameter.device)
+                scale[record] = 1.0
+                part.add_scaled(scale, total)
+            actual = total
             if not _close(actual, expected.flatten()):
                 raise PlanError(
                     f"DP-SGD needs the gradient of each record by itself, but it misses part of "
                     f"that of {name!r}: the network mixes records there, or uses the parameter "
                     "elsewhere than in the forward of the layer that owns it"
                 )
-
-
-def _of_record(part: Contribution | None, record: int, like: torch.Tensor) -> torch.Tensor:
-    total = torch.zeros(like.numel(), dtype=torch.float64, device=like.device)
-    if part is not None:
-        scale = torch.zeros(len(part.rows[0]), dtype=torch.float64, device=like.device)
-        scale[record] = 1.0
-        part.add_scaled(scale, total)
-    return total
 
 
 def _require_close(capture: Capture, task: Task, batch: Batch) -> None:

@@ -111,7 +111,9 @@ class _Search:
         self.met: Floats | None = None
 
     def value_and_gradient(self, position: Floats) -> tuple[float, Floats]:
-        weight = self._weight(position)
+        rows = position.reshape(self._loss.rows, -1).T
+        outer = solve_triangular(self._factor, rows, lower=True, trans="T", check_finite=False)
+        weight = np.ascontiguousarray(outer.T)
         value, gradient = self._at(weight)
         self.evaluations += 1
         if self.met is None and float(np.sqrt(np.square(gradient).sum())) <= self._tolerance:
@@ -122,11 +124,6 @@ class _Search:
     def stop_when_met(self, _position: Floats) -> None:
         if self.met is not None:
             raise StopIteration
-
-    def _weight(self, position: Floats) -> Floats:
-        rows = position.reshape(self._loss.rows, -1).T
-        outer = solve_triangular(self._factor, rows, lower=True, trans="T", check_finite=False)
-        return np.ascontiguousarray(outer.T)
 
     def _at(self, weight: Floats) -> tuple[float, Floats]:
         """Return f and its gradient, [rows, size], chunk after chunk in the records' order."""

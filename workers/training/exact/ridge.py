@@ -95,7 +95,14 @@ class Problem:
         """Return the problem of some sums, over one record at least."""
         n = int(statistics.records)
         mean, mean_target = statistics.features / n, statistics.targets / n
-        inverse_scale = _inverse_scales(n, statistics.features, np.diag(statistics.products))
+        # Return 1 / standard deviation, from exact variances; 0 for constant features.
+        squares = np.diag(statistics.products)
+        exact = [
+            n * square - total * total
+            for total, square in zip(statistics.features.tolist(), squares.tolist(), strict=True)
+        ]
+        scales = np.array([float(each) for each in exact]) ** 0.5 / n
+        inverse_scale = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales > 0)
         correlations = statistics.products / n
         correlations -= np.outer(mean, mean)
         correlations *= inverse_scale
@@ -145,13 +152,3 @@ class Problem:
         residual = self.variance - (self.crossed * coefficients).sum(axis=0)
         residual -= regularisation * (coefficients**2).sum(axis=0)
         return float(residual.sum()) / left**2 if left > 0 else np.inf
-
-
-def _inverse_scales(n: int, sums: NDArray[np.int64], squares: NDArray[np.int64]) -> Floats:
-    """Return 1 / standard deviation, from exact variances; 0 for constant features."""
-    exact = [
-        n * square - total * total
-        for total, square in zip(sums.tolist(), squares.tolist(), strict=True)
-    ]
-    scales = np.array([float(each) for each in exact]) ** 0.5 / n
-    return np.divide(1.0, scales, out=np.zeros_like(scales), where=scales > 0)

@@ -65,7 +65,9 @@ class PublishedModel(nn.Module):
         self.output_names: tuple[ClassName, ...] = description.output_names
         self._network = network
         self._features = features
-        self._dtype = _dtype_of(network)
+        # Return what the network computes in: the type of its parameters.
+        dtypes = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()}
+        self._dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
         self._factories = tuple(factories)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -168,9 +170,3 @@ def require_named(path: str, factories: Sequence[str], purpose: str) -> None:
             f"to {purpose} {path!r} must be called: if you trust it, "
             f"allow it with --factory {path}, or factories=[{path!r}] in Python"
         )
-
-
-def _dtype_of(module: nn.Module) -> torch.dtype:
-    """Return what the network computes in: the type of its parameters."""
-    dtypes = {tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()}
-    return torch.float64 if dtypes == {torch.float64} else torch.float32

@@ -37,7 +37,12 @@ def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) 
         )
         _check_evaluation(predicate.evaluation)
     elif isinstance(predicate, schema.Exclusion):
-        _check_exclusion(predicate)
+        forgotten = predicate.forgotten
+        _check_since(forgotten, predicate)
+        _check_tree(forgotten.excluded)
+        _check_leaves(forgotten.leaves, forgotten)
+        end = forgotten.first + forgotten.leaves
+        _require(end <= forgotten.excluded.size, "it is about commitments that its tree has not")
     elif mechanism is not None:
         _check_version(predicate)
         _check_members(predicate, mechanism)
@@ -45,7 +50,9 @@ def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) 
         _check_since_training(predicate, mechanism)
         _check_frame(predicate, mechanism)
         _check_noise(predicate)
-        _check_devices(predicate, mechanism)
+        devices, parallelism = predicate.mechanism.devices, predicate.mechanism.parallelism
+        _require((devices is None) == (parallelism is None), "devices that did not divide the work")
+        _require(devices is None or mechanism.divides, "several devices for what one computes")
         _check_evaluation(predicate.evaluation)
 
 
@@ -103,15 +110,6 @@ def _check_forgotten(predicate: schema.Release) -> None:
     _require((excluded.size == 0) == (records == 0), "a tree contradicts its record count")
     _require(records <= excluded.size, "a tree with fewer commitments than records")
     _require(forgotten.before_training <= forgotten.records, "before_training exceeds records")
-
-
-def _check_exclusion(predicate: schema.Exclusion) -> None:
-    forgotten = predicate.forgotten
-    _check_since(forgotten, predicate)
-    _check_tree(forgotten.excluded)
-    _check_leaves(forgotten.leaves, forgotten)
-    end = forgotten.first + forgotten.leaves
-    _require(end <= forgotten.excluded.size, "it is about commitments that its tree has not")
 
 
 def _check_since(
@@ -200,12 +198,6 @@ def _check_noise(predicate: schema.Release) -> None:
         _require(noise.generator in KNOWN, "an unknown noise generator")
         _require(noise.drawn == sum(each.count for each in draws), "its count of noise is wrong")
         _require(noise.grid == grid_of(mechanism.name, draws), "its grid is wrong")
-
-
-def _check_devices(predicate: schema.Release, mechanism: Mechanism) -> None:
-    devices, parallelism = predicate.mechanism.devices, predicate.mechanism.parallelism
-    _require((devices is None) == (parallelism is None), "devices that did not divide the work")
-    _require(devices is None or mechanism.divides, "several devices for what one computes")
 
 
 def _check_evaluation(evaluation: schema.Evaluation) -> None:

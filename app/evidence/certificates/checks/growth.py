@@ -7,7 +7,6 @@ from app.domain.trees import merkle
 from app.evidence.certificates.bundle import Growth, TreeGrowth
 from app.evidence.certificates.parameters import read_parameters
 from app.evidence.certificates.schema import AsTrained, Forgotten, Release, Statement, Tree
-from app.planning.mechanisms.mechanism import Mechanism
 
 
 def check_growth(
@@ -121,12 +120,10 @@ def _check_training(old: Release, new: Release) -> None:
     if old.model.version == new.model.version:
         if trained_again:
             raise _refusal("it was trained again without a new version")
-        if before != after and not _covers_later(before, after):
+        # Return whether the release that one mechanism made may cover later requests as the other.
+        if before != after and not (
+            after.covers_later and (before.name == after.name or before.trains_anew)
+        ):
             raise _refusal("its version was made in another way before")
     if not trained_again and not after.goes_on_from(before):
         raise _refusal("its history does not begin with the older certificate's")
-
-
-def _covers_later(before: Mechanism, after: Mechanism) -> bool:
-    """Return whether the release that one mechanism made may cover later requests as the other."""
-    return after.covers_later and (before.name == after.name or before.trains_anew)

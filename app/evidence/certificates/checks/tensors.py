@@ -53,7 +53,12 @@ def _check_against(
     tensors = weights.tensors()
     if description is not None:
         _check_description(description, predicate)
-    _check_base(description, predicate, tensors)
+    said = None if description is None else description.base
+    own = None if predicate.base is None else predicate.base.digest()
+    _require(said == own, "the file and the certificate disagree on the network's base")
+    if own is not None:
+        names = {*tensors, *map(own_name, tensors)}
+        _require(names.isdisjoint(own.tensors), "the file holds a tensor of the base")
     frozen = predicate.backbone is not None and predicate.backbone.frozen
     _require(
         frozen == any(name.startswith(BACKBONE) for name in tensors),
@@ -118,19 +123,6 @@ def _check_description(description: ModelDescription, predicate: Predicate) -> N
         stated = (said_of.name, said_of.sha256, definition, said_of.frozen)
         same = stated == (own.name, own.sha256, own.definition, own.frozen)
     _require(same, "the file says that it builds on another backbone")
-
-
-def _check_base(
-    description: ModelDescription | None,
-    predicate: Predicate,
-    tensors: Mapping[str, StoredTensor],
-) -> None:
-    said = None if description is None else description.base
-    own = None if predicate.base is None else predicate.base.digest()
-    _require(said == own, "the file and the certificate disagree on the network's base")
-    if own is not None:
-        names = {*tensors, *map(own_name, tensors)}
-        _require(names.isdisjoint(own.tensors), "the file holds a tensor of the base")
 
 
 def _check_sums(
