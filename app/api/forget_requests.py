@@ -3,17 +3,15 @@
 import asyncio
 import base64
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf, part
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, ExternalId, Page, PageByMoment
+from app.api.protocol.schemas import Answer, ExternalId, Page, PageByMoment, shaped_as
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
@@ -22,7 +20,7 @@ from app.ledger.certificates import issuing
 from app.ledger.everywhere import external_keys
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
-from app.ledger.views.request_views import ObligationView, RequestView
+from app.ledger.views.request_views import RequestView
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
 from app.runtime.database.group_commit import GroupCommit
@@ -33,30 +31,26 @@ RETRY_AFTER_S = "2"
 _ENDED = (RequestState.COMPLETED, RequestState.FAILED, RequestState.CANCELLED)
 
 
+@shaped_as(
+    RequestView,
+    external_id=(
+        str | None,
+        {
+            "description": "Only in the answer to the call that sent it, else null: it is not "
+            "stored. List requests by it instead."
+        },
+    ),
+    receipt_salt=(str, {}),
+    certificates=(
+        str | None,
+        {
+            "description": "Where the certificates are, with the proofs of this request's records; "
+            "null while there is none."
+        },
+    ),
+)
 class ForgetAnswer(Answer):
     """A forget request. With ``receipt_salt`` its sender can show that it was covered."""
-
-    id: str
-    external_id: str | None = Field(
-        description="Only in the answer to the call that sent it, else null: it is not stored. "
-        "List requests by it instead."
-    )
-    dataset: str
-    state: str
-    records: int
-    pushes: int = Field(description="How many pushes brought the records that it names.")
-    received_at: datetime
-    due_at: datetime
-    completed_at: datetime | None = Field(
-        description="When its records were erased, also those of a cancelled request."
-    )
-    failure_reason: str | None
-    receipt_salt: str
-    obligations: list[ObligationView]
-    certificates: str | None = Field(
-        description="Where the certificates are, with the proofs of this request's records; null "
-        "while there is none."
-    )
 
 
 class ForgetAnswers(Answer):
@@ -201,8 +195,8 @@ def answer_of(
     """Return a request as it is shown."""
     salt = base64.b64encode(services.forget_requests.receipt_salt(view.id)).decode()
     certified = any(owed.certificate is not None for owed in view.obligations)
-    return ForgetAnswer(
-        **vars(view),
+    return ForgetAnswer.of(
+        view,
         external_id=external_id,
         receipt_salt=salt,
         certificates=f"/v1/forget-requests/{view.id}/certificates" if certified else None,

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.policies import PolicyBody
@@ -13,13 +13,13 @@ from app.api.protocol.access import GuardedRoute, Make, ModelsReader, ModelsWrit
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.conditions import IfMatch, etag_of, require_match
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName, described_by
+from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName, shaped_as
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
 from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.recipes.groups import MOST_GROUPS, ParameterGroup
-from app.domain.recipes.recipe import MOST_EPOCHS, TrainingRecipe
+from app.domain.recipes.groups import ParameterGroup
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.ledger.certificates.present_release import capacity_of
 from app.ledger.models import definitions, endings, policies, retraining, serving
@@ -30,20 +30,18 @@ from app.registry import repository as registry
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
 
-_DEFAULTS = TrainingRecipe()
 
-
-# The bounds are only documented here; the recipe itself checks them, with its own problem type.
+@shaped_as(ParameterGroup, parameters=(str, {"examples": ["*.bias"]}))
 class ParameterGroupBody(Body):
     """Parameters with a learning rate or a weight decay of their own."""
 
-    model_config = ConfigDict(json_schema_extra=described_by(ParameterGroup))
 
-    parameters: str = Field(examples=["*.bias"])
-    learning_rate: float | None = Field(default=None, json_schema_extra={"exclusiveMinimum": 0})
-    weight_decay: float | None = Field(default=None, json_schema_extra={"minimum": 0})
-
-
+@shaped_as(
+    TrainingRecipe,
+    optimizer=(Literal["sgd", "adamw"], {"default": "adamw"}),
+    learning_rate=(float, {"default": ADAMW_RATE}),
+    groups=(list[ParameterGroupBody], {"default": []}),
+)
 class RecipeBody(Body):
     """How a model is trained. A ``linear_head`` has defaults of its own: plain descent.
 
@@ -51,37 +49,6 @@ class RecipeBody(Body):
     default rate is 0.1. An ensemble has batches of 32, and a network whose backbone is trained on
     a rate of 0.001.
     """
-
-    model_config = ConfigDict(json_schema_extra=described_by(TrainingRecipe))
-
-    optimizer: Literal["sgd", "adamw"] = "adamw"
-    learning_rate: float = Field(default=ADAMW_RATE, json_schema_extra={"exclusiveMinimum": 0})
-    momentum: float = Field(
-        default=_DEFAULTS.momentum, json_schema_extra={"minimum": 0, "exclusiveMaximum": 1}
-    )
-    weight_decay: float = Field(default=_DEFAULTS.weight_decay, json_schema_extra={"minimum": 0})
-    groups: list[ParameterGroupBody] = Field(
-        default=[], json_schema_extra={"maxItems": MOST_GROUPS}
-    )
-    epochs: int = Field(
-        default=_DEFAULTS.epochs, json_schema_extra={"minimum": 1, "maximum": MOST_EPOCHS}
-    )
-    batch_size: int = Field(default=_DEFAULTS.batch_size, json_schema_extra={"minimum": 1})
-    micro_batches: int = Field(default=_DEFAULTS.micro_batches, json_schema_extra={"minimum": 1})
-    clip_norm: float | None = Field(default=None, json_schema_extra={"exclusiveMinimum": 0})
-    precision: Literal["float32", "bfloat16"] = "float32"
-    schedule: Literal["one_cycle", "cosine", "constant"] = "one_cycle"
-    warmup_fraction: float | None = Field(
-        default=None, json_schema_extra={"minimum": 0, "exclusiveMaximum": 1}
-    )
-    held_out_fraction: float = Field(
-        default=_DEFAULTS.held_out_fraction, json_schema_extra={"minimum": 0, "maximum": 0.9}
-    )
-    patience: int | None = Field(default=None, json_schema_extra={"minimum": 1})
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields that the caller has set."""
-        return self.model_dump(exclude_unset=True)
 
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=GuardedRoute)
@@ -117,7 +84,7 @@ class ModelBody(Body):
             dataset=self.dataset,
             architecture=ArchitectureSpec.from_json(self.architecture),
             task=self.task,
-            recipe=self.recipe.given(),
+            recipe=self.recipe.model_dump(exclude_unset=True),
             policy=self.policy.to_policy(),
             weights_source=WeightsSource(self.weights),
         )

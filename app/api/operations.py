@@ -1,6 +1,5 @@
 """Liveness and readiness of the service, and its metrics for Prometheus."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
@@ -8,8 +7,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, gener
 
 from app.api.protocol.access import GuardedRoute, part
 from app.api.protocol.errors import problem_responses
-from app.api.protocol.schemas import Answer
-from app.operations.monitoring.readiness import ReadinessChecks
+from app.api.protocol.schemas import Answer, shaped_as
+from app.operations.monitoring.readiness import Readiness, ReadinessChecks
 
 router = APIRouter(tags=["operations"])
 metrics = APIRouter(tags=["operations"], route_class=GuardedRoute)
@@ -21,6 +20,7 @@ class Health(Answer):
     status: str
 
 
+@shaped_as(Readiness)
 class Ready(Answer):
     """The state of each dependency, in a word or phrase.
 
@@ -28,15 +28,6 @@ class Ready(Answer):
     """
 
     status: str
-    database: str
-    migrations: str
-    ledger: str
-    signing_key: str
-    key_store: str
-    disk: str
-    redis: str
-    workers: str
-    dispatcher: str
 
 
 @router.get("/livez")
@@ -56,7 +47,7 @@ async def check_readiness(
     found = await checks.present()
     if found.status == "unavailable":
         response.status_code = 503
-    return Ready(status=found.status, **asdict(found))
+    return Ready.of(found)
 
 
 @metrics.get(

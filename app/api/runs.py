@@ -1,46 +1,28 @@
 """``/v1/runs``: progress, cancellation, and retries."""
 
-from datetime import datetime
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import GuardedRoute, Make, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Page, PageByMoment
+from app.api.protocol.schemas import Answer, Page, PageByMoment, shaped_as
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.domain.states import RunState
 from app.ledger import runs
 from app.ledger.views import run_views
 from app.ledger.views.changes import Kind
+from app.ledger.views.run_views import RunView
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 
 
+@shaped_as(RunView, without=("reports", "retryable"))
 class RunAnswer(Answer):
     """A run. ``epsilon`` holds for the steps so far; ``loss`` is present once the target is met.
 
     If the operator's own code failed before a record was read, its traceback follows the first line
     of ``failure_reason``.
     """
-
-    id: str
-    model: str
-    kind: str
-    state: str
-    attempt: int
-    phase: str | None
-    step: int | None
-    total_steps: int | None
-    epsilon: float | None
-    loss: float | None
-    failure_reason: str | None
-    plan: dict[str, Any]
-    phase_seconds: dict[str, float] | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
 
 
 @router.get("", **answers())

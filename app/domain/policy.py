@@ -54,19 +54,19 @@ class Policy:
         retrain_after_records: how many new records start a training by themselves; None for never.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
+    epsilon: float = field(default=1.0, metadata={"exclusiveMinimum": 0})
+    delta: float = field(default=1e-5, metadata={"exclusiveMinimum": 0, "exclusiveMaximum": 1})
     mechanism: str = "auto"
     parameters: Mapping[str, Schedule] = field(default_factory=dict)
     adaptive: bool = False
     first_release: FirstRelease = FirstRelease.CERTIFY
     serving: Serving = Serving.SERVE_UNTIL_REPLACED
-    window_s: float = 0.0
-    deadline_s: float = THIRTY_DAYS_S
+    window_s: float = field(default=0.0, metadata={"minimum": 0})
+    deadline_s: float = field(default=THIRTY_DAYS_S, metadata={"exclusiveMinimum": 0})
     budget_epochs: float | None = None
     minimum_score: float | None = None
-    retrain_every_s: float | None = None
-    retrain_after_records: int | None = None
+    retrain_every_s: float | None = field(default=None, metadata={"minimum": _SHORTEST_INTERVAL_S})
+    retrain_after_records: int | None = field(default=None, metadata={"minimum": 1})
 
     def __post_init__(self) -> None:
         """Reject numbers that no plan could meet."""

@@ -5,14 +5,24 @@ do not shift the pages.
 """
 
 import base64
+import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Self, TypeVar
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_type_hints
 
 from fastapi import Depends, Query
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    create_model,
+)
 
 from app.domain.errors import InvalidInputError
 
@@ -56,21 +66,6 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def described_by(source: type) -> Callable[[dict[str, Any]], None]:
-    """Return what gives the members of a body's schema the texts of the class they end up in.
-
-    It is the ``json_schema_extra`` of the body.
-    """
-    texts = attributes_of(source)
-
-    def describe(schema: dict[str, Any]) -> None:
-        for name, member in schema["properties"].items():
-            if name in texts:
-                member.setdefault("description", texts[name].replace("``", "`"))
-
-    return describe
-
-
 class Answer(BaseModel):
     """A response body, also made from an object that has its members as attributes."""
 
@@ -81,6 +76,54 @@ class Answer(BaseModel):
         """Return an answer with these members, and all others from an object's attributes."""
         same = {name: getattr(source, name) for name in cls.model_fields if name not in others}
         return cls.model_validate(same | others)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def shaped_as(
+    source: type,
+    *,
+    without: Collection[str] = (),
+    **others: tuple[Any, dict[str, Any]],
+) -> Callable[[type[Model]], type[Model]]:
+    """Return what gives a body or an answer the fields of a dataclass, their one schema.
+
+    Their texts are those of its docstring. What a field's ``metadata`` says of its range is only
+    documented: the dataclass checks it, with its own problem type. ``enum`` lists all values. The
+    class's own fields come first.
+
+    Args:
+        source: the dataclass.
+        without: its fields that are not shown.
+        others: fields that are otherwise here, or only here: the type, and what ``Field`` takes.
+    """
+    texts, kinds = attributes_of(source), get_type_hints(source, include_extras=True)
+
+    def shaped(model: type[Model]) -> type[Model]:
+        shape: Any = {}
+        for field in dataclasses.fields(source):
+            name, kind, extra = field.name, kinds[field.name], dict(field.metadata)
+            told = {"description": texts[name].replace("``", "`")} if name in texts else {}
+            if not issubclass(model, Answer) and field.default is not dataclasses.MISSING:
+                told["default"] = field.default
+                if isinstance(field.default, Enum):
+                    extra["enum"], told["default"] = list(type(field.default)), field.default.value
+            if "enum" in extra:
+                kind = Literal[tuple(map(str, extra.pop("enum")))]
+            kind, here = others.get(name, (kind, {}))
+            if name not in without:
+                shape[name] = kind, Field(**told | {"json_schema_extra": extra or None} | here)
+        shape |= {
+            name: (kind, Field(**here))
+            for name, (kind, here) in others.items()
+            if name not in kinds
+        }
+        about: Any = {"__module__": model.__module__, "__doc__": model.__doc__}
+        made: type[Model] = create_model(model.__name__, __base__=model, **about, **shape)
+        return made
+
+    return shaped
 
 
 Item = TypeVar("Item")

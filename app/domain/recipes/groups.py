@@ -1,7 +1,7 @@
 """Parameters with a learning rate or a weight decay of their own."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -29,8 +29,8 @@ class ParameterGroup:
     """
 
     parameters: str
-    learning_rate: float | None = None
-    weight_decay: float | None = None
+    learning_rate: float | None = field(default=None, metadata={"exclusiveMinimum": 0})
+    weight_decay: float | None = field(default=None, metadata={"minimum": 0})
 
     def __post_init__(self) -> None:
         require(

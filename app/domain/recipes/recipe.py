@@ -1,15 +1,15 @@
 """How a model is trained without noise: first, and again after its target is met."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from app.domain.checks import is_number, known_fields
 from app.domain.recipes.fields import require, require_choice, require_whole
 from app.domain.recipes.groups import MOST_GROUPS, ParameterGroup
 
-OPTIMIZERS = ("sgd", "adamw")
-SCHEDULES = ("one_cycle", "cosine", "constant")
-PRECISIONS = ("float32", "bfloat16")
+_OPTIMIZERS = ("sgd", "adamw")
+_SCHEDULES = ("one_cycle", "cosine", "constant")
+_PRECISIONS = ("float32", "bfloat16")
 MOST_EPOCHS = 100_000
 _LARGEST_BATCH = 1_000_000
 _ONE_CYCLE_WARMUP = 0.3
@@ -49,25 +49,27 @@ class TrainingRecipe:
         InvalidInputError: a field is out of its range.
     """
 
-    optimizer: str = "sgd"
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 0.0005
-    groups: tuple[ParameterGroup, ...] = ()
-    epochs: int = 30
-    batch_size: int = 128
-    micro_batches: int = 1
-    clip_norm: float | None = None
-    precision: str = "float32"
-    schedule: str = "one_cycle"
-    warmup_fraction: float | None = None
-    held_out_fraction: float = 0.1
-    patience: int | None = None
+    optimizer: str = field(default="sgd", metadata={"enum": _OPTIMIZERS})
+    learning_rate: float = field(default=0.1, metadata={"exclusiveMinimum": 0})
+    momentum: float = field(default=0.9, metadata={"minimum": 0, "exclusiveMaximum": 1})
+    weight_decay: float = field(default=0.0005, metadata={"minimum": 0})
+    groups: tuple[ParameterGroup, ...] = field(default=(), metadata={"maxItems": MOST_GROUPS})
+    epochs: int = field(default=30, metadata={"minimum": 1, "maximum": MOST_EPOCHS})
+    batch_size: int = field(default=128, metadata={"minimum": 1})
+    micro_batches: int = field(default=1, metadata={"minimum": 1})
+    clip_norm: float | None = field(default=None, metadata={"exclusiveMinimum": 0})
+    precision: str = field(default="float32", metadata={"enum": _PRECISIONS})
+    schedule: str = field(default="one_cycle", metadata={"enum": _SCHEDULES})
+    warmup_fraction: float | None = field(
+        default=None, metadata={"minimum": 0, "exclusiveMaximum": 1}
+    )
+    held_out_fraction: float = field(default=0.1, metadata={"minimum": 0, "maximum": 0.9})
+    patience: int | None = field(default=None, metadata={"minimum": 1})
 
     def __post_init__(self) -> None:
-        require_choice("optimizer", self.optimizer, OPTIMIZERS)
-        require_choice("schedule", self.schedule, SCHEDULES)
-        require_choice("precision", self.precision, PRECISIONS)
+        require_choice("optimizer", self.optimizer, _OPTIMIZERS)
+        require_choice("schedule", self.schedule, _SCHEDULES)
+        require_choice("precision", self.precision, _PRECISIONS)
         require("learning_rate", is_number(self.learning_rate, above=0), "above 0")
         require("momentum", is_number(self.momentum, least=0, below=1), "from 0 to below 1")
         require("weight_decay", is_number(self.weight_decay, least=0), "0 or above")
@@ -100,7 +102,7 @@ class TrainingRecipe:
     @classmethod
     def fields_of(cls, document: object) -> dict[str, Any]:
         """Return the fields that a JSON object names, or raise ``InvalidInputError``."""
-        given = known_fields(document, "recipe", [field.name for field in fields(cls)])
+        given = known_fields(document, "recipe", [each.name for each in fields(cls)])
         if "groups" in given:
             given["groups"] = ParameterGroup.all_from_json(given["groups"])
         return given

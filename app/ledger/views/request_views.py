@@ -41,7 +41,12 @@ class ObligationView:
 
 @dataclass(frozen=True)
 class RequestView:
-    """A forget request, its dataset's name, and its obligations by the models' names."""
+    """A forget request, its dataset's name, and its obligations by the models' names.
+
+    Attributes:
+        pushes: How many pushes brought the records that it names.
+        completed_at: When its records were erased, also those of a cancelled request.
+    """
 
     id: str
     dataset: str

@@ -19,11 +19,14 @@ class RunView:
     """A run, with its model's name.
 
     Attributes:
-        loss: present once the target is met.
+        loss: Present once the target is met.
         retryable: it failed or was cancelled, and its model is there and has had no other run
             since.
     """
 
+    id: str
+    model: str
+    kind: str
     state: str
     attempt: int
     phase: str | None
@@ -32,24 +35,18 @@ class RunView:
     epsilon: float | None
     loss: float | None
     failure_reason: str | None
-    id: str
-    kind: str
     plan: dict[str, Any]
     phase_seconds: dict[str, float] | None
-    reports: list[dict[str, Any]] | None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    model: str
+    reports: list[dict[str, Any]] | None
     retryable: bool
 
     @property
     def has_ended(self) -> bool:
         """Return whether the run has ended."""
         return self.state not in ACTIVE_RUN_STATES
-
-
-_OF_ROW = [getattr(RunRow, field.name) for field in fields(RunView)[:-2]]
 
 
 def one(session: Session, run_id: str) -> RunView:
@@ -96,8 +93,10 @@ def _read(
     limit: int | None = None,
 ) -> Sequence[RunView]:
     retryable = and_(RunRow.state.in_(RETRYABLE_RUN_STATES), _is_current())
+    named: dict[str, Any] = {"model": ModelRow.name, "retryable": retryable}
+    names = [field.name for field in fields(RunView)]
     query: Select[Any] = (
-        select(*_OF_ROW, ModelRow.name, retryable)
+        select(*(named[name] if name in named else getattr(RunRow, name) for name in names))
         .join(ModelRow, ModelRow.id == RunRow.model_id)
         .where(*wanted)
     )

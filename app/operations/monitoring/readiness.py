@@ -40,15 +40,15 @@ class Readiness:
     """One word or phrase per dependency; ``unknown`` if it cannot be checked.
 
     Attributes:
-        database: whether PostgreSQL answers.
-        migrations: whether all migrations of this program are applied.
-        ledger: whether it knows everything that is stored; otherwise it is a restored backup.
-        signing_key: whether the private keys can be read and match the key in use.
-        key_store: whether keys of stored objects can be read and created.
-        disk: whether the data directory's disk has ``LOW_DISK_BYTES`` left.
-        redis: whether Redis answers.
-        workers: whether at least one is alive, and none has stopped to report.
-        dispatcher: whether at least one is alive.
+        database: Whether PostgreSQL answers.
+        migrations: Whether all migrations of this program are applied.
+        ledger: Whether it knows everything that is stored; otherwise it is a restored backup.
+        signing_key: Whether the private keys can be read and match the key in use.
+        key_store: Whether keys of stored objects can be read and created.
+        disk: Whether the data directory's disk has 256 MiB left.
+        redis: Whether Redis answers.
+        workers: Whether at least one is alive, and none has stopped to report.
+        dispatcher: Whether at least one is alive.
     """
 
     database: str = OK
