@@ -20,8 +20,7 @@ from app.api.protocol.schemas import attributes_of
 from app.cli.application import create_app
 from app.cli.commands.service import init
 from app.runtime.embedded import EmbeddedServers
-from app.runtime.environment import variable_of
-from app.runtime.settings import Settings
+from app.runtime.settings import Settings, variable_of
 from app.services import open_services
 
 _API = """# API reference

@@ -53,7 +53,7 @@ def _together(
 class Processes(Team):
     """Several processes, which call the same methods in the same order.
 
-    ``workers.distributed.connecting`` has connected them.
+    ``workers.distributed.execution`` has connected them.
 
     Raises, from every method:
         ProcessLostError: another process ended.

@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import TCPStore
 from app.domain.errors import ProcessLostError
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import launched
-from workers.distributed.connecting import ANSWERED_WITHIN, CONNECTED_WITHIN, connected
+from workers.distributed.execution import ANSWERED_WITHIN, CONNECTED_WITHIN, connected
 
 SOON = timedelta(seconds=2)
 
