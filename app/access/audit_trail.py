@@ -50,13 +50,10 @@ def newest_entries(
     entries = [
         (index, strict_json.loads(body)) for index, body in session.execute(query.limit(limit))
     ]
-    names = _names(session, {facts["by"] for _, facts in entries})
+    callers = {facts["by"] for _, facts in entries}
+    named = session.execute(select(ApiKeyRow.id, ApiKeyRow.name).where(ApiKeyRow.id.in_(callers)))
+    names = {caller: name for caller, name in named}  # noqa: C416 - rows to pairs
     return [_parsed(index, facts, names) for index, facts in entries]
-
-
-def _names(session: Session, callers: set[str]) -> dict[str, str]:
-    query = select(ApiKeyRow.id, ApiKeyRow.name).where(ApiKeyRow.id.in_(callers))
-    return {caller: name for caller, name in session.execute(query)}  # noqa: C416 - rows to pairs
 
 
 def _parsed(index: int, facts: dict[str, Any], names: dict[str, str]) -> AuditEntry:

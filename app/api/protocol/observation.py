@@ -64,7 +64,7 @@ class Observation:
 
     def _note(self, scope: Scope, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        route = _template(scope)
+        route = getattr(scope.get("route"), "path", UNMATCHED)
         self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
         fields = {
             "method": method,
@@ -83,7 +83,3 @@ def _add_limits(headers: MutableHeaders, quotas: Sequence[Quota]) -> None:
         headers["RateLimit"] = ", ".join(
             f'"{quota.name}";r={quota.remaining};t={quota.reset_s}' for quota in quotas
         )
-
-
-def _template(scope: Scope) -> str:
-    return getattr(scope.get("route"), "path", UNMATCHED)

@@ -85,7 +85,10 @@ def forget(
                 if dataset_name is not None:
                     write_receipt(file, request, record_ids=records, subject_ids=subjects)
                 elif receipt is not None:
-                    _write_receipts(receipt, request["requests"], subjects)
+                    for part in request["requests"]:
+                        path = receipt.with_stem(f"{receipt.stem}-{part['dataset']}")
+                        with receipt_file(path) as own:
+                            write_receipt(own, part, record_ids=[], subject_ids=subjects)
             except (OSError, InvalidInputError):
                 show(request)  # it holds the salt, which must not be lost
                 fail("the request is accepted, but there is no receipt: keep its receipt_salt")
@@ -150,12 +153,6 @@ def retry(request_id: RequestId) -> None:
 def cancel(request_id: RequestId) -> None:
     """Cancel a request before any run has started on it; its records stay forgotten."""
     show_answer(lambda client: client.cancel(request_id))
-
-
-def _write_receipts(receipt: Path, parts: list[Json], subjects: list[str]) -> None:
-    for part in parts:
-        with receipt_file(receipt.with_stem(f"{receipt.stem}-{part['dataset']}")) as file:
-            write_receipt(file, part, record_ids=[], subject_ids=subjects)
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -137,7 +136,11 @@ def model_show(name: ModelName, *, wait: Wait = False) -> None:
 @model.command("list")
 def model_list() -> None:
     """List all models."""
-    show_answer(lambda client: client.models(), _MODELS, derived={"network": _network})
+    show_answer(
+        lambda client: client.models(),
+        _MODELS,
+        derived={"network": lambda shown: network_in_words(shown["architecture"])},
+    )
 
 
 @backbone.command("define")
@@ -197,10 +200,6 @@ def download(
         say(f"{files.weights}\n{files.certificate}")
     paths = {"weights": str(files.weights), "certificate": str(files.certificate)}
     conclude({**paths, "steps": steps})
-
-
-def _network(shown: Mapping[str, Any]) -> str:
-    return network_in_words(shown["architecture"])
 
 
 def _trusted_keys(trusted: Path | None) -> Path:

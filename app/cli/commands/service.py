@@ -65,7 +65,8 @@ def up() -> None:
 
 def _keep_running(settings: Settings) -> None:
     stop = StopSignal().listen()
-    servers = _embedded(settings)
+    own = settings.database_url is not None and settings.redis_url is not None
+    servers = None if own else EmbeddedServers(settings.data_dir)
 
     def keep_up() -> None:
         if servers is None:
@@ -80,7 +81,8 @@ def _keep_running(settings: Settings) -> None:
         trusted = _set_up(settings)
         say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
         say(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
-        supervise([_api(), _dispatcher(), _worker()], stop, keep_up=keep_up)
+        api = Child("api", python_command("app.cli", "serve"))
+        supervise([api, _dispatcher(), _worker()], stop, keep_up=keep_up)
     finally:
         if servers is not None:
             servers.stop()
@@ -153,23 +155,12 @@ def _set_up(settings: Settings) -> Path:
     return settings.trusted_keys_file
 
 
-def _api() -> Child:
-    return Child("api", python_command("app.cli", "serve"))
-
-
 def _dispatcher() -> Child:
     return Child("dispatcher", python_command("workers", "dispatcher"))
 
 
 def _worker() -> Child:
     return Child("worker", python_command("workers", "worker"))
-
-
-def _embedded(settings: Settings) -> EmbeddedServers | None:
-    """Return the embedded servers unless the settings give URLs of both."""
-    if settings.database_url is not None and settings.redis_url is not None:
-        return None
-    return EmbeddedServers(settings.data_dir)
 
 
 def _warn_without_servers(settings: Settings) -> None:
