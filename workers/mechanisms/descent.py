@@ -20,7 +20,7 @@ from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.mechanism import AccountOf, Descending
 from workers.noise.generators import NoiseSource
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 from workers.training.team import ALONE, Team
 from workers.training.vectors import clip_, move_, require_dimension
 

@@ -10,7 +10,7 @@ from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.mechanism import Mechanism
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import at
 from app.planning.mechanisms import gradient_clipping as mechanism
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 from workers.training.vectors import clip_, move_, require_dimension, shrinkage
 
 

@@ -18,7 +18,7 @@ from app.accounting.model_clipping import Odometer, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import model_clipping as mechanism
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 from workers.training.vectors import clip_, move_, require_dimension
 
 

@@ -12,7 +12,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import output_perturbation as mechanism
 from workers.mechanisms.dp_sgd import Stepless
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 from workers.training.vectors import clip_, require_dimension
 
 

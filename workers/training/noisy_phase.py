@@ -7,6 +7,7 @@ the loop.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -14,7 +15,6 @@ import torch
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import TargetNotMetError
 from workers.noise.generators import NoiseSource
-from workers.training.conditions import Conditions
 from workers.training.feeds import Feed
 from workers.training.frame import RawWeights, ReferenceFrame
 from workers.training.networks.buffers import (
@@ -25,6 +25,22 @@ from workers.training.networks.buffers import (
 from workers.training.networks.network import Network
 from workers.training.tasks.augmented import draw_afresh
 from workers.training.tasks.task import Batch
+from workers.training.team import ALONE, Team
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Conditions:
+    """The noise of a run, and the target that it has to meet.
+
+    Attributes:
+        team: the processes, of which each has a stretch of the position.
+    """
+
+    noise: NoiseSource
+    epsilon: float
+    delta: float
+    team: Team = ALONE
+
 
 NoisyProgress = Callable[[int, int, Callable[[], Guarantee | None]], None]
 """Step taken (from 1), planned steps, and what computes the guarantee so far.

@@ -26,7 +26,7 @@ from tests.support.insecure_noise import InsecureNoise
 from tests.support.statements import digest_of, restating_claims, synthetic
 from tests.support.trust import trust
 from workers.mechanisms.descent import Descent, from_plan
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 
 SIZE = 50_000
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

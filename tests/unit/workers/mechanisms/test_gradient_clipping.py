@@ -15,7 +15,7 @@ from app.planning.mechanisms.catalogue import mechanism_of
 from tests.support.insecure_noise import InsecureNoise
 from workers.mechanisms.gradient_clipping import GradientClipping, from_plan
 from workers.noise.generators import SecureNoise
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 
 SIZE = 500
 EPSILON, DELTA = 1.0, 1e-5

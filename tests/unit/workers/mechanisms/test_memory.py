@@ -10,8 +10,8 @@ from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
 from workers.noise.generators import SecureNoise
-from workers.training.conditions import Conditions
 from workers.training.frame import FlatFrame, FramePart
+from workers.training.noisy_phase import Conditions
 
 SIZE = 1 << 20
 SMALL = SIZE  # bytes: an eighth of a float64 copy, room for a noise source's buffers

@@ -11,7 +11,7 @@ from app.domain.plan import Plan
 from tests.support.insecure_noise import InsecureNoise
 from workers.mechanisms.model_clipping import from_plan
 from workers.noise.generators import SecureNoise
-from workers.training.conditions import Conditions
+from workers.training.noisy_phase import Conditions
 
 SIZE = 400
 EPSILON, DELTA = 1.0, 1e-5

@@ -29,13 +29,12 @@ from workers.mechanisms.output_perturbation import OutputPerturbation
 from workers.noise.box_muller import round_to_
 from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Sealed
-from workers.training.conditions import Conditions
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.examples import classified
 from workers.training.feeds import RandomBatches
 from workers.training.networks.linear_head import LinearHead
 from workers.training.networks.network import Network
-from workers.training.noisy_phase import descend
+from workers.training.noisy_phase import Conditions, descend
 
 CPU = torch.device("cpu")
 TRIALS = 120
