@@ -24,11 +24,12 @@ MAX_PIXELS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class NumberColumn:
-    """A number x becomes x, or (x - low) / (high - low) of x clipped to [low, high].
+    """A number x becomes (x - offset) * scale, or its place between bounds to which it is clipped.
 
     Attributes:
         name: the column.
-        low, high: public bounds; both or neither.
+        low, high: public bounds, which become 0 and 1; both or neither.
+        offset, scale: public constants, in place of bounds.
         missing: the number that replaces a missing one; None refuses rows without it.
         flag_missing: whether a further feature is 1 where the number is missing and 0 elsewhere.
     """
@@ -37,13 +38,15 @@ class NumberColumn:
     name: str
     low: float | None = None
     high: float | None = None
+    offset: float = 0.0
+    scale: float = 1.0
     missing: float | None = None
     flag_missing: bool = False
 
     def __post_init__(self) -> None:
         require_text(self.name, "a column's name", shortest=0)
         _require_bool(self.flag_missing, f"{self.name}: flag_missing")
-        for side in ("low", "high", "missing"):
+        for side in ("low", "high", "offset", "scale", "missing"):
             number = getattr(self, side)
             if number is not None:  # no negative zero, which PostgreSQL does not store
                 finite = require_finite(f"encoding of {self.name!r}: {side}", number) + 0.0
@@ -56,6 +59,10 @@ class NumberColumn:
             and not 0 < self.high - self.low < math.inf
         ):
             raise _unfit(self.name, "low must be below high")
+        if self.scale == 0:
+            raise _unfit(self.name, "scale must not be 0")
+        if self.low is not None and (self.offset, self.scale) != (0, 1):
+            raise _unfit(self.name, "give low and high, or offset and scale")
         if self.flag_missing and self.missing is None:
             raise _unfit(self.name, "flag_missing needs a number for missing")
 
@@ -101,12 +108,13 @@ class CategoryColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayColumn:
-    """A list or tensor of numbers becomes its elements, in C order.
+    """A list or tensor of numbers becomes (element - offset) * scale of each, in C order.
 
     Attributes:
         name: the column.
         shape: of each value.
         dtype: one of ``NUMBER_DTYPES``, of tokens one of ``TOKEN_DTYPES``.
+        offset, scale: public constants; by default the scale of bytes is 1/255, of others 1.
         vocabulary: tokens are 0 … vocabulary - 1; None for numbers that are not tokens.
     """
 
@@ -114,6 +122,8 @@ class ArrayColumn:
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    offset: float = 0.0
+    scale: float | None = None
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
@@ -128,11 +138,26 @@ class ArrayColumn:
             type(self.vocabulary) is not int or not 2 <= self.vocabulary <= MOST_TOKENS
         ):
             raise _unfit(self.name, f"vocabulary must lie between 2 and {MOST_TOKENS:,}")
+        if self.vocabulary is not None and (self.offset, self.scale) != (0, None):
+            raise _unfit(self.name, "tokens have no offset and no scale")
+        offset = require_finite(f"encoding of {self.name!r}: offset", self.offset) + 0.0
+        object.__setattr__(self, "offset", offset)
+        if self.scale is not None:
+            scale = require_finite(f"encoding of {self.name!r}: scale", self.scale)
+            if scale == 0:
+                raise _unfit(self.name, "scale must not be 0")
+            object.__setattr__(self, "scale", scale + 0.0)
 
     @property
     def width(self) -> int:
         """Number of features."""
         return math.prod(self.shape)
+
+    @property
+    def scaling(self) -> tuple[float, float]:
+        """Offset and scale."""
+        of_bytes = 1 / 255 if self.dtype == "uint8" else 1.0
+        return self.offset, of_bytes if self.scale is None else self.scale
 
 
 ClassName = str | int | bool
@@ -148,6 +173,7 @@ class TextColumn:
     """
 
     kind: ClassVar = "text"
+    scaling: ClassVar = (0.0, 1.0)
     dtype: ClassVar = "int32"
     vocabulary: ClassVar = 257
     padding: ClassVar = 0
@@ -182,6 +208,7 @@ class ImageColumn:
     """
 
     kind: ClassVar = "image"
+    scaling: ClassVar = (0.0, 1 / 255)
     dtype: ClassVar = "uint8"
     vocabulary: ClassVar = None
     name: str
@@ -255,6 +282,11 @@ class InputColumns:
     def vocabulary(self) -> int | None:
         """Number of different tokens, if the features are tokens."""
         return None if self.only is None else self.only.vocabulary
+
+    @property
+    def scaling(self) -> tuple[float, float]:
+        """Offset and scale by which a network sees a single tensor; others are scaled before."""
+        return (0.0, 1.0) if self.only is None else self.only.scaling
 
     @property
     def only(self) -> Tensor | None:

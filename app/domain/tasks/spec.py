@@ -115,10 +115,12 @@ class TaskSpec(ABC):
             return replace(features, classes=self.outputs)
         if self.inputs is None:
             raise InvalidInputError("task: a dataset of columns needs inputs, those that are read")
+        offset, scale = self.inputs.scaling
         return FeatureSchema(
             shape=self.inputs.shape,
             dtype=self.inputs.dtype,
-            scale=1 / 255 if self.inputs.dtype == "uint8" else 1.0,
+            offset=offset,
+            scale=scale,
             classes=self.outputs,
             vocabulary=self.inputs.vocabulary,
         )

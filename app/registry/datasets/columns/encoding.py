@@ -120,7 +120,11 @@ class _Cells:
         features = np.zeros((self.table.num_rows, encoding.width), dtype=encoding.dtype)
         start = 0
         for rule in encoding.columns:
-            self._fill(rule, features[:, start : start + rule.width])
+            part = features[:, start : start + rule.width]
+            self._fill(rule, part)
+            if isinstance(rule, ArrayColumn) and encoding.only is None:
+                offset, scale = rule.scaling
+                part[:] = (part - offset) * scale
             start += rule.width
         return features
 
@@ -135,10 +139,10 @@ class _Cells:
         return labels
 
     def numbers(self, name: str, *, least: float, most: float) -> npt.NDArray[np.float64]:
-        column = self._column(name, lambda kind: has_numbers(kind) or kind == pa.bool_(), _NUMBER)
+        column = self._numeric(name)
         if column is None:
             return np.zeros(self.table.num_rows)
-        found = numbers_of(column.cast(pa.int8()) if column.type == pa.bool_() else column)
+        found = numbers_of(column)
         self._fault(found.faulty, name, f"text, where {_NUMBER} expected")
         self._fault(found.missing, name, "is missing")
         present = ~found.missing & ~found.faulty
@@ -182,7 +186,7 @@ class _Cells:
                 self._fill_pixels(rule, features)
 
     def _fill_numbers(self, rule: NumberColumn, features: npt.NDArray[Any]) -> None:
-        column = self._column(rule.name, has_numbers, _NUMBER)
+        column = self._numeric(rule.name)
         if column is None:
             return
         found = numbers_of(column)
@@ -195,6 +199,8 @@ class _Cells:
         self._fault(np.isinf(values), rule.name, "an infinite number")
         if rule.low is not None and rule.high is not None:
             values = (np.clip(values, rule.low, rule.high) - rule.low) / (rule.high - rule.low)
+        if (rule.offset, rule.scale) != (0, 1):
+            values = (values - rule.offset) * rule.scale
         large = np.abs(values) > np.finfo(np.float32).max
         self._fault(large & np.isfinite(values), rule.name, "a number too large for float32")
         features[:, 0] = np.where(large, 0, values)
@@ -255,6 +261,12 @@ class _Cells:
         self._fault(missing, rule.name, "is missing")
         features[:], faulty = pixels_of(pc.fill_null(column, b""), rule)
         self._fault(faulty & ~missing, rule.name, "is no JPEG or PNG image, or has too many pixels")
+
+    def _numeric(self, name: str) -> pa.Array | None:
+        """Return a column of numbers, which true and false are, too; see ``_column``."""
+        column = self._column(name, lambda kind: has_numbers(kind) or kind == pa.bool_(), _NUMBER)
+        is_truth = column is not None and column.type == pa.bool_()
+        return column.cast(pa.int8()) if is_truth else column
 
     def _texts(self, name: str, *, listed: Any) -> Texts | None:  # noqa: ANN401 - an iterable
         """Return a column's texts; words for a missing value are missing unless listed."""

@@ -1,0 +1,88 @@
+"""What columns become: each by its public constants."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from app.domain.columns import ArrayColumn, ImageColumn, InputColumns, NumberColumn
+from app.domain.errors import InvalidInputError, ParameterError
+from app.domain.tasks.classification import ClassificationSpec
+from app.registry.datasets.columns.encoding import features_of
+
+_BYTES = pa.array([[0, 51], [255, 102]], pa.list_(pa.uint8(), 2))
+
+
+def test_scales_numbers_and_truth() -> None:
+    age = NumberColumn(name="age", offset=40, scale=0.05)
+    member = NumberColumn(name="member")
+    table = pa.table({"age": [60, 20], "member": [True, False]})
+
+    found = features_of(table, InputColumns(columns=(age, member)))
+
+    assert found.tolist() == [[1, 1], [-1, 0]]
+
+
+def test_scales_a_missing_number_as_one_that_is_there() -> None:
+    age = NumberColumn(name="age", offset=40, scale=0.5, missing=50, flag_missing=True)
+
+    found = features_of(pa.table({"age": [None, 42.0]}), InputColumns(columns=(age,)))
+
+    assert found.tolist() == [[5, 1], [1, 0]]
+
+
+def test_an_array_beside_others_is_scaled_when_it_is_read() -> None:
+    inputs = InputColumns(
+        columns=(
+            ArrayColumn(name="bytes", shape=(2,), dtype="uint8"),
+            ArrayColumn(name="shifted", shape=(2,), offset=51, scale=2),
+        )
+    )
+
+    found = features_of(pa.table({"bytes": _BYTES, "shifted": _BYTES}), inputs)
+
+    expected = [[0, 0.2, -102, 0], [1, 0.4, 408, 102]]
+    assert np.allclose(found, expected)
+
+
+def test_an_array_alone_is_stored_as_it_is_and_scaled_when_it_is_seen() -> None:
+    digits = ArrayColumn(name="digits", shape=(1, 2), dtype="uint8", offset=8, scale=0.0625)
+    inputs = InputColumns(columns=(digits,))
+
+    schema = ClassificationSpec(classes=2, inputs=inputs).schema()
+
+    assert features_of(pa.table({"digits": _BYTES}), inputs).tolist() == [[0, 51], [255, 102]]
+    assert (schema.shape, schema.dtype) == ((1, 2), "uint8")
+    assert (schema.offset, schema.scale) == (8, 0.0625)
+
+
+@pytest.mark.parametrize(
+    ("column", "scaling"),
+    [
+        (ArrayColumn(name="x", shape=(2,)), (0, 1)),
+        (ArrayColumn(name="x", shape=(2,), dtype="uint8"), (0, 1 / 255)),
+        (ImageColumn(name="x", shape=(3, 8, 8)), (0, 1 / 255)),
+    ],
+)
+def test_bytes_are_scaled_to_1_by_default(
+    column: ArrayColumn | ImageColumn, scaling: tuple[float, float]
+) -> None:
+    assert InputColumns(columns=(column,)).scaling == scaling
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: NumberColumn(name="x", scale=0), "scale must not be 0"),
+        (lambda: NumberColumn(name="x", low=0, high=1, offset=3), "or offset and scale"),
+        (lambda: NumberColumn(name="x", offset=float("nan")), "offset"),
+        (lambda: ArrayColumn(name="x", shape=(2,), scale=0), "scale must not be 0"),
+        (lambda: ArrayColumn(name="x", shape=(2,), offset=float("inf")), "offset"),
+        (
+            lambda: ArrayColumn(name="x", shape=(2,), dtype="int64", vocabulary=9, scale=2),
+            "tokens have no offset",
+        ),
+    ],
+)
+def test_refuses_constants_that_make_no_sense(make: type, words: str) -> None:
+    with pytest.raises((InvalidInputError, ParameterError), match=words):
+        make()
