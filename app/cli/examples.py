@@ -46,12 +46,10 @@ expunge plan --model digits-mlp --json
 expunge account --mechanism gradient_clipping --param initial_clip=20 --param gradient_clip=10 \
 --param learning_rate=0.01 --param weight_decay=50 --param noise_std=0.25679 --param steps=11 \
 --delta 1e-5
-expunge dataset push digits digits.npz --scale 0.0625
-expunge dataset push churn churn.csv --label churned --subject customer --drop signup --missing \
-age=45 --accept-values
+expunge dataset push digits digits.npz
+expunge dataset push churn churn.csv --subject-id customer --drop signup
 expunge dataset push churn churn-march.csv
 expunge dataset push churn churn-corrected.csv --replace
-expunge dataset push reviews reviews.npz --vocabulary 5000
 expunge dataset push open-digits open-digits.npz --public
 expunge dataset import members s3://exports/members/2026-01.parquet --wait
 expunge dataset import members 's3://exports/members/2026-*.parquet'
@@ -59,9 +57,7 @@ expunge dataset imports members
 expunge dataset imports members imp_0123456789abcdef --wait
 expunge dataset cancel-import members imp_0123456789abcdef
 expunge dataset retry-import members imp_0123456789abcdef --wait
-expunge dataset inspect churn.csv
-expunge dataset inspect churn.csv --label churned --write-mapping churn.json
-expunge dataset columns members.csv --record-id id --subject person
+expunge dataset columns members.csv --record-id id --subject-id person
 expunge dataset columns members.csv --record-id id --write members.json
 expunge dataset create members --columns members.json
 expunge dataset show digits
@@ -81,6 +77,11 @@ expunge model check my_models:text --shape 64 --classes 2 --vocabulary 5000
 expunge backbone archive random-features
 expunge backbone delete random-features
 expunge model create examples/model.json --wait
+expunge model create churn --dataset churn --target churned --data churn.csv --dry-run
+expunge model create churn --dataset churn --target churned --data churn.csv --missing age=45 \
+--bounds age=18:98 --accept-values --wait
+expunge model create net --dataset digits --target label --classes 10 --bounds features=0:16 \
+--shape features=8,8 --architecture my_models:build
 expunge model upload digits-net weights.safetensors --wait
 expunge model upload digits-net last.ckpt --key state_dict
 expunge model show digits-mlp

@@ -40,12 +40,12 @@ _COMMANDS = {
 }
 _WITHIN_GROUPS = {
     "dataset": "datasets: push; imports: import_ imports cancel_import retry_import; "
-    "typed_datasets: create columns; datasets: inspect",
+    "datasets: columns create",
     "backbone": "backbones: add",
-    "model": "networks: check; prediction: export",
+    "model": "definitions: create; networks: check; prediction: export",
     "log": "fsck: fsck",
 }
-_EXTRAS = {"datasets": TABLES, "typed_datasets": TABLES}
+_EXTRAS = {"datasets": TABLES}
 """What a module's commands need; the service's extra by default."""
 
 

@@ -1,13 +1,16 @@
 """Options and arguments of commands; some are those of several."""
 
+import csv
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from app.domain.columns import normal_text
 
 
 def option(says: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 - as typer.Option
@@ -49,6 +52,11 @@ def with_options_of(made: Callable[..., object], name: str) -> Callable[..., Cal
         return run
 
     return decorated
+
+
+def listed(texts: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names in an option that lists them, separated by commas."""
+    return tuple(normal_text(name) for row in csv.reader(texts or ()) for name in row)
 
 
 Trusted = Annotated[

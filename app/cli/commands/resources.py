@@ -54,7 +54,7 @@ Key = Annotated[str | None, option("In a checkpoint: where the weights are, such
 
 @dataset.command("show")
 def dataset_show(name: DatasetName) -> None:
-    """Show a dataset, its encoding and its counts."""
+    """Show a dataset, its columns and its counts."""
     show_answer(lambda client: client.dataset(name))
 
 
@@ -62,18 +62,6 @@ def dataset_show(name: DatasetName) -> None:
 def dataset_list() -> None:
     """List all datasets."""
     show_answer(lambda client: client.datasets(), _DATASETS)
-
-
-@model.command("create")
-def model_create(
-    file: Annotated[Path, typer.Argument(exists=True, help="The definition, as JSON.")],
-    *,
-    wait: Wait = False,
-) -> None:
-    """Define a model from a JSON FILE (see POST /v1/models) and start its training."""
-    with service() as client:
-        definition = json_file(file)
-        show_model(client, client.define_model(definition), wait=wait)
 
 
 @model.command("upload")

@@ -1,155 +1,262 @@
-"""Proposes an encoding for a table: what its columns are, with the constants that the user gave.
+"""Proposes a task on a dataset: what its columns are to a network, with the user's constants.
 
-A schema outlives every record and is public. So a value that only the file knows is never listed by
-itself: the user lists it, or confirms those that many rows share.
+A task is public and outlives every record. So a value or a constant that only the file knows is
+never listed by itself: the user gives it, or confirms what many rows share.
 """
 
+import math
 import re
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from app.domain.columns import ArrayColumn, CategoryColumn, ClassName, Column, NumberColumn
-from app.domain.encoding import LabelColumn, TableEncoding
+from app.domain.columns import (
+    ArrayColumn,
+    CategoryColumn,
+    ClassName,
+    Column,
+    ImageColumn,
+    InputColumns,
+    NumberColumn,
+    TextColumn,
+)
+from app.domain.encoding import LabelColumn
 from app.domain.errors import InvalidInputError
+from app.domain.table_schema import WIDTHS, ColumnType, TableSchema
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.language_model import LanguageModelSpec
+from app.domain.tasks.regression import HUBER, RegressionSpec
+from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns import cells
-from app.registry.datasets.columns.arrays import array_fault, is_array
-from app.registry.datasets.columns.choices import Choices, spelt
 from app.registry.datasets.columns.problems import Problems
-from app.registry.datasets.columns.sources import Source
 
 LEAST_ROWS: Final = 10
 """A value of fewer rows, or persons, is not proposed: it may identify one of them."""
-
 MOST_PROPOSED: Final = 100
 """A column with more different values is free text, or an id."""
-
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|\d{1,2}:\d\d")
-_DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
+_MOST_NUMBERED: Final = 20
+"""A target of more different whole numbers is a quantity."""
+_LEAST_FOR_SCALE: Final = 10 * LEAST_ROWS
+_TEXT_LENGTH: Final = 256
+_IMAGE_SHAPE: Final = (3, 64, 64)
 _TRUTH: Final = frozenset({"true", "false"})
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A category's values, and whether all others count as one more."""
+
+    values: tuple[str, ...]
+    other: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The columns' roles and public constants, as far as the user gives them.
+
+    Attributes:
+        target: the column that is learned; None for the next token of a text.
+        regression: whether the target is a quantity, whatever it looks like.
+        features: the columns that are read; empty for all that have no other role.
+        drop: columns that are not read.
+        classes: the classes' names.
+        class_count: instead of names: the classes are 0 … class_count - 1.
+        categories: values of columns that are encoded one-hot.
+        bounds: of numbers and arrays, which become 0 and 1.
+        missing: what replaces missing values, by column.
+        shapes: of arrays and images.
+        vocabulary: lists of numbers are tokens below it.
+    """
+
+    target: str | None = None
+    regression: bool = False
+    features: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    classes: tuple[str, ...] = ()
+    class_count: int | None = None
+    categories: Mapping[str, Listed] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    vocabulary: int | None = None
+
+    @property
+    def class_names(self) -> tuple[ClassName, ...]:
+        """The classes as whole numbers or truth values, if all are."""
+        if {name.lower() for name in self.classes} == {"false", "true"}:
+            return tuple(name.lower() == "true" for name in self.classes)
+        if all(re.fullmatch(r"-?\d{1,15}", name) for name in self.classes):
+            return tuple(map(int, self.classes))
+        return self.classes
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """An encoding for a table.
+    """A task.
 
     Attributes:
-        encoding: the rules.
-        unconfirmed: columns whose listed values the user did not give, but the file.
-        ignored: columns of the file that are not read.
+        task: what it is.
+        unconfirmed: columns whose values or constants the user did not give, but the file.
     """
 
-    encoding: TableEncoding
+    task: TaskSpec
     unconfirmed: Sequence[str]
-    ignored: Sequence[str]
-
-
-def proposed(source: Source, choices: Choices) -> Proposal:
-    """Return an encoding with the user's choices; errors say what to do."""
-    with source.places():
-        return _Proposer(source, choices).proposal()
 
 
 class _UnfitError(Exception):
     """A column cannot be read as it is; the reason says what to do."""
 
 
+def proposed(schema: TableSchema, choices: Choices, rows: pa.Table | None = None) -> Proposal:
+    """Return a task on a dataset's columns with the user's choices.
+
+    Args:
+        schema: the dataset's.
+        choices: the user's.
+        rows: some of its rows, in the types of the schema, with the ids' columns.
+
+    Raises:
+        InvalidRecordsError: it names the columns that are at fault, and says what to do.
+    """
+    return _Proposer(schema, choices, rows).proposal()
+
+
 class _Proposer:
-    def __init__(self, source: Source, choices: Choices) -> None:
-        self._source = source
+    def __init__(self, schema: TableSchema, choices: Choices, rows: pa.Table | None) -> None:
+        self._kinds = dict(schema.columns)
         self._choices = choices
+        self._rows = rows
         self._problems = Problems()
         self._unconfirmed: list[str] = []
         self._persons: npt.NDArray[np.int64] | None = None
+        if rows is not None and schema.subject_id is not None:
+            self._persons = cells.texts_of(cells.plain(rows[schema.subject_id])).codes
 
     def proposal(self) -> Proposal:
-        names = self._source.table.column_names
-        label, record_id, subject_id = self._roles(names)
-        if subject_id is not None and cells.has_texts(self._column(subject_id).type):
-            self._persons = cells.texts_of(self._column(subject_id)).codes
-        taken = {label, record_id, subject_id, *self._choices.drop}
-        if self._source.index is not None:
-            taken.add(self._source.index)
-        chosen = self._choices.features or [name for name in names if name not in taken]
-        columns: list[Column] = []
-        classes: Sequence[ClassName] = ()
-        for name in chosen:
-            with self._noting(name):
-                columns.append(self._choices.rules_of(self._rule(name)))
-        with self._noting(label):
-            classes = self._classes(label)
+        choices = self._choices
+        rules = (*choices.categories, *choices.bounds, *choices.missing, *choices.shapes)
+        roles = () if choices.target is None else (choices.target,)
+        for name in dict.fromkeys((*roles, *choices.features, *choices.drop, *rules)):
+            if name not in self._kinds:
+                self._problems.add(None, name, "the dataset has no such column")
         self._problems.raise_any()
-        if not columns:
-            raise InvalidInputError("the table has no feature columns")
-        encoding = TableEncoding(
-            columns=tuple(columns),
-            label=LabelColumn(name=label, classes=tuple(classes)),
-            record_id=record_id,
-            subject_id=subject_id,
-        )
-        used = {label, record_id, subject_id, *chosen}
-        return Proposal(encoding, self._unconfirmed, [name for name in names if name not in used])
+        taken = {*roles, *choices.drop}
+        names = choices.features or [name for name in self._kinds if name not in taken]
+        if not names:
+            raise InvalidInputError("no column is left for the inputs")
+        alone = len(names) == 1
+        found = [self._noting(name, lambda name: self._input(name, alone=alone)) for name in names]
+        target = None
+        if choices.target is not None:
+            target = self._noting(choices.target, self._target)
+        self._problems.raise_any()
+        inputs = InputColumns(columns=tuple(each for each in found if each is not None))
+        if target is not None:
+            return Proposal(target(inputs), self._unconfirmed)
+        if inputs.vocabulary is None:
+            raise InvalidInputError("name the column that is to be learned with --target")
+        task = LanguageModelSpec(vocabulary=inputs.vocabulary, inputs=inputs)
+        return Proposal(task, self._unconfirmed)
 
-    @contextmanager
-    def _noting(self, name: str) -> Iterator[None]:
+    def _noting(self, name: str, propose: Callable[[str], T]) -> T | None:
         try:
-            yield
+            return propose(name)
         except _UnfitError as error:
             self._problems.add(None, name, str(error))
-        except pa.ArrowInvalid:
-            kind = self._source.table.schema.field(name).type
-            self._problems.add(None, name, cells.invalid_in_words(kind))
+            return None
 
-    def _roles(self, names: Sequence[str]) -> tuple[str, str, str | None]:
-        for name in sorted(self._choices.named - set(names)):
-            self._problems.add(None, name, "the table has no such column")
-        self._problems.raise_any()
-        label = self._choices.label or ("label" if "label" in names else None)
-        if label is None:
-            raise InvalidInputError("name the label's column with --label")
-        record_id = self._choices.record_id or (
-            "record_id" if "record_id" in names else self._source.index
-        )
-        if record_id is None:
-            raise InvalidInputError(
-                "name the column of the records' ids with --record-id; it may be that of --subject"
-            )
-        subject_id = self._choices.subject_id or ("subject_id" if "subject_id" in names else None)
-        return label, record_id, subject_id
-
-    def _column(self, name: str) -> pa.Array:
-        return cells.plain(self._source.table[name])
-
-    def _rule(self, name: str) -> Column:
+    def _input(self, name: str, *, alone: bool) -> Column:
+        given, kind = self._given(name), self._kinds[name]
         listed = self._choices.categories.get(name)
         if listed is not None:
-            return CategoryColumn(name=name, values=listed.values, other=listed.other)
-        column = self._column(name)
-        if is_array(column.type):
-            return _array(name, column)
-        _require_cells(name, column)
-        if _is_mostly_numbers(column):
-            return self._number(name, column)
-        return self._category(name, _texts(column))
+            column: Column = CategoryColumn(name=name, values=listed.values, other=listed.other)
+        elif self._rows is not None and self._rows[name].null_count == len(self._rows):
+            raise _UnfitError(f"holds no values; leave it out with --drop {spelt(name)}")
+        elif kind.is_list:
+            return self._array(name, kind, given)
+        elif kind.kind in WIDTHS or kind.kind == "bool":
+            column = self._number(name, kind, given)
+        elif kind.kind == "string":
+            column = self._text(name, alone=alone)
+        elif kind.kind == "binary" and alone:
+            column = ImageColumn(name=name, shape=given.pop("shape", _IMAGE_SHAPE))
+        else:
+            what = "bytes, which are read alone" if kind.kind == "binary" else "dates or times"
+            raise _UnfitError(f"{what}; leave it out with --drop {spelt(name)}")
+        if "missing" in given and not isinstance(column, NumberColumn | CategoryColumn):
+            raise _UnfitError("takes no --missing")
+        return self._with(column, given)
 
-    def _number(self, name: str, column: pa.Array) -> Column:
-        if name not in self._choices.missing:
-            advice = f"is missing; --missing {spelt(name)}=NUMBER puts a public constant there"
-            self._problems.add_where(cells.numbers_of(column).missing, name, advice)
-        return NumberColumn(name=name)
+    def _given(self, name: str) -> dict[str, Any]:
+        """Return the options about a column."""
+        choices, given = self._choices, dict[str, Any]()
+        if name in choices.missing:
+            given["missing"] = choices.missing[name]
+        if name in choices.bounds:
+            given["bounds"] = choices.bounds[name]
+        if name in choices.shapes:
+            given["shape"] = choices.shapes[name]
+        return given
 
-    def _category(self, name: str, texts: cells.Texts) -> Column:
+    def _with(self, column: Column, given: Mapping[str, Any]) -> Column:
+        fields = dict(given)
+        if "bounds" in fields:
+            fields["low"], fields["high"] = fields.pop("bounds")
+        if "missing" in fields and isinstance(column, NumberColumn):
+            fields["missing"] = number_of(fields["missing"], f"--missing {column.name}")
+            fields["flag_missing"] = False
+        try:
+            return replace(column, **fields)
+        except TypeError as error:
+            options = " and ".join("--" + each for each in given)
+            raise _UnfitError(f"is read as a {column.kind}, which takes no {options}") from error
+
+    def _number(self, name: str, kind: ColumnType, given: Mapping[str, Any]) -> NumberColumn:
+        offset, scale = 0.0, 1.0
+        if "bounds" not in given and kind.kind != "bool":
+            offset, scale = self._scaling(name)
+        said: dict[str, Any] = {"missing": 0.0, "flag_missing": True} if kind.nullable else {}
+        if kind.nullable and "missing" not in given:  # what the network sees as a middle
+            said["missing"] = sum(given["bounds"]) / 2 if "bounds" in given else offset
+        return NumberColumn(name=name, offset=offset, scale=scale, **said)
+
+    def _scaling(self, name: str) -> tuple[float, float]:
+        """Return constants that bring most numbers to about -1 … 1, rounded to one digit."""
+        if self._rows is None:
+            return 0.0, 1.0
+        values = cells.numbers_of(cells.plain(self._rows[name])).values
+        values = values[np.isfinite(values)]
+        if len(values) < _LEAST_FOR_SCALE:
+            return 0.0, 1.0
+        low, high = np.quantile(values, [0.05, 0.95])
+        if high <= low:
+            return 0.0, 1.0
+        half = (high - low) / 2
+        step = 10.0 ** math.floor(math.log10(half))
+        reach = next(each for each in (1, 2, 5, 10) if half <= each * step)
+        scale = float(f"{1 / (reach * step):.1g}")
+        offset = float(f"{round((low + high) / 2 / step) * step:.12g}")
+        if (offset, scale) != (0, 1):
+            self._unconfirmed.append(name)
+        return offset, scale
+
+    def _text(self, name: str, *, alone: bool) -> Column:
+        advice = f"--drop {spelt(name)}, or list its public values with --category"
+        if self._rows is None:
+            if alone:
+                return TextColumn(name=name, length=_TEXT_LENGTH)
+            raise _UnfitError(f"text: name a file of rows with --data; otherwise {advice}")
+        texts = _texts(self._rows, name)
         if {text.lower() for text in texts.distinct} <= _TRUTH:
             return CategoryColumn(name=name, values=tuple(sorted(texts.distinct)))
-        if _most(texts, _DECIMAL_COMMA):
-            raise _UnfitError("numbers with a decimal comma; pass --decimal ,")
-        advice = f"--drop {spelt(name)}, or list its public values with --category"
         if len(texts.distinct) > MOST_PROPOSED:
+            if alone:
+                return TextColumn(name=name, length=_TEXT_LENGTH)
             count = len(texts.distinct)
             raise _UnfitError(
                 f"text with {count} different values; is it an id? Otherwise {advice}"
@@ -159,6 +266,29 @@ class _Proposer:
             raise _UnfitError(f"text, each value of {self._few}; {advice}")
         self._unconfirmed.append(name)
         return CategoryColumn(name=name, values=tuple(sorted(common)), other=True)
+
+    def _array(self, name: str, kind: ColumnType, given: Mapping[str, Any]) -> ArrayColumn:
+        if kind.kind not in WIDTHS:
+            raise _UnfitError(f"{kind}, where a list of numbers is expected")
+        shape, length = given.get("shape"), kind.length
+        if length is None and self._rows is not None:
+            first = next((value for value in self._rows[name].to_pylist() if value), [])
+            length = len(first)
+        if shape is None and not length:
+            raise _UnfitError(f"lists of any length; tell it with --shape {spelt(name)}=N")
+        if "missing" in given:
+            raise _UnfitError("is read as an array, which takes no --missing")
+        shape = (length,) if shape is None else shape
+        if self._choices.vocabulary is not None:
+            tokens = self._choices.vocabulary
+            return ArrayColumn(name=name, shape=shape, dtype="int64", vocabulary=tokens)
+        dtype = "uint8" if kind.kind == "uint8" else "float32"
+        if "bounds" not in given:
+            return ArrayColumn(name=name, shape=shape, dtype=dtype)
+        low, high = given["bounds"]
+        if not low < high:
+            raise _UnfitError("low must be below high")
+        return ArrayColumn(name=name, shape=shape, dtype=dtype, offset=low, scale=1 / (high - low))
 
     @property
     def _few(self) -> str:
@@ -172,94 +302,76 @@ class _Proposer:
         counts = np.bincount(codes, minlength=len(texts.distinct))
         return [text for text, n in zip(texts.distinct, counts, strict=True) if n >= LEAST_ROWS]
 
-    def _classes(self, name: str) -> Sequence[ClassName]:
+    def _target(self, name: str) -> Callable[[InputColumns], TaskSpec]:
+        """Return what makes the task on some inputs."""
+        kind = self._kinds[name]
+        if kind.is_list or kind.kind not in (*WIDTHS, "bool", "string"):
+            raise _UnfitError(f"{kind}, which cannot be a target")
+        if self._choices.regression or self._is_quantity(name, kind):
+            if kind.kind not in WIDTHS:
+                raise _UnfitError(f"{kind}, where a number is expected")
+            offset, scale = self._scaling(name)
+            return lambda inputs: RegressionSpec(
+                targets=(name,), offset=offset, scale=scale, loss=HUBER, inputs=inputs
+            )
+        label = LabelColumn(name=name, classes=tuple(self._classes(name, kind)))
+        return lambda inputs: ClassificationSpec(
+            classes=len(label.classes), target=label, inputs=inputs
+        )
+
+    def _is_quantity(self, name: str, kind: ColumnType) -> bool:
+        if self._choices.class_count is not None or self._choices.classes:
+            return False
+        if kind.kind not in WIDTHS:
+            return False
+        if self._rows is None:
+            if not kind.kind.startswith("float"):
+                raise _UnfitError("whole numbers; name the classes with --classes, or --regression")
+            return True
+        values = cells.numbers_of(cells.plain(self._rows[name])).values
+        found = np.unique(values[np.isfinite(values)])
+        return bool((np.floor(found) != found).any()) or len(found) > _MOST_NUMBERED
+
+    def _classes(self, name: str, kind: ColumnType) -> Sequence[ClassName]:
         if self._choices.class_count is not None:
             return range(self._choices.class_count)
         if self._choices.classes:
             return self._choices.class_names
-        column = self._column(name)
-        if not cells.has_texts(column.type):
-            raise _UnfitError(f"{cells.kind_in_words(column.type)}, which cannot be a label")
-        texts = _texts(column)
+        if kind.kind == "bool":
+            return (False, True)
+        if self._rows is None:
+            raise _UnfitError("name the public classes with --classes, or a file with --data")
+        texts = _texts(self._rows, name)
         if texts.distinct and {text.lower() for text in texts.distinct} <= _TRUTH:
             return (False, True)
         found: Sequence[ClassName] = sorted(texts.distinct)
         common: Sequence[ClassName] = sorted(self._common(texts))
-        if _is_mostly_numbers(column):
-            found, common = _whole_numbers(texts.distinct), _whole_numbers(self._common(texts))
+        if kind.kind in WIDTHS:
+            found, common = sorted(map(int, texts.distinct)), sorted(map(int, common))
         counts_up = found == list(range(len(found)))  # which tells of no person
         if not counts_up and len(common) < len(found) <= MOST_PROPOSED:
             raise _UnfitError(f"values of {self._few}; name all classes with --classes")
         if not 2 <= len(found) <= MOST_PROPOSED:
-            count = len(texts.distinct)
-            told = f"{count} different values" if count > 1 else "one value in all rows"
+            told = f"{len(found)} different values" if len(found) > 1 else "one value in all rows"
             raise _UnfitError(f"{told}; name the public classes with --classes")
         if not counts_up:
             self._unconfirmed.append(name)
         return found
 
 
-def _require_cells(name: str, column: pa.Array) -> None:
-    """Refuse a column without values, and one of dates or of a type that cannot be a feature."""
-    texts = _texts(column) if cells.has_texts(column.type) else None
-    if column.null_count == len(column) or (texts is not None and texts.missing.all()):
-        raise _UnfitError(f"holds no values; leave it out with --drop {spelt(name)}")
-    if pa.types.is_temporal(column.type) or (texts is not None and _most(texts, _DATE)):
-        raise _UnfitError(
-            f"dates or times; leave it out with --drop {spelt(name)}, or turn it into a number, "
-            "such as an age"
-        )
-    if texts is None:
-        raise _UnfitError(f"{cells.kind_in_words(column.type)}, which cannot be a feature")
-
-
-def _array(name: str, column: pa.Array) -> Column:
-    kind, shape = column.type, None
-    fault = array_fault(kind)
-    if fault is not None:
-        raise _UnfitError(f"{cells.kind_in_words(kind)}: {fault}")
-    if isinstance(kind, pa.FixedShapeTensorType):
-        shape, kind = tuple(kind.shape), kind.storage_type
-    if shape is None:
-        first: Sized = next((value for value in column.slice(0, 100).to_pylist() if value), [])
-        shape = (kind.list_size if isinstance(kind, pa.FixedSizeListType) else len(first),)
-    if 0 in shape:
-        raise _UnfitError("a list without elements")
-    dtype = "uint8" if kind.value_type == pa.uint8() else "float32"
-    return ArrayColumn(name=name, shape=shape, dtype=dtype)
-
-
-def _whole_numbers(texts: Sequence[str]) -> list[int]:
-    """Return the classes of a label of whole numbers."""
-    numbers = [_number(text) for text in texts]
-    if any(number is not None and not number.is_integer() for number in numbers):
-        raise _UnfitError(
-            "numbers with fractions; a model learns classes, and regression is not offered"
-        )
-    return sorted({int(number) for number in numbers if number is not None})
-
-
-def _texts(column: pa.Array) -> cells.Texts:
+def _texts(rows: pa.Table, name: str) -> cells.Texts:
     """Return a column's texts, without words for missing values."""
-    return cells.texts_of(column).without(cells.MISSING_WORDS)
+    return cells.texts_of(cells.plain(rows[name])).without(cells.MISSING_WORDS)
 
 
-def _is_mostly_numbers(column: pa.Array) -> bool:
-    """Return whether more than half of the values are numbers; the others are faults then."""
-    if not cells.has_numbers(column.type):
-        return False
-    found = cells.numbers_of(column)
-    return 2 * int(found.faulty.sum()) < int((~found.missing).sum())
-
-
-def _most(texts: cells.Texts, pattern: re.Pattern[str]) -> bool:
-    """Return whether more than half of the values begin as a pattern."""
-    fits = np.array([bool(pattern.match(text)) for text in texts.distinct] + [False])
-    return 2 * int(fits[texts.codes].sum()) > int((~texts.missing).sum())
-
-
-def _number(text: str) -> float | None:
+def number_of(text: str, where: str) -> float:
+    """Return a number that the user wrote."""
     try:
         return float(text)
-    except ValueError:
-        return None
+    except ValueError as error:
+        raise InvalidInputError(f"{where}: not a number") from error
+
+
+def spelt(name: str) -> str:
+    """Return a column's name as an option takes it: in double quotes if it has a comma or =."""
+    return repr(f'"{name}"' if {",", "="} & {*name} else name)

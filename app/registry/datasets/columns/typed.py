@@ -82,11 +82,13 @@ def typed_rows(
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
 
 
-def fits(column: pa.Array, kind: ColumnType) -> bool:
-    """Return whether all cells of a column are of this type, and any of them is there."""
+def faults_of(column: pa.Array, kind: ColumnType, *, name: str) -> Problems:
+    """Return why not all cells of a column are of this type, or none of them is there."""
     problems = Problems()
-    found = _Column("", kind, problems).read(pa.table({"": column}))
-    return problems.none and found.null_count < len(found)
+    found = _Column(name, kind, problems).read(pa.table({name: column}))
+    if found.null_count == len(found):
+        problems.add(None, name, "holds no values")
+    return problems
 
 
 @dataclass(frozen=True)

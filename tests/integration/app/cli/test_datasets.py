@@ -1,23 +1,172 @@
 """``expunge dataset``: one command from a file to a dataset, and again with the next export."""
 
 import csv
+import datetime as dt
 import json
 from pathlib import Path
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from app.domain.columns import CategoryColumn
-from app.domain.encoding import TableEncoding
 from app.ledger.views import request_views
 from app.services import Services
+from tests.support import layouts
 from tests.support.commands import dataset_answer, dataset_command
 
-ROWS = 60
-OPTIONS = (
-    *("--label", "churned", "--subject", "customer", "--drop", "signup"),
-    *("--missing", "age=45", "--bounds", "age=18:98"),
+TYPES = {
+    "age": "int64?",
+    "height": "float64",
+    "member": "bool",
+    "postcode": "string",
+    "remark": "string?",
+    "since": "date",
+}
+CSV = """id,person,age,height,member,postcode,remark,since,empty
+a,x,20,1.80,true,01234,,2026-01-02,
+b,x,,1.75,false,99999,"it's, fine",2026-01-03,
+c,y,40,2,true,00001,,2026-01-04,
+"""
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Path:
+    (tmp_path / "members.csv").write_text(CSV)
+    return tmp_path / "members.csv"
+
+
+@pytest.fixture
+def columns(members: Path) -> Path:
+    """The types as the command proposes them."""
+    file = members.with_name("columns.json")
+    ids = ("--record-id", "id", "--subject-id", "person")
+    dataset_answer("columns", "--json", members, *ids, "--drop", "empty", "--write", file)
+    return file
+
+
+def test_types_are_proposed_from_a_csv(members: Path, columns: Path) -> None:
+    assert json.loads(columns.read_text()) == {
+        "columns": TYPES,
+        "record_id": "id",
+        "subject_id": "person",
+    }
+
+
+def test_types_are_proposed_from_arrow(tmp_path: Path) -> None:
+    rows = {
+        "record_id": [1, 2],
+        "photo": [b"\xff", None],
+        "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+        "words": [["a"], []],
+        "small": pa.array([1, 2], pa.uint8()),
+        "at": [dt.datetime(2026, 1, 1)] * 2,  # noqa: DTZ001 - UTC
+        "code": ["1", "2"],
+        "nothing": pa.nulls(2),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    shown = dataset_answer("columns", "--json", tmp_path / "rows.parquet")
+    assert shown == {
+        "rows": 2,
+        "columns": {
+            "at": "timestamp",
+            "code": "string",
+            "nothing": "string?",
+            "photo": "binary?",
+            "small": "uint8",
+            "vector": "list<float32, 2>",
+            "words": "list<string>",
+        },
+        "record_id": "record_id",
+        "subject_id": None,
+    }
+
+
+def test_a_column_of_no_type_is_named(tmp_path: Path) -> None:
+    rows = {"record_id": [1], "group": [{"a": 1}]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    refused = dataset_command("columns", tmp_path / "rows.parquet")
+    assert refused.exit_code == 1
+    assert "column 'group': a group of fields, which no type of column holds" in refused.stderr
+
+
+def test_a_file_becomes_a_dataset_and_the_next_export_is_compared(
+    served: None, members: Path, columns: Path
+) -> None:
+    assert dataset_answer("create", "members", "--columns", columns)["columns"] == TYPES
+    again = dataset_answer("create", "members", "--columns", columns)  # it changes nothing
+    assert again["records"] == 0
+    assert dataset_answer("push", "members", members)["added"] == 3
+
+    later = CSV.replace("1.75", "1.76") + "d,z,50,1.5,false,12345,,2026-01-05,\n"
+    members.write_text(later)
+    answer = dataset_command("push", "members", members)
+    pushed = json.loads(answer.stdout)
+    assert (pushed["added"], pushed["already_present"]) == (1, 2)
+    assert pushed["changed_rows"] == [2]
+    assert answer.stderr.strip().endswith("members.csv: row 2")
+
+
+def test_faults_are_named_before_anything_is_sent(
+    served: None, members: Path, columns: Path
+) -> None:
+    dataset_answer("create", "members", "--columns", columns)
+    members.write_text(CSV.replace("40", "forty") + "a,x,1,1,true,1,,2026-01-02,\n")
+    refused = dataset_command("push", "members", members)
+    assert refused.exit_code == 1
+    assert "members.csv: row 3, column 'age': text that is not int64" in refused.stderr
+    assert "members.csv: row 4, column 'id': the id of an earlier row" in refused.stderr
+    assert "forty" not in refused.output
+    assert dataset_answer("show", "members")["records"] == 0
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"columns": {"a": "int8"}}', '{"columns": [], "record_id": "id"}']
 )
+def test_a_faulty_file_of_columns_is_refused(served: None, tmp_path: Path, content: str) -> None:
+    (tmp_path / "columns.json").write_text(content)
+    refused = dataset_command("create", "members", "--columns", tmp_path / "columns.json")
+    assert refused.exit_code == 1
+    assert refused.stderr.strip()
+
+
+def test_any_layout_of_arrow_becomes_the_same_dataset(served: None, tmp_path: Path) -> None:
+    """As polars writes Arrow by default, and others by choice."""
+    table = pa.table(
+        {
+            "id": layouts.TEXTS["runs of views"](["a", "b"]),
+            "note": layouts.TEXTS["dictionary of views"](["x", None]),
+            "price": layouts.decimals([5, 7], pa.decimal128(9, 2)),
+            "tags": pa.array([["u"], []], pa.list_view(pa.string_view())),
+        }
+    )
+    rows = tmp_path / "rows.arrow"
+    with pa.ipc.new_file(str(rows), table.schema) as writer:
+        writer.write_table(table)
+    types = tmp_path / "types.json"
+    shown = dataset_answer("columns", "--json", rows, "--record-id", "id", "--write", types)
+    assert shown["columns"] == {"note": "string?", "price": "int64", "tags": "list<string>"}
+    dataset_answer("create", "members", "--columns", types)
+    assert dataset_answer("push", "members", rows)["added"] == 2
+    pq.write_table(
+        pa.table({"id": ["a"], "note": ["x"], "price": [5], "tags": [["u"]]}),
+        tmp_path / "p.parquet",
+    )
+    assert dataset_answer("push", "members", tmp_path / "p.parquet")["already_present"] == 1
+
+
+@pytest.mark.parametrize(("columns", "footer"), [(["id"], True), (["x"], False), (["id"], False)])
+def test_an_encrypted_file_is_named_as_such(
+    tmp_path: Path, columns: list[str], *, footer: bool
+) -> None:
+    content = layouts.encrypted(pa.table({"id": ["a"], "x": [1]}), columns, footer=footer)
+    (tmp_path / "a.parquet").write_bytes(content)
+    refused = dataset_command("columns", tmp_path / "a.parquet", "--record-id", "id")
+    assert refused.exit_code == 1
+    assert "a.parquet: this Parquet file is encrypted: write it without" in refused.stderr
+
+
+ROWS = 60
+OPTIONS = ("--subject-id", "customer", "--drop", "signup")
 
 
 def _churn(path: Path, rows: int = ROWS, **changed: list[str]) -> Path:
@@ -26,7 +175,7 @@ def _churn(path: Path, rows: int = ROWS, **changed: list[str]) -> Path:
         writer = csv.writer(file)
         writer.writerow(["", "customer", "signup", "age", "plan", "churned"])
         for i in range(rows):
-            plan = "diplomat" if i == 9 else ("basic", "plus")[i % 2]
+            plan = ("basic", "plus")[i % 2]
             row = [f"Zo\u00eb {i // 2}", "2026-01-01", 20 + i % 50, plan, ("no", "yes")[i % 2]]
             if i % 10 == 3:
                 row[2] = ""
@@ -39,28 +188,20 @@ def churn(tmp_path: Path) -> Path:
     return _churn(tmp_path / "churn.csv")
 
 
-def test_one_command_from_a_table_to_a_dataset(
-    served: None, services: Services, churn: Path
-) -> None:
-    pushed = dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")
+def test_one_command_from_a_table_to_a_dataset(served: None, churn: Path) -> None:
+    pushed = dataset_answer("push", "churn", churn, *OPTIONS)
 
     assert (pushed["added"], pushed["changed"], pushed["forget_requests"]) == (ROWS, 0, [])
     shown = dataset_answer("show", "churn")
-    assert (shown["records"], shown["classes"]) == (ROWS, 2)
-    assert shown["features"]["shape"] == [4]
-    encoding = TableEncoding.from_json(shown["encoding"])
-    assert encoding.label.classes == ("no", "yes")
-    age, plan = encoding.columns
-    assert (age.name, plan.name) == ("age", "plan")
-    assert isinstance(plan, CategoryColumn)
-    assert (plan.values, plan.other) == (("basic", "plus"), True)
-    assert "diplomat" not in json.dumps(shown)
+    assert shown["records"] == ROWS
+    assert shown["columns"] == {"age": "int64?", "churned": "string", "plan": "string"}
+    assert (shown["record_id"], shown["subject_id"]) == ("(index)", "customer")
 
 
 def test_the_next_export_adds_new_rows_and_names_changed_ones(
     served: None, churn: Path, tmp_path: Path
 ) -> None:
-    dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")
+    dataset_answer("push", "churn", churn, *OPTIONS)
     decomposed = ["Zoe\u0308 2", "2026-02-02", "25", "plus", "yes"]
     later = _churn(
         tmp_path / "later.csv",
@@ -81,12 +222,14 @@ def test_the_next_export_adds_new_rows_and_names_changed_ones(
     contradiction = dataset_command("push", "churn", later, "--drop", "age")
     assert contradiction.exit_code == 1
     assert "--drop contradicts the definition of dataset 'churn'" in contradiction.stderr
+    contradiction = dataset_command("push", "churn", later, "--subject-id", "plan")
+    assert "--subject-id contradicts the definition of dataset" in contradiction.stderr
 
 
 def test_changed_rows_take_the_place_of_those_stored_if_they_are_to(
     served: None, services: Services, churn: Path, tmp_path: Path
 ) -> None:
-    dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")
+    dataset_answer("push", "churn", churn, *OPTIONS)
     changed = {f"row_{i}": [f"Zo\u00eb {i // 2}", "", "33", "basic", "no"] for i in (8, 21)}
     later = _churn(tmp_path / "later.csv", ROWS + 5, **changed)
 
@@ -107,99 +250,44 @@ def test_changed_rows_take_the_place_of_those_stored_if_they_are_to(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (OPTIONS, "the listed values of 'plan', 'churned' would be published with each model"),
-        (OPTIONS[:4], "churn.csv: column 'signup': dates or times; leave it out with --drop"),
-        (OPTIONS[2:], "name the label's column with --label"),
-        ((*OPTIONS, "--encoding", "utf-99"), "unknown encoding 'utf-99'"),
-        ((*OPTIONS, "--bounds", "age"), "--bounds must have the form COLUMN=…"),
-        ((*OPTIONS, "--bounds", "age=9:1"), "low must be below high"),
+        (("--record-id", "gone"), "churn.csv has no column 'gone'"),
+        (("--encoding", "utf-99"), "unknown encoding 'utf-99'"),
+        ((), "churn.csv: row 8, column 'age': text, where a number is expected; --text 'age'"),
     ],
     ids=lambda each: str(each)[-40:],
 )
 def test_a_first_push_that_fails_says_why_and_leaves_nothing(
-    served: None, churn: Path, options: tuple[str, ...], said: str
+    served: None, tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
-    answer = dataset_command("push", "churn", churn, *options)
+    odd = ["Zo\u00eb 3", "2026-01-01", "diplomat", "plus", "yes"]
+    answer = dataset_command("push", "churn", _churn(tmp_path / "churn.csv", row_8=odd), *options)
 
     assert answer.exit_code == 1
     lines = answer.stderr.splitlines()
     assert len([line for line in lines if said in line]) == 1
     assert all(line.startswith("error: ") and "diplomat" not in line for line in lines)
     assert dataset_command("show", "churn").exit_code == 1
+    kept = dataset_answer("push", "churn", tmp_path / "churn.csv", "--text", "age")
+    assert kept["added"] == ROWS
+    assert dataset_answer("show", "churn")["columns"]["age"] == "string?"
 
 
-def test_columns_with_a_comma_or_an_equals_sign_in_their_names_are_quoted(tmp_path: Path) -> None:
-    file = tmp_path / "odd.csv"
-    rows = [["record_id", "age (=?)", "on, date", "label"]]
-    rows += [[f"r{i}", str(20 + i) if i else "", "2026-01-02", str(i % 2)] for i in range(10)]
-    with file.open("w", newline="") as opened:
-        csv.writer(opened).writerows(rows)
-
-    refused = dataset_command("inspect", file).stderr
-    quoted = dataset_command(
-        *("inspect", file, "--drop", '"on, date"'),
-        *("--bounds", '"age (=?)"=0:99', "--missing", '"age (=?)"=45'),
-    )
-    unquoted = dataset_command("inspect", file, "--bounds", "age (=?)=0:99")
-
-    assert """--drop '"on, date"'""" in refused
-    assert """--missing '"age (=?)"'=NUMBER""" in refused
-    assert quoted.exit_code == 0
-    assert "from 0…99" in quoted.stdout
-    assert "--bounds …=?)=0:99: not a number" in unquoted.stderr
-
-
-def test_inspect_shows_what_would_be_understood_and_writes_the_mapping(
-    served: None, churn: Path, tmp_path: Path
-) -> None:
-    mapping = tmp_path / "mapping.json"
-    answer = dataset_command("inspect", churn, *OPTIONS, "--write-mapping", mapping)
-
-    assert answer.exit_code == 0, answer.stderr
-    assert "4 features, 2 classes" in answer.stdout
-    for shown in ("(index)", "diplomat", "basic", "not read", "confirmed)"):
-        assert (shown in answer.stdout) == (shown != "diplomat")
-    understood = dataset_answer("inspect", churn, *OPTIONS, "--json")
-    assert understood["encoding"] == json.loads(mapping.read_text())
-    assert (understood["rows"], understood["ignored"]) == (ROWS, ["signup"])
-    assert dataset_answer("list") == []
-
-    assert dataset_answer("push", "churn", churn, "--mapping", mapping)["added"] == ROWS
-    both = dataset_command("push", "churn", churn, "--mapping", mapping, "--label", "plan")
-    assert both.exit_code == 1
-
-
-def test_inspect_without_options_shows_the_columns_first(churn: Path) -> None:
-    answer = dataset_command("inspect", churn)
-
-    assert answer.exit_code == 1
-    assert f"churn.csv: CSV, {ROWS} rows" in answer.stdout
-    assert "customer" in answer.stdout
-    assert "name the label's column with --label" in answer.stderr
+def test_a_public_dataset_is_so_from_its_first_push_on(served: None, churn: Path) -> None:
+    assert dataset_answer("push", "open", churn, "--public")["added"] == ROWS
+    assert dataset_answer("show", "open")["public"]
+    dataset_answer("push", "churn", churn)
+    refused = dataset_command("push", "churn", churn, "--public")
+    assert "is not public, and never becomes so" in refused.stderr
 
 
 def test_a_long_table_goes_in_parts_whose_rows_count_through(
     served: None, churn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.registry.datasets.columns.parts._PART_ROWS", 7)
-    assert dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")["added"] == ROWS
+    assert dataset_answer("push", "churn", churn, *OPTIONS)["added"] == ROWS
 
     changed = _churn(churn, row_50=["Zo\u00eb 24", "", "90", "plus", "yes"])
     answer = dataset_command("push", "churn", changed)
 
     assert json.loads(answer.stdout)["changed_rows"] == [50]
     assert "churn.csv: row 50" in answer.stderr
-
-
-def test_records_in_the_form_of_an_upload_need_no_options(served: None, tmp_path: Path) -> None:
-    file = tmp_path / "digits.npz"
-    np.savez(file, record_id=["a", "b"], label=[0, 1], features=np.zeros((2, 4, 4), np.uint8))
-
-    assert dataset_answer("push", "digits", file, "--classes", "4")["added"] == 2
-    assert dataset_answer("push", "digits", file)["already_present"] == 2
-    shown = dataset_answer("show", "digits")
-    assert (shown["records"], shown["classes"], shown["encoding"]) == (2, 4, None)
-    features = {"shape": [4, 4], "dtype": "uint8", "offset": 0.0, "scale": 1 / 255}
-    assert shown["features"] == features | {"vocabulary": None}
-    np.savez(file, record_id=["c"], label=[7], features=np.zeros((1, 4, 4), np.uint8))
-    assert "row 1, column 'label'" in dataset_command("push", "digits", file).stderr

@@ -30,18 +30,6 @@ def _fail(*arguments: str) -> str:
     return answer.stderr
 
 
-def test_tokens_are_pushed_with_their_vocabulary(served: None, tmp_path: Path) -> None:
-    path = tmp_path / "reviews.npz"
-    np.savez(path, record_id=["a", "b"], label=[0, 1], features=np.array([[0, 7], [8, 9]]))
-
-    assert "must hold whole numbers from 0 to 8" in _fail(
-        *("dataset", "push", "small", str(path), "--vocabulary", "9")
-    )
-    assert _run("dataset", "push", "reviews", str(path), "--vocabulary", "10")["added"] == 2
-    shown = _run("dataset", "show", "reviews")["features"]
-    assert (shown["dtype"], shown["vocabulary"]) == ("int64", 10)
-
-
 def test_waiting_for_a_model_that_waits_for_weights_says_so(
     served: None, workshop: Workshop, tmp_path: Path
 ) -> None:

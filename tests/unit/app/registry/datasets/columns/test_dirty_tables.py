@@ -20,16 +20,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.domain.errors import ExpungeError
-from app.registry.datasets.columns.choices import Choices, Listed
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.regression import RegressionSpec
+from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
-from app.registry.datasets.columns.parts import encoded_parts
-from app.registry.datasets.columns.proposal import proposed
+from app.registry.datasets.columns.encoding import features_of, labels_of, numbers_in
+from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.proposal import Choices, Listed, proposed
 from app.registry.datasets.columns.reading import read_source
 
 PLANS = Listed(values=("a", "b"), other=False)
 OPEN = Listed(values=("a", "b"), other=True)
 CHOICES: dict[str, Any] = {
-    "label": "out",
+    "target": "out",
     "record_id": "id",
     "classes": ("no", "yes"),
     "categories": {"plan": PLANS},
@@ -189,27 +192,30 @@ CASES = [
     Case("rare whole numbers with gaps", CLEAN.replace("yes", "70").replace("no", "-3"), "column 'out': values of fewer than 10 rows; name all classes with --classes", {"classes": ()}),
     Case("whole numbers as floats", CLEAN.replace("yes", "1.0").replace("no", "0.0"), SAME, {"classes": ()}),
     Case("a number of classes", CLEAN.replace("yes", "1").replace("no", "0"), SAME, {"classes": (), "class_count": 5}),
-    Case("fractions as labels", CLEAN.replace("yes", "1.5").replace("no", "0.5"), "column 'out': numbers with fractions; a model learns classes", {"classes": ()}),
+    Case("fractions as labels", CLEAN.replace("yes", "1.5").replace("no", "0.5"), Records(labels=[1.5, 0.5, 0.5]), {"classes": ()}),
     Case("rare names of classes", CLEAN, "column 'out': values of fewer than 10 rows", {"classes": ()}),
     Case("one class", CLEAN.replace("yes", "0").replace("no", "0"), "column 'out': one value in all rows; name", {"classes": ()}),
     Case("missing label", _csv("x2,40.5,b,"), "t.csv: row 2, column 'out': is missing"),
     Case("another label", _csv(f"x2,40.5,b,{SECRET}"), "t.csv: row 2, column 'out': text that is not the name of a class"),
-    Case("label out of range", CLEAN.replace("yes", "1").replace("no", "2"), "row 2, column 'out': text that is not the name of a class (and in 1 more)", {"classes": (), "class_count": 2}),
-    Case("dates as labels", _parquet(_table(out=[date(2026, 1, 1)] * 3)), "column 'out': a date, which cannot be a label", {"classes": ()}),
+    Case("label out of range", CLEAN.replace("yes", "1").replace("no", "2"), "row 2, column 'out': a whole number that is not the name of a class (and in 1 more)", {"classes": (), "class_count": 2}),
+    Case("dates as labels", _parquet(_table(out=[date(2026, 1, 1)] * 3)), "column 'out': date, which cannot be a target", {"classes": ()}),
     # Numbers
-    Case("missing number", _csv("x2,,b,no"), OUT + "is missing; --missing"),
+    Case("missing number", _csv("x2,,b,no"), Records(features=[[30, 0, 1, 0], [0, 1, 0, 1], [50, 0, 1, 0]])),
     Case("missing number with a constant", _csv("x2,NaN,b,no"), Records(features=[[30, 1, 0], [44, 0, 1], [50, 1, 0]]), {"missing": {"age": "44"}}),
-    Case("null in Parquet", _parquet(_table(age=[30, None, 50])), OUT + "is missing"),
+    Case("null in Parquet", _parquet(_table(age=[30, None, 50])), Records(features=[[30, 0, 1, 0], [0, 1, 0, 1], [50, 0, 1, 0]])),
     Case("public bounds", CLEAN, Records(features=[[0, 1, 0], [0.75, 0, 1], [1, 1, 0]]), {"bounds": {"age": (33, 43)}}),
     Case("a word among numbers", _csv(f"x2,{SECRET},b,no"), OUT + "text, where a number is expected"),
+    Case("a word among numbers, all kept as text", _csv(f"x2,{SECRET},b,no"), Records(features=[[1, 0], [0, 1], [1, 0]]), {"text": ("age",), "drop": ("age",)}),
+    Case("a telephone number", CLEAN.replace("30", "+49 30 12345"), "column 'age': text, each value of fewer than 10 rows"),
     Case("thousands separator", _csv('x2,"1,234",b,no'), OUT + "text, where a number is expected"),
     Case("a decimal comma in all", CLEAN.replace(",", ";").replace("30", "3,5").replace("40.5", "4,5"), "column 'age': numbers with a decimal comma"),
-    Case("infinite", _parquet(_table(age=[1.0, float("inf"), 2.0])), OUT + "an infinite number"),
+    Case("infinite", _parquet(_table(age=[1.0, float("inf"), 2.0])), OUT + "a number that is not float64 without loss"),
     Case("too large", _parquet(WIDE), OUT + "a number too large for float32"),
     Case("dates", CLEAN.replace("30", "2026-01-30").replace("40.5", "2026-02-01").replace("50", "2026-02-02"), "t.csv: column 'age': dates or times"),
     Case("dates in Parquet", _parquet(_table(age=[date(2026, 1, 1)] * 3)), "t.csv: column 'age': dates or times"),
     Case("dropped dates", _parquet(_table(when=[date(2026, 1, 1)] * 3)), SAME, {"drop": ("when",)}),
     Case("chosen columns", CLEAN.replace("id", "id,note").replace("\nx1", "\nx1,?").replace("\nx2", "\nx2,?").replace("\nx3", "\nx3,?"), SAME, {"features": ("age", "plan")}),
+    Case("columns that are not kept", _parquet(_table(when=[{"a": 1}] * 3)), SAME, {"unkept": ("when",)}),
     Case("an empty column", _parquet(_table(none=pa.nulls(3))), "column 'none': holds no values"),
     # Categories
     Case("another value", _csv(f"x2,40.5,{SECRET},no"), "t.csv: row 2, column 'plan': text that is not one of the column's listed values"),
@@ -222,8 +228,8 @@ CASES = [
     # Arrays
     Case("tensors", _npz(plan=np.arange(12).reshape(3, 2, 2)), Records(features=[[30, 0, 1, 2, 3], [40.5, 4, 5, 6, 7], [50, 8, 9, 10, 11]]), {"categories": {}}),
     Case("lists of different lengths", _parquet(_table(plan=[[1], [1, 2], [1]])), "t.csv: row 2, column 'plan': must have 1 elements", {"categories": {}}),
-    Case("null in a list", _parquet(_table(plan=[[1], [None], [1]])), "t.csv: row 2, column 'plan': contains null", {"categories": {}}),
-    Case("lists of text", _parquet(_table(plan=[["a"]] * 3)), "column 'plan': a list: must be a list or tensor of numbers", {"categories": {}}),
+    Case("null in a list", _parquet(_table(plan=[[1], [None], [1]])), "t.csv: row 2, column 'plan': a list in which an item is missing", {"categories": {}}),
+    Case("lists of text", _parquet(_table(plan=[["a"]] * 3)), "column 'plan': list<string>, where a list of numbers is expected", {"categories": {}}),
     Case("arrays of different lengths", _npz(age=np.arange(2)), "column 'age': 2 rows, unlike"),
     Case("Python objects", _npz(plan=np.array([{}, {}, {}], dtype=object)), "column 'plan': Python objects"),
     # Broken files
@@ -235,8 +241,8 @@ CASES = [
     Case("no header", CLEAN.removeprefix(HEADER).replace("x", "").replace("a", "1").replace("b", "2").replace("yes", "1").replace("no", "0"), "a number in place of a name"),
     Case("a name twice", _csv("x2,40.5,b,no", header="id,age,age,out"), "t.csv: column 'age': occurs twice"),
     Case("a column without a name", _csv("x2,40.5,b,no", header="id,,plan,out"), "t.csv: column 2: has no name"),
-    Case("no such label", CLEAN, "t.csv: column 'gone': the table has no such column", {"label": "gone"}),
-    Case("misspelt column", CLEAN, "t.csv: column 'agee': the table has no such column", {"drop": ("agee",)}),
+    Case("no such label", CLEAN, "t.csv: column 'gone': the dataset has no such column", {"target": "gone"}),
+    Case("misspelt column", CLEAN, "t.csv: column 'agee': the dataset has no such column", {"drop": ("agee",)}),
     Case("no ids", CLEAN, "name the column of the records' ids with --record-id", {"record_id": None}),
     Case("empty", "", "t.csv: the file is empty"),
     Case("header only", HEADER, "t.csv: the table has no rows"),
@@ -253,7 +259,8 @@ CASES = [
 ]  # fmt: skip
 
 
-def _read(case: Case, path: Path) -> pa.Table:
+def _read(case: Case, path: Path) -> Records:
+    """Push a table and encode it for a model, as far as that goes."""
     if callable(case.file):
         file = case.file(path)
     else:
@@ -261,9 +268,23 @@ def _read(case: Case, path: Path) -> pa.Table:
         content = case.file.encode() if isinstance(case.file, str) else case.file
         file.write_bytes(content)
     source = read_source(file, dialect=case.dialect)
-    encoding = proposed(source, Choices(**(CHOICES | dict(case.choices)))).encoding
-    (part,) = encoded_parts(source, encoding)
-    return part.records
+    said = CHOICES | dict(case.choices)
+    ids = {name: said.pop(name, None) for name in ("record_id", "subject_id")}
+    schema = proposed_schema(source, drop=said.pop("unkept", ()), text=said.pop("text", ()), **ids)
+    (part,) = typed_parts(source, schema)
+    rows = part.records
+    with source.places():
+        task = proposed(schema, Choices(**said), rows).task
+        assert task.inputs is not None
+        features = features_of(rows, task.inputs).tolist()
+        if isinstance(task, RegressionSpec):
+            labels = numbers_in(rows, task.targets)[:, 0].tolist()
+        else:
+            assert isinstance(task, ClassificationSpec)
+            assert task.target is not None
+            labels = labels_of(rows, task.target).tolist()
+    subjects = None if schema.subject_id is None else rows[schema.subject_id].to_pylist()
+    return Records(rows[schema.record_id].to_pylist(), labels, features, subjects)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -278,10 +299,8 @@ def test_a_table_gives_the_right_records_or_one_line(case: Case, tmp_path: Path)
 
     records = _read(case, tmp_path)
 
-    assert records["record_id"].to_pylist() == case.outcome.ids
-    assert records["label"].to_pylist() == case.outcome.labels
-    assert records["features"].to_pylist() == np.float32(case.outcome.features).tolist()
-    assert records["subject_id"].to_pylist() == (case.outcome.subjects or [None] * records.num_rows)
+    expected = np.float32(case.outcome.features).tolist()
+    assert records == case.outcome._replace(features=expected)
 
 
 def test_the_table_is_long_enough() -> None:

@@ -1,116 +1,198 @@
-"""What a file alone may put into a schema, which is public and outlives its records."""
+"""What a file alone may put into a task, which is public and outlives every record."""
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from app.domain.errors import TableError
-from app.registry.datasets.columns.choices import Choices, Listed
+from app.domain.columns import ArrayColumn, ImageColumn, NumberColumn, TextColumn
+from app.domain.errors import InvalidInputError, InvalidRecordsError
+from app.domain.table_schema import TableSchema
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.language_model import LanguageModelSpec
+from app.domain.tasks.regression import RegressionSpec
+from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.encoding import features_of, labels_of
-from app.registry.datasets.columns.proposal import LEAST_ROWS, Proposal, proposed
+from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.proposal import (
+    LEAST_ROWS,
+    Choices,
+    Listed,
+    Proposal,
+    proposed,
+)
 from app.registry.datasets.columns.reading import read_source
-from app.registry.datasets.columns.sources import Source
+
+Rows = tuple[TableSchema, pa.Table]
 
 
-def _source(path: Path, *, persons: int, rows: int = 60) -> Source:
+def _rows(path: Path, *, persons: int, rows: int = 60, subject_id: str | None = "person") -> Rows:
     """Return a table of two plans, one of which only a few persons have."""
     lines = [
         f"{i},p{i % persons},{'gold' if i % persons < 3 else 'basic'},{i},{'yn'[i % 2]}"
         for i in range(rows)
     ]
     (path / "t.csv").write_text("\n".join(["id,person,plan,n,out", *lines]))
-    return read_source(path / "t.csv")
+    return _read(path / "t.csv", subject_id=subject_id)
 
 
-def _proposal(source: Source, **choices: object) -> Proposal:
-    base = {"label": "out", "record_id": "id", "subject_id": "person"}
-    return proposed(source, Choices(**(base | choices)))  # type: ignore[arg-type]
+def _read(file: Path, *, subject_id: str | None = "person") -> Rows:
+    source = read_source(file)
+    drop = () if subject_id else ("person",)
+    schema = proposed_schema(source, record_id="id", subject_id=subject_id, drop=drop)
+    return schema, pa.concat_tables([each.records for each in typed_parts(source, schema)])
+
+
+def _proposal(rows: Rows, **choices: Any) -> Proposal:
+    schema, table = rows
+    return proposed(schema, Choices(**({"target": "out"} | choices)), table)
+
+
+def _inputs(found: Proposal) -> tuple[Any, ...]:
+    assert found.task.inputs is not None
+    return found.task.inputs.columns
 
 
 def test_a_value_of_few_persons_is_never_listed_by_itself(tmp_path: Path) -> None:
-    source = _source(tmp_path, persons=30)
-    rows = source.table["plan"].to_pylist().count("gold")
-    assert 3 < rows < LEAST_ROWS
+    rows = _rows(tmp_path, persons=30)
+    assert 3 < rows[1]["plan"].to_pylist().count("gold") < LEAST_ROWS
 
-    proposal = _proposal(source)
+    found = _proposal(rows)
 
-    plan = proposal.encoding.columns[0]
+    _, plan = _inputs(found)
     assert (plan.name, plan.values, plan.other) == ("plan", ("basic",), True)
-    assert proposal.unconfirmed == ["plan", "out"]
+    assert found.unconfirmed == ["plan", "out"]
     # Counted by rows, or by persons with several rows each.
-    assert _proposal(source, subject_id=None, drop=("person",)).encoding.columns[0] == plan
-    twice = _source(tmp_path, persons=15, rows=90)
-    assert twice.table["plan"].to_pylist().count("gold") >= LEAST_ROWS
-    assert _proposal(twice).encoding.columns[0] == plan
+    assert _inputs(_proposal(_rows(tmp_path, persons=30, subject_id=None)))[1] == plan
+    twice = _rows(tmp_path, persons=15, rows=90)
+    assert twice[1]["plan"].to_pylist().count("gold") >= LEAST_ROWS
+    assert _inputs(_proposal(twice))[1] == plan
 
 
 def test_a_number_of_few_persons_is_no_class_by_itself(tmp_path: Path) -> None:
     lines = [f"{i},p{i},{i},{93517 if i == 7 else 20 + i % 2}" for i in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["id,person,n,out", *lines]))
-    source = read_source(tmp_path / "t.csv")
-    with pytest.raises(TableError, match="column 'out': values of fewer than 10 persons; name"):
-        _proposal(source)
-    assert _proposal(source, classes=("20", "21", "93517")).unconfirmed == []
+    rows = _read(tmp_path / "t.csv")
+    with pytest.raises(InvalidRecordsError, match="'out': values of fewer than 10 persons; name"):
+        _proposal(rows)
+    assert _proposal(rows, classes=("20", "21", "93517")).unconfirmed == []
     (tmp_path / "t.csv").write_text("\n".join(["id,person,n,out", *lines[8:]]))
-    proposal = _proposal(read_source(tmp_path / "t.csv"))
-    assert proposal.encoding.label.classes == (20, 21)
-    assert proposal.unconfirmed == ["out"]
+    found = _proposal(_read(tmp_path / "t.csv"))
+    assert found.task.names == (20, 21)
+    assert found.unconfirmed == ["out"]
 
 
 def test_what_the_user_lists_needs_no_confirmation(tmp_path: Path) -> None:
     listed = Listed(values=("basic", "gold"), other=False)
-    proposal = _proposal(
-        _source(tmp_path, persons=30), categories={"plan": listed}, classes=("y", "n")
+    found = _proposal(_rows(tmp_path, persons=30), categories={"plan": listed}, classes=("y", "n"))
+
+    assert found.unconfirmed == []
+    assert _inputs(found)[1].values == ("basic", "gold")
+    assert found.task.names == ("y", "n")
+
+
+def test_predictions_need_the_inputs_only(tmp_path: Path) -> None:
+    schema, rows = _rows(tmp_path, persons=30)
+    task = _proposal((schema, rows)).task
+    assert isinstance(task, ClassificationSpec)
+    assert task.inputs is not None
+    assert task.target is not None
+
+    features = features_of(rows.select(["plan", "n"]), task.inputs)
+
+    assert features.tolist() == features_of(rows, task.inputs).tolist()
+    assert features.shape == (60, task.inputs.width)
+    assert labels_of(rows, task.target).tolist() == [1, 0] * 30
+
+
+def test_free_text_is_no_category(tmp_path: Path) -> None:
+    lines = [f"{i},p{i},word {i},{i % 2}" for i in range(300)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,person,note,out", *lines]))
+    rows = _read(tmp_path / "t.csv")
+
+    (note,) = _inputs(_proposal(rows))
+
+    assert note == TextColumn(name="note", length=256)
+    with pytest.raises(InvalidRecordsError, match="'note': 300 different values; name the public"):
+        _proposal(rows, target="note")
+
+
+def test_numbers_are_brought_to_about_one_by_rounded_constants(tmp_path: Path) -> None:
+    lines = [f"{i},p{i},{18 + i % 73},{1000 + 13 * i}" for i in range(400)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,person,age,out", *lines]))
+    rows = _read(tmp_path / "t.csv")
+
+    found = _proposal(rows)
+
+    assert _inputs(found) == (NumberColumn(name="age", offset=50, scale=0.02),)
+    assert isinstance(found.task, RegressionSpec)
+    assert (found.task.offset, found.task.scale, found.task.loss) == (4000, 0.0002, "huber")
+    assert found.unconfirmed == ["age", "out"]
+    given = _proposal(rows, bounds={"age": (18.0, 98.0)})
+    assert _inputs(given) == (NumberColumn(name="age", low=18, high=98),)
+    assert given.unconfirmed == ["out"]
+
+
+COLUMNS = TableSchema.of(
+    {
+        "age": "int16?",
+        "digits": "list<uint8, 64>",
+        "member": "bool",
+        "note": "string",
+        "photo": "binary",
+        "price": "float64",
+        "since": "date",
+        "tokens": "list<int32>",
+    },
+    record_id="id",
+)
+
+
+def _of_columns(target: str | None, *features: str, **choices: Any) -> Proposal:
+    return proposed(COLUMNS, Choices(target=target, features=features, **choices))
+
+
+def test_without_rows_the_types_say_what_they_can() -> None:
+    found = _of_columns("member", "age", "price")
+    age = NumberColumn(name="age", missing=0, flag_missing=True)
+    assert _inputs(found) == (age, NumberColumn(name="price"))
+    assert found.task.names == (False, True)
+    assert isinstance(_of_columns("price", "age").task, RegressionSpec)
+    (photo,) = _inputs(_of_columns("member", "photo", shapes={"photo": (1, 8, 8)}))
+    assert photo == ImageColumn(name="photo", shape=(1, 8, 8))
+    (digits,) = _inputs(
+        _of_columns("member", "digits", bounds={"digits": (0, 16)}, shapes={"digits": (8, 8)})
     )
-
-    assert proposal.unconfirmed == []
-    assert proposal.encoding.columns[0].values == ("basic", "gold")
-    assert proposal.encoding.label.classes == ("y", "n")
-
-
-def test_predictions_need_the_feature_columns_only(tmp_path: Path) -> None:
-    source = _source(tmp_path, persons=30)
-    encoding = _proposal(source).encoding
-
-    features = features_of(source.table.select(["plan", "n"]), encoding)
-
-    assert features.tolist() == features_of(source.table, encoding).tolist()
-    assert features.shape == (60, encoding.width)
-    assert labels_of(source.table, encoding.label).tolist() == [1, 0] * 30
-
-
-def test_free_text_and_a_label_of_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="column 'id': 300 different values; name the public"):
-        _proposal(_source(tmp_path, persons=300, rows=300), label="id", record_id="person")
+    assert digits == ArrayColumn(name="digits", shape=(8, 8), dtype="uint8", scale=0.0625)
+    texts = _of_columns(None, "tokens", vocabulary=99, shapes={"tokens": (16,)})
+    assert texts.task == LanguageModelSpec(vocabulary=99, inputs=texts.task.inputs)
+    assert _of_columns("age", "price", class_count=100).task.outputs == 100
 
 
 @pytest.mark.parametrize(
-    ("choices", "option"),
+    ("target", "features", "choices", "words"),
     [
-        ({}, None),
-        ({"label": "out", "record_id": "id", "subject_id": "person"}, None),
-        ({"features": ("n", "plan")}, None),
-        ({"drop": ("another",)}, None),
-        ({"categories": {"plan": Listed(values=("basic",), other=True)}}, None),
-        ({"bounds": {"n": (0.0, 60.0)}}, None),
-        ({"classes": ("n", "y")}, None),
-        ({"class_count": 2}, None),
-        ({"label": "plan"}, "--label"),
-        ({"record_id": "n"}, "--record-id"),
-        ({"subject_id": "id"}, "--subject"),
-        ({"features": ("n",)}, "--features"),
-        ({"drop": ("n",)}, "--drop"),
-        ({"categories": {"plan": Listed(values=("basic",), other=False)}}, "--category plan"),
-        ({"bounds": {"n": (0.0, 50.0)}}, "--bounds n"),
-        ({"missing": {"n": "3"}}, "--missing n"),
-        ({"classes": ("y", "n")}, "--classes"),
-        ({"class_count": 3}, "--classes"),
+        ("gone", (), {}, "'gone': the dataset has no such column"),
+        ("since", ("age",), {}, "'since': date, which cannot be a target"),
+        ("member", ("since",), {}, "'since': dates or times; leave it out with --drop 'since'"),
+        ("member", ("photo", "age"), {}, "'photo': bytes, which are read alone"),
+        ("member", ("note", "age"), {}, "'note': text: name a file of rows with --data"),
+        ("member", ("tokens",), {}, "'tokens': lists of any length; tell it with --shape"),
+        ("member", ("note",), {"bounds": {"note": (0, 1)}}, "'note': is read as a text, which"),
+        ("member", ("digits",), {"missing": {"digits": "0"}}, "an array, which takes no --missing"),
+        ("age", ("price",), {}, "'age': whole numbers; name the classes with --classes, or"),
+        ("note", ("price",), {}, "'note': name the public classes with --classes, or a file"),
+        ("note", ("price",), {"regression": True}, "'note': string, where a number is expected"),
     ],
-    ids=str,
 )
-def test_the_same_command_fits_again_and_another_one_is_refused(
-    tmp_path: Path, choices: dict, option: str | None
+def test_a_column_that_cannot_be_read_is_named_with_what_to_do(
+    target: str, features: tuple[str, ...], choices: dict[str, Any], words: str
 ) -> None:
-    encoding = _proposal(_source(tmp_path, persons=30), bounds={"n": (0.0, 60.0)}).encoding
+    with pytest.raises(InvalidRecordsError, match=words):
+        _of_columns(target, *features, **choices)
 
-    assert Choices(**choices).contradicts(encoding) == option
+
+def test_what_is_to_be_learned_must_be_said() -> None:
+    with pytest.raises(InvalidInputError, match="--target"):
+        _of_columns(None, "age")

@@ -9,50 +9,43 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.domain.errors import TableError
-from app.registry.datasets.columns.choices import Choices
-from app.registry.datasets.columns.parts import encoded_parts, is_upload_form
-from app.registry.datasets.columns.proposal import proposed
+from app.domain.table_schema import TableSchema
+from app.registry.datasets.columns.column_types import proposed_schema
+from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.proposal import Choices, proposed
 from app.registry.datasets.columns.reading import read_source
 from tests.support.layouts import TEXTS
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_images_in_the_form_of_an_upload_need_no_encoding(tmp_path: Path, order: str) -> None:
+def test_images_are_lists_of_one_length(tmp_path: Path, order: str) -> None:
     images = np.asarray(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), order=order)
     file = tmp_path / "images.npz"
-    np.savez(file, record_id=[10, 11], label=[1, 0], features=images, subject_id=["x", "y"])
+    np.savez(file, record_id=[10, 11], label=[1, 0], images=images, subject_id=["x", "y"])
 
     source = read_source(file)
-    encoding = proposed(source, Choices()).encoding
-    (part,) = encoded_parts(source, encoding)
+    schema = proposed_schema(source)
+    (part,) = typed_parts(source, schema)
 
-    assert is_upload_form(encoding)
-    assert (encoding.shape, encoding.dtype) == ((3, 4), "uint8")
+    assert schema.to_json()["columns"] == {"images": "list<uint8, 12>", "label": "int64"}
     assert part.records["record_id"].to_pylist() == ["10", "11"]
-    assert part.records["features"].to_pylist() == images.reshape(2, 12).tolist()
+    assert part.records["images"].to_pylist() == images.reshape(2, 12).tolist()
+    task = proposed(schema, Choices(target="label", shapes={"images": (3, 4)}), part.records).task
+    assert (task.schema().shape, task.schema().dtype) == ((3, 4), "uint8")
 
 
 def test_rows_of_later_parts_have_their_numbers_in_the_file(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("app.registry.datasets.columns.parts._PART_ROWS", 2)
     (tmp_path / "a.csv").write_text("record_id,label,x\n1,0,1\n2,1,2\n3,0,3\n2,1,4\n5,0,word\n")
-    choices = Choices(class_count=2, bounds={"x": (0.0, 9.0)})
-    source = read_source(tmp_path / "a.csv")
+    schema = TableSchema.of({"x": "int8"}, record_id="record_id")
 
     with pytest.raises(TableError) as caught:
-        encoded_parts(source, proposed(source, choices).encoding)
+        typed_parts(read_source(tmp_path / "a.csv"), schema)
 
     assert [line.partition(", column")[0] for line in caught.value.lines] == [
         "a.csv: row 5",
         "a.csv: row 4",
     ]
-
-
-def test_named_classes_need_one(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", record_id=[1, 2], label=["a", "b"], features=np.zeros((2, 3)))
-
-    encoding = proposed(read_source(tmp_path / "a.npz"), Choices(classes=("a", "b"))).encoding
-
-    assert not is_upload_form(encoding)
 
 
 def test_an_array_is_a_column_or_refused_by_name(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""What the command line's options say of a model's task, and the task that follows."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from app.cli.options import listed
+from app.client.connection import Json
+from app.domain.columns import normal_text
+from app.domain.errors import InvalidInputError
+from app.domain.table_schema import TableSchema
+from app.registry.datasets.columns.delimited import Dialect
+from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.proposal import Choices, Listed, Proposal, proposed
+from app.registry.datasets.columns.reading import read_source
+
+_PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
+T = TypeVar("T")
+Texts = Sequence[str] | None
+
+
+def choices_of(
+    *,
+    target: str | None,
+    regression: bool,
+    features: Texts,
+    drop: Texts,
+    classes: str | None,
+    category: Texts,
+    bounds: Texts,
+    missing: Texts,
+    shape: Texts,
+    vocabulary: int | None,
+) -> Choices:
+    """Return what options say, or raise ``InvalidInputError``."""
+    is_count = classes is not None and classes.isdecimal()
+    return Choices(
+        target=target,
+        regression=regression,
+        features=listed(features),
+        drop=listed(drop),
+        classes=() if classes is None or is_count else listed([classes]),
+        class_count=int(classes) if classes is not None and is_count else None,
+        categories=_by_column("--category", category, _category),
+        bounds=_by_column("--bounds", bounds, _bounds),
+        missing=_by_column("--missing", missing, normal_text),
+        shapes=_by_column("--shape", shape, _shape),
+        vocabulary=vocabulary,
+    )
+
+
+def proposal_of(
+    dataset: Json, choices: Choices, files: Sequence[Path], dialect: Dialect
+) -> Proposal:
+    """Return a task on a dataset, as the API shows it, with the values of some files."""
+    schema = TableSchema.from_json(dataset)
+    if not files:
+        return proposed(schema, choices)
+    source = read_source(*files, dialect=dialect)
+    rows = pa.concat_tables([part.records for part in typed_parts(source, schema)])
+    with source.places():
+        return proposed(schema, choices, rows)
+
+
+def _by_column(name: str, texts: Texts, value_of: Callable[[str], T]) -> dict[str, T]:
+    pairs = [_PAIR.fullmatch(text) for text in texts or ()]
+    if None in pairs:
+        raise InvalidInputError(f"{name} must have the form COLUMN=…")
+    return {normal_text(pair[1] or pair[2]): value_of(pair[3]) for pair in pairs if pair}
+
+
+def _category(text: str) -> Listed:
+    values = listed([text])
+    return Listed(values=tuple(v for v in values if v != "*"), other="*" in values)
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    try:
+        low, high = map(float, text.split(":"))
+    except ValueError as error:
+        raise InvalidInputError(f"--bounds …={text}: not two numbers, LOW:HIGH") from error
+    return low, high
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(side) for side in text.replace("x", ",").split(","))
+    except ValueError as error:
+        raise InvalidInputError(f"--shape …={text}: not whole numbers such as 3,32,32") from error
