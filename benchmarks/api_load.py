@@ -197,7 +197,8 @@ def serving(
 
 
 def _train(client: ExpungeClient, environment: dict[str, str], policy: Mapping[str, Any]) -> None:
-    client.define_dataset("data", features={"shape": [4], "dtype": "float32"}, classes=2)
+    columns = {"features": "list<float32, 4>", "label": "int8"}
+    client.define_dataset("data", columns, record_id="record_id", subject_id="subject_id")
     features = np.random.default_rng(0).normal(size=(RECORDS, 4)).astype(np.float32)
     names, labels = [f"record-{i}" for i in range(RECORDS)], (features[:, 0] > 0).astype(np.int64)
     records = record_table(record_ids=names, labels=labels, features=features)
@@ -206,6 +207,11 @@ def _train(client: ExpungeClient, environment: dict[str, str], policy: Mapping[s
         {
             "name": _MODEL,
             "dataset": "data",
+            "task": {
+                "name": "classification",
+                "inputs": [{"name": "features", "kind": "array", "shape": [4]}],
+                "target": {"column": "label", "classes": [0, 1]},
+            },
             "architecture": {"name": "linear_head"},
             "recipe": {"epochs": 1, "batch_size": 8192, "held_out_fraction": 0.0},
             "policy": dict(policy),

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 
-from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
+from app.domain.table_schema import TableSchema
 from app.ledger import repository
 from app.ledger.models import definitions
 from app.operations import schema
@@ -186,10 +186,10 @@ def new_services() -> Services:
     return open_services(settings)
 
 
-def fill(services: Services, name: str, features: FeatureSchema, files: Iterable[Any]) -> None:
+def fill(services: Services, name: str, schema: TableSchema, files: Iterable[Any]) -> None:
     """Define a dataset and push record tables into it."""
     with services.database.transaction() as session:
-        define_dataset(session, name=name, schema=features)
+        define_dataset(session, name=name, schema=schema)
     for file in files:
         services.records.push(name, to_parquet(file))
 

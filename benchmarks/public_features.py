@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from benchmarks.data import CLASSES, Pictures, load
 from workers.training.evaluate import evaluate
 from workers.training.exact import ridge
@@ -155,7 +155,7 @@ class RidgeSums:
         *,
         classes: int = CLASSES,
     ) -> None:
-        schema = FeatureSchema(
+        schema = InputSchema(
             shape=features.shape[1:], dtype="float32", offset=0.0, scale=1.0, classes=classes
         )
         self._range = feature_range

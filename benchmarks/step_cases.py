@@ -19,7 +19,7 @@ from app.domain.heads import linear_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
@@ -191,7 +191,7 @@ class Case:
         )
 
     def _lineage(self, plan: Plan) -> Lineage:
-        schema = FeatureSchema(shape=_SHAPE, dtype="uint8", scale=1 / 255, classes=CLASSES)
+        schema = InputSchema(shape=_SHAPE, dtype="uint8", scale=1 / 255, classes=CLASSES)
         described = ModelDescription(
             model=self.network,
             version=1,

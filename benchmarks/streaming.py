@@ -18,8 +18,8 @@ import torch
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.policy import Policy
-from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease
+from app.domain.table_schema import TableSchema
 from app.registry.datasets.files import record_table
 from benchmarks import harness
 from benchmarks.harness import in_child
@@ -74,9 +74,17 @@ def _speed(rows: list[dict[str, Any]], what: str) -> float:
     return round(best["memory"] / best["streamed"], 3)
 
 
+_TASK = {
+    "name": "classification",
+    "inputs": [{"name": "features", "kind": "array", "shape": [FEATURES]}],
+    "target": {"column": "label", "classes": [*range(10)]},
+}
+
+
 def _set_up(records: int) -> None:
-    shape = FeatureSchema(shape=(FEATURES,), dtype="float32", offset=0.0, scale=1.0, classes=10)
-    harness.fill(harness.new_services(), "data", shape, _files(records))
+    columns = {"features": f"list<float32, {FEATURES}>", "label": "int8"}
+    schema = TableSchema.of(columns, record_id="record_id")
+    harness.fill(harness.new_services(), "data", schema, _files(records))
 
 
 def _files(records: int) -> Iterator[Any]:
@@ -93,9 +101,8 @@ def _measured(name: str, arm: str, allowed: int) -> dict[str, Any]:
     os.environ[VARIABLE] = str(allowed)
     policy = Policy(mechanism="retraining", first_release=FirstRelease.AS_TRAINED)
     network = ArchitectureSpec("mlp", {"hidden": list(HIDDEN)})
-    run_id, _ = in_child(
-        lambda: harness.defined_run(name, architecture=network, recipe=RECIPE, policy=policy)
-    )
+    learns = {"task": _TASK, "architecture": network, "recipe": RECIPE}
+    run_id, _ = in_child(lambda: harness.defined_run(name, **learns, policy=policy))
     before, started = _children_s(), time.perf_counter()
     _, peak = in_child(lambda: jobs.execute_run(run_id))
     run_s, cpu_s = time.perf_counter() - started, _children_s() - before

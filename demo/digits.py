@@ -19,6 +19,14 @@ from workers.training.examples import Examples, classified
 
 CLASSES = 10
 _SCALE = 1 / 16
+TASK = {
+    "name": "classification",
+    "inputs": [
+        {"name": "features", "kind": "array", "shape": [8, 8], "dtype": "uint8", "scale": _SCALE}
+    ],
+    "target": {"column": "label", "classes": [*range(CLASSES)]},
+}
+"""What models learn from them."""
 _RECORDS_PER_PERSON = 10
 
 
@@ -73,8 +81,9 @@ class Digits:
         """Define a dataset and push all records."""
         client.define_dataset(
             dataset,
-            features={"shape": [8, 8], "dtype": "uint8", "offset": 0.0, "scale": _SCALE},
-            classes=CLASSES,
+            {"features": "list<uint8, 64>", "label": "int8"},
+            record_id="record_id",
+            subject_id="subject_id",
         )
         table = record_table(
             record_ids=[f"record-{number}" for number in range(len(self.labels))],

@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from app.client import ExpungeClient
 from app.client.answers import Json
 from app.runtime.processes.python import python_command
-from demo.digits import Digits
+from demo.digits import TASK, Digits
 from demo.saying import console, require, step
 from demo.service import data_dir_in, trusted_keys_in
 
@@ -70,7 +70,13 @@ def second_act(
         digits.push(client, name)
         architecture = _DEFINITIONS[name]["architecture"] | {"backbone": {"name": _BACKBONE}}
         client.define_model(
-            {**_DEFINITIONS[name], "name": name, "dataset": name, "architecture": architecture}
+            {
+                **_DEFINITIONS[name],
+                "name": name,
+                "dataset": name,
+                "task": TASK,
+                "architecture": architecture,
+            }
         )
         client.wait_for_model(name, timeout_s=_TIMEOUT_S)
         _, spent = _forget(client, name, people=first)

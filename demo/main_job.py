@@ -16,7 +16,7 @@ from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
 from app.runtime.processes.python import python_command
 from demo.baselines import Baselines
-from demo.digits import Digits
+from demo.digits import TASK, Digits
 from demo.heads import Forgetful, second_act
 from demo.saying import console, require, step
 from demo.service import running_service, trusted_keys_in
@@ -24,6 +24,7 @@ from demo.service import running_service, trusted_keys_in
 _MODEL: dict[str, Any] = {
     "name": "digits-mlp",
     "dataset": "digits",
+    "task": TASK,
     "architecture": {"name": "mlp", "options": {"hidden": [64]}},
     "recipe": {"epochs": 200, "batch_size": 64, "learning_rate": 0.1},
     "policy": {

@@ -16,7 +16,7 @@ from torch import nn
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.spec import TaskSpec
 from workers.training.networks.architectures import build
 
@@ -29,7 +29,7 @@ _ADVICE: Final = (
 
 
 def architecture_of(
-    model: Model, options: Mapping[str, Any] | None, spec: TaskSpec, schema: FeatureSchema
+    model: Model, options: Mapping[str, Any] | None, spec: TaskSpec, schema: InputSchema
 ) -> ArchitectureSpec:
     """Return the description by which workers build the same network.
 
@@ -117,7 +117,7 @@ def _in_order(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         raise InvalidInputError("the model is no list of layers, as the network is") from error
 
 
-def _inferred(module: nn.Module, spec: TaskSpec, schema: FeatureSchema) -> ArchitectureSpec:
+def _inferred(module: nn.Module, spec: TaskSpec, schema: InputSchema) -> ArchitectureSpec:
     layers = _layers(module)
     if type(layers[0] if layers else None) is nn.Flatten:
         del layers[0]

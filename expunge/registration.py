@@ -192,7 +192,7 @@ def register(
     parts = typed_parts(source, schema)
     service = configured_client() if client is None else client
     rows = dataset or name
-    service.define_columns(rows, **schema.to_json())
+    service.define_dataset(rows, **schema.to_json())
     for part in parts:
         service.push_records(rows, to_parquet(part.records))
     definition = {

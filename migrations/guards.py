@@ -17,7 +17,7 @@ APPEND_ONLY = (
 
 # What a row says from its beginning on.
 FIXED = {
-    "datasets": ("id", "name", "schema", "encoding", "public"),
+    "datasets": ("id", "name", "schema", "public"),
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
     "imports": ("id", "dataset_id", "url"),
     "forget_requests": (

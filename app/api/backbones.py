@@ -22,7 +22,7 @@ Source = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 
 
 class InputBody(Body):
-    """A backbone's input: features in a dataset's encoding."""
+    """A backbone's input: the inputs of a task."""
 
     shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Response
@@ -19,11 +19,8 @@ from app.api.protocol.access import (
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
-from app.domain.encoding import TableEncoding
-from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
-from app.domain.table_schema import MOST_COLUMNS, SCALARS, RecordSchema, TableSchema
+from app.domain.table_schema import MOST_COLUMNS, SCALARS, TableSchema
 from app.ledger.models import endings
 from app.registry.datasets import repository, service
 from app.registry.datasets.reading import READERS
@@ -40,114 +37,21 @@ _PUSHES = CapacityLimiter(READERS)
 """Pushes wait for each other, but not in the threads of other calls."""
 
 
-class FeaturesBody(Body):
-    """Shape and encoding of a record's features.
-
-    Models see (raw - offset) * scale in float32, or tokens as they are: int32 or int64 from 0 to
-    below vocabulary, without offset and scale.
-    """
-
-    shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
-    dtype: Literal["uint8", "float32", "float64", "int32", "int64"] = "float32"
-    offset: float = 0.0
-    scale: float = Field(default=1.0, examples=[0.0625])
-    vocabulary: int | None = Field(
-        default=None, description="For int32 and int64: how many different tokens there are."
-    )
-
-    @classmethod
-    def of(cls, source: FeatureSchema | TableEncoding) -> Self:
-        """Return the features of a schema, or those that an encoding makes."""
-        return cls.model_validate(source, from_attributes=True, strict=False)
-
-
-class NumberBody(Body):
-    """A number x is used as it is, or as (x - low) / (high - low) after clipping to these bounds.
-
-    `missing` replaces a missing number; without it, rows with a missing number are refused.
-    `flag_missing` adds a feature that is 1 where the number is missing.
-    """
-
-    kind: Literal["number"]
-    name: ColumnName
-    low: float | None = None
-    high: float | None = None
-    missing: float | None = None
-    flag_missing: bool = False
-
-
-class CategoryBody(Body):
-    """One feature for each listed value, of which one is 1 (one-hot).
-
-    `other` adds a feature for values that are not listed, and for missing ones; without it, rows
-    with them are refused. `missing` is the listed value that replaces a missing one.
-    """
-
-    kind: Literal["category"]
-    name: ColumnName
-    values: list[str] = Field(min_length=1, max_length=10_000, examples=[["basic", "plus"]])
-    other: bool = False
-    missing: str | None = None
-
-
-class ArrayBody(Body):
-    """A list or tensor of numbers; its elements are the features."""
-
-    kind: Literal["array"]
-    name: ColumnName
-    shape: list[int] = Field(min_length=1, max_length=8)
-    dtype: str = "float32"
-    vocabulary: int | None = Field(default=None, description="For tokens: how many there are.")
-
-
-class LabelBody(Body):
-    """The label's column, and the names of the classes 0, 1, …."""
-
-    name: ColumnName
-    classes: list[str] | list[int] | list[bool] = Field(examples=[["no", "yes"]])
-
-
-class EncodingBody(Body):
-    """How plain tables become records. All of it is public: it is published with each model."""
-
-    columns: list[Annotated[NumberBody | CategoryBody | ArrayBody, Field(discriminator="kind")]] = (
-        Field(min_length=1, max_length=10_000)
-    )
-    label: LabelBody
-    record_id: ColumnName = Field(examples=["customer_id"])
-    subject_id: ColumnName | None = None
-
-    def encoding(self) -> TableEncoding:
-        """Return the encoding that the body describes."""
-        return TableEncoding.from_json(self.model_dump())
-
-
 class DatasetBody(Body):
     """A dataset's definition."""
 
-    name: Name = Field(examples=["digits"])
-    features: FeaturesBody | None = Field(
-        default=None, description="May be left out if there is an encoding, which implies it."
-    )
-    classes: int | None = Field(
-        default=None,
-        examples=[10],
-        description="The number of classes; may be left out if there is an encoding.",
-    )
-    encoding: EncodingBody | None = Field(
-        default=None, description="How plain tables become records; see docs/tables.md."
-    )
-    columns: Columns | None = Field(
-        default=None,
-        description="In place of features: the columns that are kept, by name, each with its type: "
+    name: Name = Field(examples=["members"])
+    columns: Columns = Field(
+        description="The columns that are kept, by name, each with its type: "
         f"{', '.join(SCALARS)}, list<…> or list<…, length>; a question mark after it allows rows "
-        "without a value. See docs/how-to/columns.md.",
+        "without a value. See docs/how-to/tables.md.",
+        examples=[{"age": "int16?", "plan": "string", "pixels": "list<uint8, 64>"}],
     )
-    record_id: ColumnName | None = Field(
-        default=None, description="With columns: which column has the records' ids."
+    record_id: ColumnName = Field(
+        description="Which column has the records' ids.", examples=["member"]
     )
     subject_id: ColumnName | None = Field(
-        default=None, description="With columns: which column has the persons' ids."
+        default=None, description="Which column has the persons' ids.", examples=["person"]
     )
     public: bool = Field(
         default=False,
@@ -160,11 +64,8 @@ class DatasetAnswer(Answer):
     """A dataset with its counts; record ids are never stored, so never shown."""
 
     name: str
-    features: FeaturesBody | None = Field(description="Null for a dataset of columns.")
-    classes: int | None
-    encoding: EncodingBody | None
-    columns: dict[str, str] | None = Field(description="Null for a dataset of features.")
-    record_id: str | None
+    columns: dict[str, str]
+    record_id: str
     subject_id: str | None
     public: bool
     records: int
@@ -201,12 +102,9 @@ def define_dataset(
     body: DatasetBody, services: ServicesOf, _: DataWriter, response: Response
 ) -> DatasetAnswer:
     """Define a dataset. Repeating the same definition changes nothing."""
-    encoding = None if body.encoding is None else body.encoding.encoding()
-    schema = _schema(body, encoding)
+    schema = TableSchema.of(body.columns, record_id=body.record_id, subject_id=body.subject_id)
     with services.database.transaction() as session:
-        row = service.define_dataset(
-            session, name=body.name, schema=schema, encoding=encoding, public=body.public
-        )
+        row = service.define_dataset(session, name=body.name, schema=schema, public=body.public)
         session.refresh(row)
         response.headers["Location"] = f"/v1/datasets/{row.name}"
         return _answer(session, row)
@@ -269,38 +167,11 @@ async def push_records(
     )
 
 
-def _schema(body: DatasetBody, encoding: TableEncoding | None) -> RecordSchema:
-    if body.columns is None:
-        if (body.record_id, body.subject_id) != (None, None):
-            raise InvalidInputError("record_id and subject_id name columns: give columns, too")
-        return _feature_schema(body.features, body.classes, encoding)
-    if (body.features, body.classes, body.encoding) != (None, None, None):
-        raise InvalidInputError("give columns, or features and classes, or an encoding")
-    if body.record_id is None:
-        raise InvalidInputError("record_id: say which column has the records' ids")
-    return TableSchema.of(body.columns, record_id=body.record_id, subject_id=body.subject_id)
-
-
-def _feature_schema(
-    features: FeaturesBody | None, classes: int | None, encoding: TableEncoding | None
-) -> FeatureSchema:
-    if encoding is not None:
-        features = features or FeaturesBody.of(encoding)
-        classes = classes or len(encoding.label.classes)
-    if features is None or classes is None:
-        raise InvalidInputError("give features and classes, or an encoding, or columns")
-    return FeatureSchema.from_json({**features.model_dump(), "classes": classes})
-
-
 def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
-    schema = service.schema_of(row)
-    table = schema.to_json() if isinstance(schema, TableSchema) else {}
     remembered, forgotten, erased = repository.counts(session, row.id)
     return DatasetAnswer.of(
         row,
-        features=None if isinstance(schema, TableSchema) else FeaturesBody.of(schema),
-        classes=row.schema.get("classes"),
-        **{name: table.get(name) for name in ("columns", "record_id", "subject_id")},
+        **row.schema,
         records=remembered,
         forgotten_not_yet_erased=forgotten,
         erased=erased,

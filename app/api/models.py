@@ -63,11 +63,15 @@ class ModelBody(Body):
         description="The network: `name`, `options`, `factory` and `backbone`; see docs/models.md.",
         examples=[{"name": "mlp", "options": {"hidden": [32]}}],
     )
-    task: dict[str, Any] | None = Field(
-        default=None,
-        description="What it learns: `name`, `inputs`, `target` and more; see docs/tasks.md. "
-        "Without one, a dataset of features is classified by its labels.",
-        examples=[{"name": "classification", "label_smoothing": 0.1}],
+    task: dict[str, Any] = Field(
+        description="What it learns: `name`, `inputs`, `target` and more; see docs/tasks.md.",
+        examples=[
+            {
+                "name": "classification",
+                "inputs": [{"name": "pixels", "kind": "array", "shape": [8, 8]}],
+                "target": {"column": "digit", "classes": [0, 1, 2]},
+            }
+        ],
     )
     recipe: RecipeBody = Field(
         default_factory=RecipeBody, examples=[{"epochs": 30, "learning_rate": 0.1}]

@@ -21,9 +21,8 @@ from app.ledger.certificates import issuing
 from app.ledger.models import serving
 from app.registry import repository as registry
 from app.registry.card import model_card
-from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
-from app.registry.tasks import schema_for, task_of
+from app.registry.tasks import task_of
 from app.services import Services
 
 router = APIRouter(prefix="/v1/models", tags=["versions"], route_class=GuardedRoute)
@@ -214,7 +213,7 @@ def get_model_card(
         card = model_card(
             model,
             version,
-            schema=schema_for(task_of(model), session.get_one(DatasetRow, model.dataset_id)),
+            schema=task_of(model).schema(),
             predicate=issuing.predicate_of(session, version.certificate_id),
             served=version == serving.find_current_version(session, model),
         )

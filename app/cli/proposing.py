@@ -8,7 +8,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from app.cli.options import listed
-from app.client.connection import Json
+from app.client.answers import Json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
 from app.domain.table_schema import TableSchema
@@ -53,13 +53,19 @@ def choices_of(
 
 
 def proposal_of(
-    dataset: Json, choices: Choices, files: Sequence[Path], dialect: Dialect
+    dataset: Json,
+    choices: Choices,
+    files: Sequence[Path],
+    dialect: tuple[str | None, str | None, str],
 ) -> Proposal:
-    """Return a task on a dataset, as the API shows it, with the values of some files."""
+    """Return a task on a dataset, as the API shows it, with the values of some files.
+
+    ``dialect`` is the files' delimiter, encoding and decimal sign, as options say them.
+    """
     schema = TableSchema.from_json(dataset)
     if not files:
         return proposed(schema, choices)
-    source = read_source(*files, dialect=dialect)
+    source = read_source(*files, dialect=Dialect.of_options(*dialect))
     rows = pa.concat_tables([part.records for part in typed_parts(source, schema)])
     with source.places():
         return proposed(schema, choices, rows)

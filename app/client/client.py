@@ -86,28 +86,13 @@ class ExpungeClient:
     def define_dataset(
         self,
         name: str,
-        *,
-        features: Mapping[str, Any],
-        classes: int,
-        encoding: Mapping[str, Any] | None = None,
-        public: bool = False,
-    ) -> Json:
-        """Define a dataset of features; the same definition again changes nothing."""
-        body = {"name": name, "features": dict(features), "classes": classes, "public": public}
-        if encoding is not None:
-            body["encoding"] = dict(encoding)
-        return self._object("POST", "/v1/datasets", json=body)
-
-    def define_columns(
-        self,
-        name: str,
         columns: Mapping[str, str],
         *,
         record_id: str,
         subject_id: str | None = None,
         public: bool = False,
     ) -> Json:
-        """Define a dataset of typed columns; the same definition again changes nothing."""
+        """Define a dataset; the same definition again changes nothing."""
         body = {
             "name": name,
             "columns": dict(columns),

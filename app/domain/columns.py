@@ -17,6 +17,7 @@ from app.domain.schema import MOST_TOKENS, NUMBER_DTYPES, TOKEN_DTYPES
 
 MAX_COLUMNS: Final = 10_000
 MAX_VALUES: Final = 10_000
+MAX_CLASSES: Final = 1_000_000
 MAX_TEXT_LENGTH: Final = 512
 MAX_TOKENS: Final = 1_000_000
 MAX_PIXELS: Final = 10_000
@@ -49,7 +50,7 @@ class NumberColumn:
         for side in ("low", "high", "offset", "scale", "missing"):
             number = getattr(self, side)
             if number is not None:  # no negative zero, which PostgreSQL does not store
-                finite = require_finite(f"encoding of {self.name!r}: {side}", number) + 0.0
+                finite = require_finite(f"input {self.name!r}: {side}", number) + 0.0
                 object.__setattr__(self, side, finite)
         if (self.low is None) != (self.high is None):
             raise _unfit(self.name, "give both low and high")
@@ -93,7 +94,7 @@ class CategoryColumn:
     def __post_init__(self) -> None:
         require_text(self.name, "a column's name", shortest=0)
         _require_bool(self.other, f"{self.name}: other")
-        where = f"encoding of {self.name!r}: values"
+        where = f"input {self.name!r}: values"
         object.__setattr__(self, "values", distinct(self.values, where, most=MAX_VALUES))
         if not all(isinstance(value, str) for value in self.values):
             raise InvalidInputError(f"{where} must be text")
@@ -140,10 +141,10 @@ class ArrayColumn:
             raise _unfit(self.name, f"vocabulary must lie between 2 and {MOST_TOKENS:,}")
         if self.vocabulary is not None and (self.offset, self.scale) != (0, None):
             raise _unfit(self.name, "tokens have no offset and no scale")
-        offset = require_finite(f"encoding of {self.name!r}: offset", self.offset) + 0.0
+        offset = require_finite(f"input {self.name!r}: offset", self.offset) + 0.0
         object.__setattr__(self, "offset", offset)
         if self.scale is not None:
-            scale = require_finite(f"encoding of {self.name!r}: scale", self.scale)
+            scale = require_finite(f"input {self.name!r}: scale", self.scale)
             if scale == 0:
                 raise _unfit(self.name, "scale must not be 0")
             object.__setattr__(self, "scale", scale + 0.0)
@@ -252,14 +253,14 @@ class InputColumns:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if not 1 <= len(names) <= MAX_COLUMNS:
-            raise InvalidInputError(f"encoding: columns must have 1 to {MAX_COLUMNS} entries")
+            raise InvalidInputError(f"inputs: columns must have 1 to {MAX_COLUMNS} entries")
         if len(set(names)) < len(names):
-            raise InvalidInputError("encoding: columns must have different names")
+            raise InvalidInputError("inputs: columns must have different names")
         if len(names) > 1:
             for column in self.columns:
                 if isinstance(column, TextColumn | ImageColumn):
                     raise InvalidInputError(
-                        f"encoding of {column.name!r}: {column.kind} is read alone; a task of your "
+                        f"input {column.name!r}: {column.kind} is read alone; a task of your "
                         "own can read it beside others"
                     )
 
@@ -295,6 +296,28 @@ class InputColumns:
         return first if isinstance(first, Tensor) else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelColumn:
+    """Which column holds the label, and the names of the classes 0, 1, ….
+
+    Attributes:
+        name: the column.
+        classes: distinct names of one type: text, whole numbers, or false and true.
+    """
+
+    name: str
+    classes: tuple[ClassName, ...]
+
+    def __post_init__(self) -> None:
+        require_text(self.name, "the target's column", shortest=0)
+        classes = distinct(self.classes, "target.classes", most=MAX_CLASSES)
+        object.__setattr__(self, "classes", classes)
+        if len(classes) < 2:
+            raise InvalidInputError("target.classes must have at least 2 names")
+        if len({type(name) for name in classes}) > 1:
+            raise InvalidInputError("target.classes must be of one type")
+
+
 def normal_text(text: str) -> str:
     """Return the one spelling under which cells of a table are compared: NFC, trimmed."""
     return unicodedata.normalize("NFC", text).strip()
@@ -312,24 +335,24 @@ def column_to_json(column: Column) -> dict[str, Any]:
 def column_from_json(document: object) -> Column:
     """Restore a column, or raise ``InvalidInputError``."""
     if not isinstance(document, Mapping) or not {"name", "kind"} <= document.keys():
-        raise InvalidInputError("encoding: columns must have the fields kind, name")
+        raise InvalidInputError("inputs: columns must have the fields kind, name")
     rest = dict(document)
     named = rest.pop("kind")
     kind = _KINDS.get(named) if isinstance(named, str) else None
     if kind is None:
-        raise InvalidInputError(f"encoding: kind must be one of {', '.join(_KINDS)}")
+        raise InvalidInputError(f"inputs: kind must be one of {', '.join(_KINDS)}")
     if isinstance(rest.get("shape"), list):
         rest["shape"] = tuple(rest["shape"])
     try:
         return kind(**rest)
     except TypeError as error:
         raise InvalidInputError(
-            f"encoding: a column of kind {named} has a missing or unknown field"
+            f"inputs: a column of kind {named} has a missing or unknown field"
         ) from error
 
 
 def _unfit(name: str, reason: str) -> InvalidInputError:
-    return InvalidInputError(f"encoding of {name!r}: {reason}")
+    return InvalidInputError(f"input {name!r}: {reason}")
 
 
 def distinct(names: object, where: str, *, most: int) -> tuple[ClassName, ...]:
@@ -358,4 +381,4 @@ def require_text(text: object, where: str, *, shortest: int = 1) -> None:
 
 def _require_bool(value: object, where: str) -> None:
     if not isinstance(value, bool):
-        raise InvalidInputError(f"encoding of {where} must be true or false")
+        raise InvalidInputError(f"input {where} must be true or false")

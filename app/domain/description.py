@@ -13,9 +13,8 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import FeatureLayer, definition_digest
 from app.domain.architectures.base import BaseDigest
 from app.domain.columns import ArrayColumn, ClassName, InputColumns
-from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.spec import TaskSpec
@@ -79,8 +78,6 @@ class ModelDescription:
         architecture: its network.
         task: what it learned, and from which columns.
         schema: of what its network reads, before a backbone.
-        encoding: how the columns of a table become the features of the dataset; None if records
-            come as features, or if the task reads columns.
         backbone: the public weights that it builds on, if any.
         base: the digest of its network's public tensors, which are not in the file; None without.
         record_id: the column of the records' ids in tables of the dataset.
@@ -90,8 +87,7 @@ class ModelDescription:
     version: int
     architecture: ArchitectureSpec
     task: TaskSpec
-    schema: FeatureSchema
-    encoding: TableEncoding | None = None
+    schema: InputSchema
     backbone: BackboneDescription | None = None
     base: BaseDigest | None = None
     record_id: str = "record_id"
@@ -101,8 +97,6 @@ class ModelDescription:
         """The names of the network's outputs, such as classes; their numbers if they have none."""
         if self.task.names is not None:
             return self.task.names
-        if self.encoding is not None:
-            return self.encoding.label.classes
         return tuple(range(self.schema.classes))
 
     @property
@@ -110,8 +104,6 @@ class ModelDescription:
         """How tables are read; without a rule, ``features`` has a list for each record."""
         if self.task.inputs is not None:
             return self.task.inputs
-        if self.encoding is not None:
-            return self.encoding
         features = ArrayColumn(
             name="features",
             shape=self.schema.shape,
@@ -122,15 +114,13 @@ class ModelDescription:
 
     def to_metadata(self) -> dict[str, str]:
         """Return it as a safetensors file's metadata."""
-        named = self.encoding is not None or self.task.names is not None
         document = {
             "model": self.model,
             "version": self.version,
             "architecture": self.architecture.to_json(),
             "task": self.task.to_json(),
             "schema": self.schema.to_json(),
-            "output_names": list(self.output_names) if named else None,
-            "encoding": None if self.encoding is None else self.encoding.to_json(),
+            "output_names": None if self.task.names is None else list(self.task.names),
             "backbone": None if self.backbone is None else self.backbone.to_json(),
             **({} if self.base is None else {"base": self.base.to_json()}),
             "record_id": self.record_id,
@@ -150,26 +140,21 @@ class ModelDescription:
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        schema, encoding, backbone = (document[name] for name in ("schema", "encoding", "backbone"))
+        schema, backbone = document["schema"], document["backbone"]
         described = cls(
             model=document["model"],
             version=document["version"],
             architecture=ArchitectureSpec.from_json(document["architecture"]),
             task=catalogue.from_json(document["task"]),
-            schema=FeatureSchema.from_json(schema),
-            encoding=None if encoding is None else TableEncoding.from_json(encoding),
+            schema=InputSchema.from_json(schema),
             backbone=None if backbone is None else BackboneDescription.from_json(backbone),
             base=BaseDigest.from_json(document["base"]) if "base" in document else None,
             record_id=document["record_id"],
         )
-        task, rule, features = described.task, described.encoding, described.schema
-        read_by_itself = task.inputs is not None or isinstance(task, CustomSpec)
-        if features != task.schema(None if read_by_itself else features):
+        task = described.task
+        reads = task.inputs is not None or isinstance(task, CustomSpec)
+        if reads and described.schema != task.schema():
             raise ValueError("its network does not read what its task does")
-        if rule is not None:
-            read = (rule.shape, rule.dtype, rule.vocabulary, len(rule.label.classes))
-            if read != (features.shape, features.dtype, features.vocabulary, features.classes):
-                raise ValueError("its tables are not what its network reads")
         if json.loads(described.to_metadata()[METADATA_NAME]) != document:
             raise ValueError("unknown fields, or others that contradict each other")
         return described

@@ -1,4 +1,4 @@
-"""The schema of a dataset whose records are rows of typed columns.
+"""The schema of a dataset: the types of its columns.
 
 A type is one of ``SCALARS``, a list of them of any length (``list<int32>``), or a list of numbers
 of one length (``list<float32, 128>``). A question mark after it allows rows without a value.
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
 
 WIDTHS: Final = {
     "int8": 1,
@@ -75,6 +74,16 @@ class ColumnType:
                 f"a list has 1 item or more, and {MOST_CELL_BYTES} bytes at most"
             )
         return cls(kind, is_list=True, length=length, nullable=nullable)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a cell has at least."""
+        return 0 if self.kind not in WIDTHS else self.length or int(not self.is_list)
+
+    @property
+    def least_bytes(self) -> int:
+        """How many bytes a cell takes at least."""
+        return self.numbers * WIDTHS.get(self.kind, 0)
 
     def __str__(self) -> str:
         """Return the text that ``parse`` reads, in its one spelling."""
@@ -154,13 +163,3 @@ def _typed(name: str, kind: str) -> tuple[str, ColumnType]:
         return name, ColumnType.parse(kind)
     except InvalidInputError as error:
         raise InvalidInputError(f"columns: the type of {name[:_LONGEST_NAME]!r} {error}") from error
-
-
-RecordSchema = FeatureSchema | TableSchema
-"""The schema of any dataset."""
-
-
-def record_schema(document: Mapping[str, Any]) -> RecordSchema:
-    """Return the schema whose ``to_json`` wrote this."""
-    kind = TableSchema if "columns" in document else FeatureSchema
-    return kind.from_json(document)

@@ -18,7 +18,7 @@ from app.domain.architectures.ensemble import (
     network_in_words,
 )
 from app.domain.release import certificate_filename, signature_filename, weights_filename
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.scores import metric_in_words, warnings_of
 from app.domain.tasks.words import figures, task_in_words
 from app.evidence.certificates.plain_words import (
@@ -43,7 +43,7 @@ def model_card(
     model: ModelRow,
     version: VersionRow,
     *,
-    schema: FeatureSchema,
+    schema: InputSchema,
     predicate: Mapping[str, Any],
     served: bool,
     weights: str | None = None,

@@ -7,10 +7,9 @@ from app.domain.architectures.backbone import FeatureLayer
 from app.domain.description import BackboneDescription, ModelDescription
 from app.registry import repository
 from app.registry.backbones.use import backbone_of
-from app.registry.datasets.service import encoding_of, record_id_of
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
-from app.registry.tasks import schema_for, task_of
+from app.registry.tasks import task_of
 
 
 def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDescription:
@@ -18,16 +17,15 @@ def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDes
 
     While a run of the model goes on, only that run can publish, so that the number stays the next.
     """
-    architecture = ArchitectureSpec.from_json(model.architecture)
+    architecture, task = ArchitectureSpec.from_json(model.architecture), task_of(model)
     return ModelDescription(
         model=model.name,
         version=repository.next_number(session, model.id),
         architecture=architecture,
-        task=task_of(model),
-        schema=schema_for(task_of(model), dataset),
-        encoding=encoding_of(dataset),
+        task=task,
+        schema=task.schema(),
         backbone=_backbone(session, architecture),
-        record_id=record_id_of(dataset),
+        record_id=dataset.schema["record_id"],
     )
 
 

@@ -93,7 +93,7 @@ def make(folder: Path) -> None:
 
 
 def _define(client: ExpungeClient) -> None:
-    client.define_dataset("digits", features=DATASET["features"], classes=10)
+    client.define_dataset(**DATASET)
     client.push_records("digits", digits_parquet(RECORDS))
     client.define_backbone(BACKBONE)
     client.upload_backbone(BACKBONE["name"], _public_weights())
@@ -116,7 +116,7 @@ def _forget(
 
 def _exclude(client: ExpungeClient, folder: Path, *, since: str) -> None:
     """Forget people of one record each until one was held out from training."""
-    client.define_dataset("few", features=DATASET["features"], classes=10)
+    client.define_dataset(**DATASET | {"name": "few"})
     client.push_records("few", _lone_records())
     name = SPLIT["name"]
     client.define_model(SPLIT)

@@ -10,25 +10,21 @@ from torch import nn
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import BackboneDescription, ModelDescription
-from app.domain.encoding import TableEncoding
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec
 from tests.support.own_tasks import OWN
 from workers.training.networks.architectures import build, build_features
 
-PLAIN = TableEncoding.from_json(
-    {
-        "columns": [
-            {"name": "age", "kind": "number", "low": 0, "high": 100, "missing": 50},
-            {"name": "plan", "kind": "category", "values": ["basic", "plus"], "other": True},
-        ],
-        "label": {"name": "churned", "classes": ["no", "yes"]},
-        "record_id": "customer",
-        "subject_id": "customer",
-    }
-)
-IMAGES = FeatureSchema(shape=(8, 8), dtype="uint8", offset=3.0, scale=0.0625, classes=5)
+PLAIN = {
+    "name": "classification",
+    "inputs": [
+        {"name": "age", "kind": "number", "low": 0, "high": 100, "missing": 50},
+        {"name": "plan", "kind": "category", "values": ["basic", "plus"], "other": True},
+    ],
+    "target": {"column": "churned", "classes": ["no", "yes"]},
+}
+IMAGES = InputSchema(shape=(8, 8), dtype="uint8", offset=3.0, scale=0.0625, classes=5)
 _BACKBONE = ArchitectureSpec(name="mlp", options={"hidden": [7]})
 
 
@@ -105,11 +101,7 @@ DESCRIPTIONS = {
     "linear_head": _of({"name": "linear_head"}),
     "bounded_head": _of({"name": "linear_head", "options": {"feature_norm": 20.0, "bias": 0}}),
     "head_of_two": _of({"name": "linear_head"}, schema=replace(IMAGES, classes=2)),
-    "head_of_a_table": _of(
-        {"name": "linear_head"},
-        schema=FeatureSchema(shape=(4,), dtype="float32", offset=0.5, scale=2.0, classes=2),
-        encoding=PLAIN,
-    ),
+    "head_of_a_table": _learns({"name": "linear_head"}, PLAIN),
     "ridge_head": _of({"name": "ridge_head", "options": {"feature_range": 0.5}}),
     "ridge_head_of_two": _of(
         {"name": "ridge_head", "options": {"feature_range": 16.0}},

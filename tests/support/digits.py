@@ -1,17 +1,16 @@
 """scikit-learn's handwritten digits as records: 1,797 images of 8 x 8, ten classes."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from app.registry.datasets.files import record_table, to_parquet
+from tests.support.arrays import array_schema, array_task
 
 RECORDS_PER_SUBJECT = 10
-DATASET = {
-    "name": "digits",
-    "features": {"shape": [8, 8], "dtype": "uint8", "offset": 0.0, "scale": 0.0625},
-    "classes": 10,
-}
+DATASET: dict[str, Any] = {"name": "digits", **array_schema(64, "uint8").to_json()}
+TASK = array_task(8, 8, classes=10, dtype="uint8", scale=0.0625)
 RECIPE = {"epochs": 2, "batch_size": 64, "learning_rate": 0.1, "held_out_fraction": 0.2}
 
 
@@ -37,6 +36,7 @@ def model(name: str = "digits-mlp", **policy: object) -> dict[str, object]:
     return {
         "name": name,
         "dataset": "digits",
+        "task": TASK,
         "architecture": {"name": "mlp", "options": {"hidden": [16]}},
         "recipe": RECIPE,
         "policy": {"mechanism": "gradient_clipping", **policy},
@@ -48,6 +48,7 @@ def head(name: str = "digits-head", *, epochs: int = 5, **policy: object) -> dic
     return {
         "name": name,
         "dataset": "digits",
+        "task": TASK,
         "architecture": {"name": "linear_head"},
         "recipe": {"epochs": epochs, "batch_size": 32, "held_out_fraction": 0.2},
         "policy": policy,

@@ -22,6 +22,7 @@ from app.client import ExpungeClient
 from app.registry.datasets.files import record_table, to_parquet
 from benchmarks.api_load import Bench
 from benchmarks.http_load import Connection, call
+from tests.support.arrays import array_schema
 
 PATIENCE_S = 30.0
 _GIVEN_UP_S = 1.0
@@ -39,7 +40,7 @@ KINDS = {
 def prepared(url: str, key: str) -> str:
     """Make a dataset whose records may be forgotten; return another caller's key."""
     with ExpungeClient(url, key) as client:
-        client.define_dataset("data", features={"shape": [1]}, classes=2)
+        client.define_dataset("data", **array_schema(1).to_json())
         records = record_table(
             record_ids=[f"record-{i}" for i in range(_RECORDS)],
             subject_ids=[None] * _RECORDS,

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.domain.places import MOST_URL_CHARACTERS
 from app.runtime.settings import Settings
+from tests.support.workshop import TASK
 
 Body = dict[str, Any]
 
@@ -36,18 +37,9 @@ def _filled(body_of: Callable[[Body], Body], value: object, size: int = _SIZE) -
 
 
 def _datasets(_: str) -> list[Body]:
-    features = {"shape": [10_000_000, *[1] * 7]}
-    label = {"name": "label", "classes": ["no", "yes"]}
-    columns = [{"name": str(i), "kind": "number"} for i in range(1700)]
-    values = [str(i) for i in range(7000)]
-    category = {"name": "c", "kind": "category", "values": values}
-    encodings = [
-        {"columns": each, "label": label, "record_id": "id"} for each in (columns, [category])
-    ]
-    return [
-        {"name": _NAME, "features": features, "classes": 10**6},
-        *({"name": _NAME, "encoding": encoding} for encoding in encodings),
-    ]
+    columns = {str(i): "list<float32, 1000000>" for i in range(1000)}
+    long = {str(i) * 100: "int8" for i in range(100)}
+    return [{"name": _NAME, "columns": each, "record_id": "id"} for each in (columns, long)]
 
 
 def _imports(_: str) -> list[Body]:
@@ -56,7 +48,7 @@ def _imports(_: str) -> list[Body]:
 
 
 def _models(dataset: str) -> list[Body]:
-    model = {"name": _NAME, "dataset": dataset, "architecture": {"name": "mlp"}}
+    model = {"name": _NAME, "dataset": dataset, "task": TASK, "architecture": {"name": "mlp"}}
     return [
         _filled(lambda options: {**model, "architecture": {**_CUSTOM, "options": options}}, 0),
         {**model, "policy": {"parameters": _SCHEDULES}},

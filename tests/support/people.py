@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from pyarrow import BufferReader
 
 from app.registry.datasets.files import record_table, to_parquet
-from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, digits_parquet
+from tests.support.digits import RECORDS_PER_SUBJECT, TASK, digits_parquet
 from tests.support.markers import Marker
 
 _SHARED_PIXELS, _OWN_PIXELS = 16, 16
@@ -77,7 +77,7 @@ class People:
 def _features(name: str, pixels: bytes) -> list[Marker]:
     """Return features as they are pushed, and as networks see them."""
     floats = np.frombuffer(pixels, dtype=np.uint8).astype(np.float32)
-    scale = np.float32(DATASET["features"]["scale"])
+    scale = np.float32(TASK["inputs"][0]["scale"])
     return [
         Marker(name, pixels),
         Marker(f"{name}, float32", floats.tobytes()),

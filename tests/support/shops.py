@@ -1,4 +1,4 @@
-"""A dataset of columns of every kind, and a model's task for each."""
+"""A dataset of every kind of column, and a model's task for each."""
 
 import io
 from typing import Any

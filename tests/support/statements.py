@@ -22,7 +22,7 @@ from app.domain.architectures.ensemble import Member
 from app.domain.description import ModelDescription
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.states import Basis
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.trees.merkle import EMPTY_ROOT
@@ -74,7 +74,7 @@ DESCRIPTION = ModelDescription(
     version=2,
     architecture=ArchitectureSpec("custom", factory="networks:adapted"),
     task=ClassificationSpec(classes=2),
-    schema=FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2),
+    schema=InputSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2),
 )
 NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
 ENSEMBLE = {f"members.{member}.{name}": NETWORK[name] for member in range(3) for name in NETWORK}

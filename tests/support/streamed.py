@@ -6,19 +6,20 @@ from contextlib import contextmanager
 import numpy as np
 
 from app.domain.plan import Plan
-from app.domain.schema import FeatureSchema
 from app.ledger import repository
 from app.registry import repository as registry
 from app.registry.datasets.files import record_table, to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.settings import Settings
 from app.services import open_services
+from tests.support.arrays import array_schema, array_task
 from workers.data.loading import load_model
 from workers.data.memory import VARIABLE
 from workers.data.run_records import footprint_of
 
 FEATURES = 200
 RECORDS = 3000
+TASK = array_task(FEATURES)
 
 
 def wide_parquet(first, end, *, features=None, prefix=""):
@@ -57,9 +58,8 @@ def push_wide(services, **made):
 
     ``made`` says which records, as for ``wide_parquet``.
     """
-    schema = FeatureSchema(shape=(FEATURES,), dtype="float32", offset=0.0, scale=1.0, classes=2)
     with services.database.transaction() as session:
-        define_dataset(session, name="wide", schema=schema)
+        define_dataset(session, name="wide", schema=array_schema(FEATURES))
     for first, end in [(0, 1), (1, 250), *((at, at + 250) for at in range(250, RECORDS, 250))]:
         services.records.push("wide", wide_parquet(first, end, **made))
 

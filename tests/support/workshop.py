@@ -18,7 +18,6 @@ from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
 from app.evidence.certificates.parameters import draws_of, grid_of
@@ -42,12 +41,15 @@ from app.registry.tables import ModelRow, VersionRow
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from tests.support import weights
+from tests.support.arrays import array_schema, array_task
 from tests.support.patience import until
 from tests.support.splits import fair_salt
 from tests.support.statements import ARITHMETIC
 
 DATASET = "people"
 RECORDS = 40
+SCHEMA = array_schema(2)
+TASK = array_task(2)
 RECORDS_PER_SUBJECT = 4
 RECIPE = TrainingRecipe(epochs=4, batch_size=4, held_out_fraction=0.25)
 LEASE_S = 30.0
@@ -102,8 +104,7 @@ class Workshop:
         self.transaction = services.database.transaction
         with self.transaction() as session:
             self.key_id = api_keys.create_key(session, name="test", scopes=[Scope.ADMIN])[0].id
-            schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-            define_dataset(session, name=DATASET, schema=schema)
+            define_dataset(session, name=DATASET, schema=SCHEMA)
         self.push()
 
     def push(self, count: int = RECORDS, *, first: int = 0) -> None:
@@ -138,7 +139,7 @@ class Workshop:
         architecture: str | ArchitectureSpec = "logistic",
         dataset: str = DATASET,
         recipe: Mapping[str, Any] = RECIPE.to_json(),
-        task: Mapping[str, Any] | None = None,
+        task: Mapping[str, Any] = TASK,
         **policy: object,
     ) -> str:
         """Define a model; return its name."""

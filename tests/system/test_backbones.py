@@ -24,7 +24,7 @@ from app.planning.mechanisms.tracked_release import TrackedRelease
 from app.registry.datasets.tables import FeatureShardRow, RecordRow
 from app.services import Services
 from app.storage.tables import BlobRow
-from tests.support.digits import DATASET, RECIPE, digits_parquet
+from tests.support.digits import DATASET, RECIPE, TASK, digits_parquet
 from tests.support.trust import trust_in
 from workers.training.examples import classified
 from workers.training.networks.architectures import build
@@ -78,6 +78,7 @@ def _define(api: TestClient, architecture: dict, **policy: object) -> None:
     model = {
         "name": "m",
         "dataset": "digits",
+        "task": TASK,
         "architecture": architecture,
         "recipe": RECIPE | {"epochs": 4, "batch_size": 32},
         "policy": {"mechanism": "gradient_clipping", **policy},
@@ -173,6 +174,7 @@ def test_a_linear_head_on_a_frozen_backbone_forgets_twice_by_tracked_release(
     definition = {
         "name": "m",
         "dataset": "digits",
+        "task": TASK,
         "architecture": {"name": "linear_head", "backbone": {"name": "public-digits"}},
         "recipe": {"epochs": 5, "batch_size": 32, "held_out_fraction": 0.2},
         "policy": {"mechanism": "tracked_release"},
@@ -244,6 +246,7 @@ def test_retraining_and_plain_training_start_from_public_weights(
         model = {
             "name": name,
             "dataset": "digits",
+            "task": TASK,
             "architecture": SPEC | {"backbone": backbone},
             "recipe": RECIPE | {"learning_rate": 1e-9},
             "policy": policy,

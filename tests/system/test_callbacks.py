@@ -38,7 +38,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     try:
         service.start()
         with service.client() as client:
-            client.define_dataset("digits", features=DATASET["features"], classes=10)
+            client.define_dataset(**DATASET)
             client.push_records("digits", digits_parquet(120))
         yield service
     finally:

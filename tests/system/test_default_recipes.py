@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 
 from app.registry.datasets.files import record_table, to_parquet
-from tests.support.digits import DATASET
+from tests.support.digits import DATASET, TASK
 
 MARGIN = 0.4
 MLP = {"name": "mlp", "options": {"hidden": [32]}}
@@ -75,7 +75,13 @@ def _score(
     api: TestClient, work: Callable[[], None], architecture: dict[str, Any], policy: dict[str, Any]
 ) -> float:
     """Return by how much the first release is better than its baseline."""
-    body = {"name": "m", "dataset": "digits", "architecture": architecture, "policy": policy}
+    body = {
+        "name": "m",
+        "dataset": "digits",
+        "task": TASK,
+        "architecture": architecture,
+        "policy": policy,
+    }
     answer = api.post("/v1/models", json=body)
     assert answer.status_code == 201, answer.text
     work()

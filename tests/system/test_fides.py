@@ -74,7 +74,7 @@ def shop(postgres: Any) -> None:
 def expunge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running(tmp_path_factory.mktemp("expunge") / "data") as service:
         with service.client() as client:
-            client.define_dataset("digits", features=DATASET["features"], classes=10)
+            client.define_dataset(**DATASET)
             client.push_records("digits", digits_parquet())
             client.define_model(model())
             client.wait_for_model(str(model()["name"]), timeout_s=PATIENCE_S)

@@ -57,7 +57,7 @@ def job(service, people):
     """The main job, done: all that must be gone, and what is kept."""
     traces = Traces(service, people)
     with service.client() as client:
-        client.define_dataset("digits", features=DATASET["features"], classes=10)
+        client.define_dataset(**DATASET)
         client.push_records("digits", people.parquet())
         client.define_model(model("trained"))
         client.define_model({**model("uploaded"), "weights": "upload"})

@@ -23,7 +23,7 @@ def test_an_imports_records_are_in_encrypted_objects_alone(tmp_path_factory):
     with running(data_dir, EXPUNGE_IMPORT_PREFIXES=folder.as_uri()) as service:
         traces = Traces(service, people)
         with service.client() as client:
-            client.define_dataset("digits", features=DATASET["features"], classes=10)
+            client.define_dataset(**DATASET)
             for point in ("import_listed", "before_records_commit"):
                 service.points.arm(point, "SIGKILL")
             failed = _ended(client, f"{folder.as_uri()}/spoilt.parquet")

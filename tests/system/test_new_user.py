@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -13,9 +14,11 @@ from sqlalchemy import select
 import expunge
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.shards import decode_shard
+from app.registry.datasets.columns.encoding import features_of, labels_of
+from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import membership_at
+from app.registry.tasks import task_of
 from app.runtime.settings import Settings
 from app.services import open_services
 from tests.support.documents import Reader, reader
@@ -24,11 +27,12 @@ pytestmark = pytest.mark.nightly
 
 ROWS = 26_000
 FORGOTTEN = 6
-COLUMNS = ("--subject", "customer", "--drop", "signup", "--missing", "age=45", "--accept-values")
+COLUMNS = ("--subject-id", "customer", "--drop", "signup")
+PROPOSED = ("model", "create", "proposed", "--dataset", "few", "--missing", "age=45", "--dry-run")
 NARROW = """
 
 def narrow(*, input_shape, classes):
-    return nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, classes))
+    return nn.Sequential(nn.Linear(11, 4), nn.ReLU(), nn.Linear(4, classes))
 """
 
 
@@ -51,8 +55,13 @@ def _held_out(user: Reader, model: str) -> tuple[np.ndarray, np.ndarray]:
         )
         chosen = {row.seq for row in session.scalars(query) if membership.is_held_out(row)}
         shards = [shard.blob_id for shard in datasets.shards(session, row.dataset_id)]
-    parts = [decode_shard(services.blobs.read(blob_id)) for blob_id in shards]
-    seqs, labels, features = (np.concatenate(part) for part in zip(*parts, strict=True))
+    task = task_of(row)
+    assert task.inputs is not None
+    assert task.target is not None
+    parts = [unpack(services.blobs.read(blob_id)) for blob_id in shards]
+    seqs = np.concatenate([seqs for seqs, _ in parts])
+    rows = pa.concat_tables([rows for _, rows in parts])
+    labels, features = labels_of(rows, task.target), features_of(rows, task.inputs)
     assert len(seqs) == ROWS - FORGOTTEN
     held_out = np.isin(seqs, list(chosen))
     return features[held_out], labels[held_out]
@@ -68,7 +77,6 @@ def test_the_tutorial_leads_from_a_table_to_an_archived_model(
     assert "FAIL  digest" in printed
     assert "no fault" in printed
     assert '"added": 2000' in printed
-    assert "churn-february.csv: row 5, churn-february.csv: row 6" in printed
     assert "completed 4 ['churn-net']" in printed
     assert "urn:expunge:problem:unknown-records" in printed
     assert "model 'churn-net' was archived on" in printed
@@ -145,32 +153,35 @@ def test_a_user_who_goes_wrong_is_told_how_to_go_on(user: Reader) -> None:
 
         # The wrong column, and a file in which one of two classes is missing.
         push = ("dataset", "push", "few")
-        for label, reason in (
-            ("churn", "column 'churn': the table has no such column"),
-            ("customer", "column 'customer': 300 different values; name the public classes"),
-            ("fee", "column 'fee': numbers with fractions; a model learns classes"),
-        ):
-            assert reason in _refused(user, *push, "few.csv", "--label", label, *COLUMNS)
-        told = _refused(user, *push, "stayed.csv", "--label", "churned", *COLUMNS)
-        assert "column 'churned': one value in all rows; name the public classes" in told
+        assert "has no column 'client'" in _refused(
+            user, *push, "few.csv", "--subject-id", "client"
+        )
         assert "'few'" in _refused(user, "dataset", "show", "few")
-        first = (*push, "stayed.csv", "--label", "churned", "--classes", "no,yes", *COLUMNS)
-        assert _done(user, *first)["added"] == len(stayed)
-        definition = _define(user, "one-class", architecture={"name": "logistic"})
+        assert _done(user, *push, "stayed.csv", *COLUMNS)["added"] == len(stayed)
+        for target, reason in (
+            ("churn", "column 'churn': the dataset has no such column"),
+            ("signup", "column 'signup': the dataset has no such column"),
+            ("churned", "column 'churned': one value in all rows; name the public classes"),
+        ):
+            told = _refused(user, *PROPOSED, "--target", target, "--data", "stayed.csv")
+            assert reason in told
+        proposed = ("--target", "churned", "--data", "stayed.csv", "--classes", "no,yes")
+        task = _done(user, *PROPOSED, *proposed)["task"]
+        definition = _define(user, "one-class", task=task, architecture={"name": "logistic"})
         assert _done(user, "model", "create", definition, "--wait")["certified"]["number"] == 1
         assert _done(user, *push, "few.csv")["added"] == len(rows) - len(stayed)
 
         # A network of the wrong width: the author sees what it raised, corrects it, goes on.
-        definition = _define(user, "narrow")
+        definition = _define(user, "narrow", task=task)
         failed = user.expunge("model", "create", definition, "--wait")
         assert failed.returncode == 1
-        assert "mat1 and mat2 shapes cannot be multiplied (2x14 and 12x4)" in failed.stderr
-        network.write_text(network.read_text().replace("(12, 4)", "(14, 4)"))
+        assert "mat1 and mat2 shapes cannot be multiplied (2x13 and 11x4)" in failed.stderr
+        network.write_text(network.read_text().replace("(11, 4)", "(13, 4)"))
         assert _done(user, "model", "create", definition, "--wait")["certified"]["number"] == 1
 
         # The same person twice; and a model that is archived while it owes.
         policy = {"mechanism": "gradient_clipping", "window_s": 3600}
-        _done(user, "model", "create", _define(user, "patient", policy=policy), "--wait")
+        _done(user, "model", "create", _define(user, "patient", task=task, policy=policy), "--wait")
         for _ in range(2):
             request = _done(user, "forget", "few", "--subject", "José Müller 1")
             assert {owed["model"] for owed in request["obligations"]} >= {"patient"}
@@ -191,7 +202,9 @@ def test_a_user_who_goes_wrong_is_told_how_to_go_on(user: Reader) -> None:
         assert "unknown to this dataset: 1" in _refused(user, "forget", "few", "--subject", "Zoe")
 
         # While it trains for hours.
-        slow = _define(user, "slow", recipe={"epochs": 100_000}, policy={"mechanism": "retraining"})
+        slow = _define(
+            user, "slow", task=task, recipe={"epochs": 100_000}, policy={"mechanism": "retraining"}
+        )
         run = _done(user, "model", "create", slow)["latest_run"]["id"]
         assert f"run {run} of model 'slow' is" in _refused(user, "model", "retrain", "slow")
         assert "slow" in _refused(user, "download", "slow", "--out", "slow")

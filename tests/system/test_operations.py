@@ -55,7 +55,7 @@ def logged(service):
 
 def test_a_run_is_seen_in_figures_and_logs(service):
     with service.client() as client:
-        client.define_dataset("digits", features=DATASET["features"], classes=10)
+        client.define_dataset(**DATASET)
         client.push_records("digits", digits_parquet())
         client.define_model(SLOW)
         client.wait_for_model("digits-mlp", timeout_s=PATIENCE_S)

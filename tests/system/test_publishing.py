@@ -112,7 +112,7 @@ def test_three_versions_leave_the_last_one_byte_for_byte_though_all_steps_are_ki
 ) -> None:
     dispatchers.keep()
     with service.client() as client:
-        client.define_dataset("digits", features=DATASET["features"], classes=10)
+        client.define_dataset(**DATASET)
         client.push_records("digits", digits_parquet(120))
         client.define_model(model())
         for step in KILLED[1]:

@@ -48,7 +48,7 @@ def people() -> People:
 def request_id(service: Service, people: People) -> str:
     """A request that is completed, after the worker's child was killed once in its noisy phase."""
     with service.client() as client, Receiver() as receiver:
-        client.define_dataset("digits", features=DATASET["features"], classes=10)
+        client.define_dataset(**DATASET)
         client.push_records("digits", people.parquet())
         client.define_model(model("numbers"))
         client.wait_for_model("numbers", timeout_s=PATIENCE_S)
@@ -124,7 +124,7 @@ def test_what_is_left_is_sent_when_the_service_ends(tmp_path: Path, people: Peop
         variables = collector.environment | {"OTEL_BSP_SCHEDULE_DELAY": "3600000"}
         with running(tmp_path / "data", **variables) as service:
             with service.client() as client:
-                client.define_dataset("digits", features=DATASET["features"], classes=10)
+                client.define_dataset(**DATASET)
                 client.push_records("digits", people.parquet())
                 request = client.forget("digits", subject_ids=[people.subject(3)])
                 client.wait_for_request(request["id"], timeout_s=PATIENCE_S)

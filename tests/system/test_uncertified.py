@@ -21,7 +21,7 @@ from app.storage.tables import BlobRow
 from tests.support.markers import Marker, marker_of_weights, search_bytes
 from tests.support.opened import opened_objects
 from tests.support.places import Places
-from tests.support.streamed import FEATURES, RECORDS, footprint, push_wide, too_little
+from tests.support.streamed import FEATURES, RECORDS, TASK, footprint, push_wide, too_little
 from tests.support.watched import told_by, watch
 from tests.support.workshop import Workshop
 from workers import jobs
@@ -72,6 +72,7 @@ def run_id(request, records, services, monkeypatch):
     workshop = Workshop(services)
     workshop.define(
         dataset="wide",
+        task=TASK,
         architecture=ArchitectureSpec("mlp", {"hidden": [16]}),
         recipe=RECIPE,
         parameters={"steps": STEPS},
@@ -195,6 +196,7 @@ def ensemble_run(records, services):
     workshop = Workshop(services)
     workshop.define(
         dataset="wide",
+        task=TASK,
         architecture=ArchitectureSpec(
             "ensemble", members=MEMBERS, of=ArchitectureSpec("mlp", {"hidden": [16]})
         ),

@@ -18,7 +18,7 @@ from torch import nn
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.evidence.certificates.weights_file import BACKBONE
 from workers.training.exact.arithmetic import repeatable
 from workers.training.examples import Examples
@@ -188,9 +188,9 @@ class FrozenBackbone(Backbone):
                 "others: compute everything in forward"
             )
 
-    def schema(self, records: FeatureSchema) -> FeatureSchema:
+    def schema(self, records: InputSchema) -> InputSchema:
         """Return the schema of the features of ``records``; they need no scaling."""
-        return FeatureSchema(shape=(self.size,), classes=records.classes)
+        return InputSchema(shape=(self.size,), classes=records.classes)
 
 
 def starting(

@@ -18,7 +18,7 @@ from torch import nn
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from workers.data.backbone_rehearsal import Rehearsal
 from workers.training.networks.architectures import build_features
 
@@ -39,7 +39,7 @@ def prepared(order: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], 
         InvalidInputError: the order is malformed, or there are no weights.
     """
     factory, schema = order["factory"], order["schema"]
-    records = FeatureSchema.from_json(schema)
+    records = InputSchema.from_json(schema)
     whole, featuriser = build_features(
         ArchitectureSpec("custom", order["options"], factory),
         input_shape=records.shape,

@@ -9,7 +9,7 @@ import torch
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.registry.backbones import use
 from app.registry.backbones.tables import BackboneRow
 from app.services import Services
@@ -20,7 +20,7 @@ from workers.training.networks.held import digests_held
 
 
 def load_backbone(
-    services: Services, architecture: ArchitectureSpec, records: FeatureSchema
+    services: Services, architecture: ArchitectureSpec, records: InputSchema
 ) -> Backbone | None:
     """Return a model's backbone, or None. No record was read yet.
 
@@ -56,7 +56,7 @@ def _weights(services: Services, row: BackboneRow) -> tuple[str, Mapping[str, to
     return row.sha256, weights
 
 
-def _load_frozen(services: Services, row: BackboneRow, records: FeatureSchema) -> FrozenBackbone:
+def _load_frozen(services: Services, row: BackboneRow, records: InputSchema) -> FrozenBackbone:
     sha256, weights = _weights(services, row)
     whole, featuriser = build_features(
         ArchitectureSpec.from_json(row.architecture),

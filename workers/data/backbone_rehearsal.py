@@ -12,8 +12,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
-from workers.training.forms import FeatureForm, fainter
+from app.domain.schema import InputSchema
+from workers.training.forms import InputForm, fainter
 from workers.training.networks.architectures import zeros
 from workers.training.networks.base import first_difference
 from workers.training.networks.held import digests_held
@@ -51,7 +51,7 @@ class Rehearsal:
     """
 
     def __init__(
-        self, name: str, whole: nn.Module, featuriser: nn.Module, records: FeatureSchema
+        self, name: str, whole: nn.Module, featuriser: nn.Module, records: InputSchema
     ) -> None:
         self._name = name
         self._whole = whole.eval()
@@ -125,7 +125,7 @@ class Rehearsal:
 
     def _kinds(self) -> Iterator[torch.Tensor]:
         """Yield batches of random records: as they are, fainter, louder, and short ones."""
-        form = FeatureForm.of(self._records)
+        form = InputForm.of(self._records)
         inputs = form.seen(INPUTS, form.random(1 + _COMPANIONS)[INPUTS])
         yield inputs
         yield fainter(inputs)

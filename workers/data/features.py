@@ -20,7 +20,7 @@ from workers.data.shards import as_it_is_now
 from workers.seal.write_guard import store_reachable
 from workers.training.device import choose_device
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.part import Decode, Part
 from workers.training.tasks.task import INPUTS
 
@@ -42,7 +42,7 @@ class FeatureReader:
 
     services: Services
     backbone: FrozenBackbone
-    form: FeatureForm
+    form: InputForm
     decode: Decode
     reading_sha256: str
     check: Callable[[], None] = lambda: None

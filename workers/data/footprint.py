@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.domain.plan import Plan, TrainingKind
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from app.registry.datasets.repository import Stock
@@ -51,7 +51,7 @@ class Footprint:
     """
 
     plan: Plan
-    schema: FeatureSchema
+    schema: InputSchema
     record_bytes: int
     dimension: int
     batch_size: int

@@ -20,7 +20,7 @@ from app.domain.heads import ridge_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.registry import repository as registry
@@ -40,9 +40,9 @@ from workers.leases.lease import Lease
 from workers.seal.write_guard import encoding
 from workers.training.exact.summing import Summed
 from workers.training.examples import Records
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.networks.architectures import build
-from workers.training.part import Decode, Part, features_and_label
+from workers.training.part import Decode, Part
 from workers.training.tasks.catalogue import Encoder, encoder_of, form_of, task_of
 from workers.training.tasks.classification import CLASSIFICATION
 from workers.training.tasks.task import Task
@@ -51,7 +51,7 @@ _MOST_SHOWN: Final = 20
 
 
 def columns_by(encoder: Encoder) -> Decode:
-    """Return what decodes shards of a dataset of columns.
+    """Return what decodes shards.
 
     It raises ``RunFailedError`` for records that cannot be encoded, and names them by number, and
     ``WriteRefusedError`` where encoding would leave anything outside of memory.
@@ -93,16 +93,14 @@ class ModelSpec:
         description: what the file of its next version says of it.
         schema: of what its network reads: records, or a frozen backbone's features of them.
         task: what it learns.
-        decode: makes the task's tensors of a stored shard.
     """
 
     description: ModelDescription
     recipe: TrainingRecipe
     policy: Policy
-    schema: FeatureSchema
+    schema: InputSchema
     dataset_id: str
     task: Task = CLASSIFICATION
-    decode: Decode = features_and_label
     backbone: Backbone | None = None
 
     @property
@@ -116,7 +114,12 @@ class ModelSpec:
         return self.policy.first_release is FirstRelease.AS_TRAINED
 
     @cached_property
-    def form(self) -> FeatureForm:
+    def decode(self) -> Decode:
+        """What makes the task's tensors of a stored shard."""
+        return columns_by(encoder_of(self.description.task, self.task))
+
+    @cached_property
+    def form(self) -> InputForm:
         """What the encoded records that its network reads look like."""
         return form_of(self.description.task, self.task, self.schema)
 
@@ -177,7 +180,7 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         policy = Policy.from_json(model.policy)
         recipe = TrainingRecipe.from_json(model.recipe)
         described = describe(session, model, dataset)
-        dataset_id, of_columns = dataset.id, "columns" in dataset.schema
+        dataset_id = dataset.id
     task = task_of(
         described.task,
         allowed=services.settings.allowed_factories,
@@ -188,7 +191,6 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
     schema = described.schema
     if isinstance(backbone, FrozenBackbone):
         schema = backbone.schema(schema)
-    encoder = encoder_of(described.task, task)
     return ModelSpec(
         description=described,
         recipe=recipe,
@@ -196,7 +198,6 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         schema=schema,
         dataset_id=dataset_id,
         task=task,
-        decode=columns_by(encoder) if of_columns else features_and_label,
         backbone=backbone,
     )
 

@@ -19,7 +19,7 @@ from workers.data.selecting import Selected
 from workers.data.shards import Read
 from workers.leases.outages import outlast_outages
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.part import Part, ascending
 
 _SHARE_HELD = 4
@@ -42,7 +42,7 @@ class MemberRecords:
     def __init__(
         self,
         seqs: Mapping[int, NDArray[np.int64]],
-        form: FeatureForm,
+        form: InputForm,
         parts: Callable[[], Iterable[Part]],
         *,
         most: int,
@@ -88,7 +88,7 @@ class MemberRecords:
 def member_records(
     services: Services,
     dataset_id: str,
-    form: FeatureForm,
+    form: InputForm,
     chosen: Mapping[int, Collection[int]],
     footprint: Footprint,
     read: Read,

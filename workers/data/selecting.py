@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.part import Part, places_of
 
 _ROWS_AT_ONCE = 4096
@@ -21,7 +21,7 @@ class Selected:
         form: what they look like.
     """
 
-    def __init__(self, seqs: NDArray[np.int64], form: FeatureForm) -> None:
+    def __init__(self, seqs: NDArray[np.int64], form: InputForm) -> None:
         self._seqs = seqs
         self._order = np.argsort(seqs, kind="stable")
         self._ascending = seqs[self._order]

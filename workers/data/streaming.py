@@ -31,7 +31,7 @@ from workers.data.selecting import Selected
 from workers.leases.outages import outlast_outages
 from workers.seal.scrubbing import scrubbed
 from workers.training.examples import Examples, Order, Records, batch_sizes, require_some
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.part import Part, places_of
 from workers.training.tasks.task import Batch, joined
 
@@ -151,7 +151,7 @@ class Streamed(Records):
     def __init__(
         self,
         seqs: NDArray[np.int64],
-        form: FeatureForm,
+        form: InputForm,
         holdings: Holdings,
         read: Callable[[str], Part],
         *,

@@ -24,7 +24,7 @@ from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, seali
 from workers.mechanisms.rehearsal.rehearse import rehearse_model
 from workers.seal.ram_only import ram_only
 from workers.training import examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.networks.held import pinned, start_of
 from workers.training.orders import Beginning, Order, require_same_frame
 from workers.training.tasks.task import Batch
@@ -38,7 +38,7 @@ class Elsewhere(examples.Records):
     """
 
     records: int
-    form: FeatureForm
+    form: InputForm
 
     def __len__(self) -> int:
         return self.records

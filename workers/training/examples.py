@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.tasks.task import INPUTS, TARGET, Batch
 
 Order = NDArray[np.int64]
@@ -26,7 +26,7 @@ class Records(ABC):
         form: what they look like to a network.
     """
 
-    form: FeatureForm
+    form: InputForm
 
     @abstractmethod
     def __len__(self) -> int:
@@ -84,16 +84,14 @@ class Examples(Records):
     """
 
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
-    form: FeatureForm
+    form: InputForm
 
     def __post_init__(self) -> None:
         if INPUTS not in self.tensors or len({len(each) for each in self.tensors.values()}) > 1:
             raise RunFailedError("records must have inputs, and a row of each tensor")
 
     @classmethod
-    def of(
-        cls, form: FeatureForm, tensors: Mapping[str, NDArray[Any] | torch.Tensor]
-    ) -> "Examples":
+    def of(cls, form: InputForm, tensors: Mapping[str, NDArray[Any] | torch.Tensor]) -> "Examples":
         """Return records of a form: a tensor [n, …] of each name in its ``layout``.
 
         Raises:
@@ -112,7 +110,7 @@ class Examples(Records):
         return cls(stored, form)
 
     @classmethod
-    def random(cls, form: FeatureForm, count: int) -> "Examples":
+    def random(cls, form: InputForm, count: int) -> "Examples":
         """Return made-up records of a form, the same each time."""
         return cls(form.random(count), form)
 
@@ -212,7 +210,7 @@ def classified(
     Bytes are stored as they are, other numbers as float32.
     """
     given = torch.as_tensor(features)
-    form = FeatureForm(
+    form = InputForm(
         shape=tuple(given.shape[1:]),
         dtype=torch.uint8 if given.dtype == torch.uint8 else torch.float32,
         offset=offset,

@@ -8,7 +8,7 @@ from typing import Final, Self
 import torch
 
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from workers.training.tasks.task import INPUTS, TARGET, Batch
 
 _NUMBERS: Final = (torch.float32, torch.uint8)
@@ -17,7 +17,7 @@ _CLASS: Final = {TARGET: torch.zeros(1, dtype=torch.int64)}
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureForm:
+class InputForm:
     """A network sees ``(raw - offset) * scale`` in float32, and tokens in int64.
 
     Attributes:
@@ -64,7 +64,7 @@ class FeatureForm:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.layout.values())
 
     @classmethod
-    def of(cls, schema: FeatureSchema, samples: Mapping[str, torch.Tensor] | None = None) -> Self:
+    def of(cls, schema: InputSchema, samples: Mapping[str, torch.Tensor] | None = None) -> Self:
         """Return the form of a schema's records; floats are stored as float32."""
         kept = schema.tokens or schema.dtype == "uint8"
         return cls(

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from app.registry.datasets.shards import decode_shard, pack, unpack
-from workers.training.tasks.task import INPUTS, TARGET
+from app.registry.datasets.shards import pack, unpack
 
 Decode = Callable[[bytes], "Part"]
 _SHAPE = b"shape"
@@ -52,12 +51,6 @@ class Part:
         """Return what ``to_bytes`` wrote."""
         seqs, rows = unpack(content)
         return cls(seqs, {field.name: _values(rows, field) for field in rows.schema})
-
-
-def features_and_label(content: bytes) -> Part:
-    """Return a shard of a dataset of features: inputs [n, size] and classes [n]."""
-    seqs, labels, features = decode_shard(content)
-    return Part(seqs, {INPUTS: features, TARGET: labels})
 
 
 def ascending(seqs: Collection[int]) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import POOLS, FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.extras import WORKER, require
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.runtime.processes.python import python_command
 
 _STD = "std"
@@ -74,7 +74,7 @@ def add(
     require("torch", extra=WORKER)
     layers = [_layer(text).to_json() for text in layer or []]
     architecture = ArchitectureSpec("custom", parsed("--option", option), factory)
-    schema = FeatureSchema(
+    schema = InputSchema(
         shape=parsed_shape(shape),
         dtype="float32" if vocabulary is None else "int64",
         classes=classes,

@@ -113,7 +113,7 @@ def push(
         parts = typed_parts(asked.source, schema)
         warn_of_notations(asked.source, schema.record_id, schema.subject_id)
         if existing is None:
-            client.define_columns(name, **schema.to_json(), public=public)
+            client.define_dataset(name, **schema.to_json(), public=public)
         try:
             show(push_parts(client, name, asked.source, parts, replace=replace))
         except BaseException:
@@ -174,7 +174,7 @@ def create(
         )
     schema = TableSchema.of(types, record_id=record_id, subject_id=subject_id)
     with service() as client:
-        show(client.define_columns(name, **schema.to_json(), public=public))
+        show(client.define_dataset(name, **schema.to_json(), public=public))
 
 
 def _existing(client: ExpungeClient, name: str) -> Json | None:

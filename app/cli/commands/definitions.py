@@ -84,9 +84,10 @@ def create(
     the inputs from the columns of the dataset, values of text and scales from --data. It is
     printed and sent.
     """
+    unconfirmed: Sequence[str] = ()
     with service() as client:
         if dataset is None:
-            document, unconfirmed = json_file(Path(definition)), ()
+            document = json_file(Path(definition))
         else:
             from app.cli import proposing  # noqa: PLC0415 - files need no pyarrow
 
@@ -102,7 +103,7 @@ def create(
                 shape=shape,
                 vocabulary=vocabulary,
             )
-            dialect = proposing.Dialect.of_options(delimiter, encoding, decimal)
+            dialect = (delimiter, encoding, decimal)
             proposal = proposing.proposal_of(client.dataset(dataset), choices, data or (), dialect)
             unconfirmed = proposal.unconfirmed
             document = {

@@ -14,10 +14,7 @@ from app.cli.output import wants_json
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.extras import WORKER, require
-from app.domain.schema import FeatureSchema
 from app.domain.tasks import catalogue
-from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.spec import TaskSpec
 from app.runtime.processes.python import python_command
 
 
@@ -27,7 +24,8 @@ def check(
     ],
     *,
     shape: Annotated[
-        str | None, option("Shape of a record's features: 21, or 3,32,32. Columns need none.")
+        str | None,
+        option("Shape of a record's features: 21, or 3,32,32. A task's inputs need none."),
     ] = None,
     classes: Annotated[int | None, option("Number of classes, of features.")] = None,
     option: Annotated[
@@ -35,7 +33,7 @@ def check(
     ] = None,
     dtype: Annotated[str, option("The features' dtype: float32, float64 or uint8.")] = "float32",
     scale: Annotated[
-        float | None, option("The dataset's scale; by default 1/255 for uint8, else 1.")
+        float | None, option("The features' scale; by default 1/255 for uint8, else 1.")
     ] = None,
     vocabulary: Annotated[
         int | None, option("For tokens: how many different ones there are.")
@@ -53,19 +51,14 @@ def check(
     """
     require("torch", extra=WORKER)
     definition = _definition(model, parsed("--option", option))
-    document = definition.get("task")
-    spec = None if document is None else _of_columns(document)
-    if spec is not None:
-        schema = spec.schema()
-    else:
-        schema = _features(shape, classes, dtype, scale, vocabulary)
-        spec = catalogue.on_features(document, schema)
-    if data is not None and spec.inputs is None and not isinstance(spec, CustomSpec):
-        raise InvalidInputError("--data is for tasks that read columns")
+    document = definition.get("task") or {"name": "classification"}
+    if "inputs" not in document:
+        document = _on_features(document, shape, classes, dtype, scale, vocabulary)
+    spec = catalogue.from_json(document)
     order = {
         "architecture": definition["architecture"],
         "task": spec.to_json(),
-        "schema": vars(schema),
+        "schema": vars(spec.schema()),
         "data": None if data is None else str(data),
         "record_id": record_id,
         "json": wants_json(),
@@ -92,29 +85,31 @@ def _definition(model: str, options: dict[str, Any]) -> dict[str, Any]:
     return definition | {"architecture": architecture.to_json()}
 
 
-def _of_columns(document: Any) -> TaskSpec | None:  # noqa: ANN401 - any JSON
-    """Return a task that says what it reads; None for one on a dataset's features."""
-    if isinstance(document, dict) and "inputs" not in document:
-        return None
-    return catalogue.from_json(document)
-
-
-def _features(
+def _on_features(
+    document: dict[str, Any],
     shape: str | None,
     classes: int | None,
     dtype: str,
     scale: float | None,
     vocabulary: int | None,
-) -> FeatureSchema:
-    if shape is None or classes is None:
+) -> dict[str, Any]:
+    """Return a task on one column of features."""
+    classified = document["name"] == "classification"
+    if shape is None or (classes is None and classified):
         raise InvalidInputError("give --shape and --classes, or a definition whose task has inputs")
-    return FeatureSchema(
-        shape=parsed_shape(shape),
-        dtype=dtype if vocabulary is None else "int64",
-        scale=scale if scale is not None else 1 / 255 if dtype == "uint8" else 1.0,
-        classes=classes,
-        vocabulary=vocabulary,
-    )
+    features: dict[str, Any] = {
+        "name": "features",
+        "kind": "array",
+        "shape": list(parsed_shape(shape)),
+        "dtype": dtype,
+    }
+    if vocabulary is not None:
+        features |= {"dtype": "int64", "vocabulary": vocabulary}
+    if scale is not None:
+        features["scale"] = scale
+    if classified and classes is not None:
+        document = {**document, "target": {"column": "label", "classes": [*range(classes)]}}
+    return {**document, "inputs": [features]}
 
 
 def parsed_shape(text: str) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=
 model = typer.Typer(help="Define models and upload weights.", no_args_is_help=True)
 backbone = typer.Typer(help="Define public backbones and upload weights.", no_args_is_help=True)
 
-_DATASETS = ("name", "records", "classes", "forgotten_not_yet_erased", "erased", "created_at")
+_DATASETS = ("name", "records", "forgotten_not_yet_erased", "erased", "created_at")
 _MODELS = (
     "name",
     "dataset",

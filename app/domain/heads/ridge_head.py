@@ -9,7 +9,7 @@ from dataclasses import replace
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import SQUARED, RegressionSpec
@@ -20,10 +20,10 @@ DEFAULT_RANGE = 16.0
 _LARGEST_BYTE = 255
 
 
-def with_range(architecture: ArchitectureSpec, records: FeatureSchema) -> ArchitectureSpec:
+def with_range(architecture: ArchitectureSpec, records: InputSchema) -> ArchitectureSpec:
     """Return a ridge head's architecture with its ``feature_range``.
 
-    By default that is what ``uint8`` features can reach by the dataset's schema, ``records``, and
+    By default that is what ``uint8`` features can reach by the task's scale, ``records``, and
     16 for others. No record has a part in it.
     """
     if architecture.name != NAME or "feature_range" in architecture.options:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.checks import is_number
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 
 FLIP, SHIFT, NOISE = AUGMENTATIONS = ("flip", "shift", "noise")
 _AMOUNT: Final = {SHIFT: "pixels", NOISE: "std"}
@@ -51,7 +51,7 @@ class Augmentation:
 
 
 def require_augmentable(
-    augment: tuple[Augmentation, ...], schema: FeatureSchema, architecture: ArchitectureSpec
+    augment: tuple[Augmentation, ...], schema: InputSchema, architecture: ArchitectureSpec
 ) -> None:
     """Raise ``InvalidInputError`` where augmentation makes no sense, or breaks a proof."""
     if not augment:

@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from app.domain.checks import known_fields
-from app.domain.columns import InputColumns, column_from_json
-from app.domain.encoding import LabelColumn
+from app.domain.columns import InputColumns, LabelColumn, column_from_json
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
 from app.domain.tasks.augmentation import Augmentation
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.custom import CustomSpec
@@ -39,24 +37,6 @@ def from_json(document: object) -> TaskSpec:
         raise InvalidInputError(f"task: {name} has no field {min(fields)!r}")
     _require_apart(spec)
     return spec
-
-
-def on_features(document: object, schema: FeatureSchema) -> TaskSpec:
-    """Return a task on a dataset of features: its label's, or that of its tokens."""
-    known: dict[str, object] = {"classes": schema.classes}
-    if document is None:
-        document = {"name": "classification"}
-    name = document.get("name") if isinstance(document, dict) else None
-    if name == "language_model":
-        known = {"vocabulary": schema.vocabulary}
-    elif name != "classification":
-        raise InvalidInputError(
-            f"task: a dataset of features and labels is for classification, and for a "
-            f"language_model if its features are tokens: {name} needs a dataset of columns"
-        )
-    if not isinstance(document, dict) or {"inputs", "target", "weight", *known} & document.keys():
-        raise InvalidInputError("task: inputs, target and weight are for datasets of columns")
-    return from_json(document | known)
 
 
 def _inputs(document: object) -> InputColumns | None:

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from app.domain.columns import ClassName
-from app.domain.encoding import MAX_CLASSES, LabelColumn
+from app.domain.columns import MAX_CLASSES, ClassName, LabelColumn
 from app.domain.errors import InvalidInputError
 from app.domain.tasks.spec import Bounds, TaskSpec, factors, require_number
 
@@ -21,8 +20,8 @@ class ClassificationSpec(TaskSpec):
 
     Attributes:
         classes: how many there are.
-        target: the column of the classes and their names; None for a dataset of features, which
-            has a label.
+        target: the column of the classes and their names; None where the loss alone
+            matters.
         class_weights: a factor for the loss of each class's records; none: 1 for each.
         label_smoothing: share of the target that is spread over all classes.
     """

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from app.domain.architectures.architecture import IMPORT_PATH
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.spec import Bounds, TaskSpec
 
 MOST_OUTPUTS: Final = 10_000_000
@@ -69,9 +69,9 @@ class CustomSpec(TaskSpec):
         """None: nothing is known of its loss."""
         return None
 
-    def schema(self, features: FeatureSchema | None = None) -> FeatureSchema:  # noqa: ARG002
+    def schema(self) -> InputSchema:
         """Return the schema of what it encodes."""
-        return FeatureSchema(
+        return InputSchema(
             shape=self.shape,
             dtype=self.dtype,
             classes=self.network_outputs,

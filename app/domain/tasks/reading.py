@@ -1,10 +1,16 @@
 """Whether a task can read the columns that a dataset keeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from app.domain.columns import ArrayColumn, CategoryColumn, Column, ImageColumn, TextColumn
-from app.domain.encoding import LabelColumn
+from app.domain.columns import (
+    ArrayColumn,
+    CategoryColumn,
+    Column,
+    ImageColumn,
+    LabelColumn,
+    TextColumn,
+)
 from app.domain.errors import InvalidInputError
 from app.domain.table_schema import WIDTHS, ColumnType, TableSchema
 from app.domain.tasks.classification import ClassificationSpec
@@ -18,7 +24,7 @@ Fits = Callable[[ColumnType], bool]
 def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
     """Raise ``InvalidInputError`` unless all columns that a task reads are there, and readable."""
     if spec.inputs is None and not isinstance(spec, CustomSpec):
-        raise InvalidInputError("task: a dataset of columns needs inputs, those that are read")
+        raise InvalidInputError("task: it needs inputs, the columns that are read")
     kinds = dict(schema.columns)
     for name in spec.columns:
         if name not in kinds:
@@ -32,8 +38,8 @@ def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
             _require_length(column, kinds[column.name])
     if isinstance(spec, CustomSpec):
         return
-    if isinstance(spec, ClassificationSpec) and spec.target is not None:
-        _require_classes(spec.target, kinds[spec.target.name])
+    if isinstance(spec, ClassificationSpec):
+        _require_classes(spec.target, kinds)
     words, fits = _NAME if isinstance(spec, ClassificationSpec) else _NUMBER
     for name in spec.target_columns:
         _require(name, kinds[name], words, fits)
@@ -46,8 +52,11 @@ def _require(name: str, kind: ColumnType, words: str, fits: Fits) -> None:
         raise InvalidInputError(f"task: column {name!r} is {kind}, where {words} is expected")
 
 
-def _require_classes(target: LabelColumn, kind: ColumnType) -> None:
+def _require_classes(target: LabelColumn | None, kinds: Mapping[str, ColumnType]) -> None:
     """Refuse names of classes that no value of the column can have."""
+    if target is None:
+        raise InvalidInputError("task: classification needs a target: a column and its classes")
+    kind = kinds[target.name]
     if kind.kind == "bool" and not {str(name).lower() for name in target.classes} <= _TRUTH:
         raise InvalidInputError(
             f"task: column {target.name!r} is {kind}: its classes are false and true"

@@ -4,13 +4,13 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from app.domain.checks import is_number
 from app.domain.columns import ClassName, InputColumns, column_to_json
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.augmentation import Augmentation
 
 _READ: Final = ("name", "inputs", "target", "weight")
@@ -61,7 +61,8 @@ class TaskSpec(ABC):
     """A task over a dataset.
 
     Attributes:
-        inputs: how columns become what the network reads; None for a dataset of features.
+        inputs: how columns become what the network reads; None for a task of the operator's own,
+            which reads them itself.
         weight: the records' weights, if they have any.
         augment: random variants of records in training.
     """
@@ -109,14 +110,12 @@ class TaskSpec(ABC):
         weight = () if self.weight is None else (self.weight.column,)
         return (*read, *self.target_columns, *weight)
 
-    def schema(self, features: FeatureSchema | None = None) -> FeatureSchema:
-        """Return the schema of what the network reads: its inputs, or a dataset's ``features``."""
-        if features is not None:
-            return replace(features, classes=self.outputs)
+    def schema(self) -> InputSchema:
+        """Return the schema of what the network reads, before a backbone."""
         if self.inputs is None:
-            raise InvalidInputError("task: a dataset of columns needs inputs, those that are read")
+            raise InvalidInputError("task: it needs inputs, the columns that are read")
         offset, scale = self.inputs.scaling
-        return FeatureSchema(
+        return InputSchema(
             shape=self.inputs.shape,
             dtype=self.inputs.dtype,
             offset=offset,

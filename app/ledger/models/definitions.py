@@ -30,7 +30,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.tables import ModelRow
-from app.registry.tasks import schema_for, task_for
+from app.registry.tasks import task_for
 from app.runtime.database import Database
 from app.runtime.database.endings import require_live
 from app.storage.blobs import Blobs, adopt, doom
@@ -114,7 +114,7 @@ def _definable(session: Session, definition: ModelDefinition) -> ModelRow:
         raise _name_taken(definition, archived=present.archived_at is not None)
     _refuse_contradictions(definition)
     task = task_for(definition.task, dataset)
-    schema = schema_for(task, dataset)
+    schema = task.schema()
     require_usable(session, definition.architecture, schema)
     require_augmentable(task.augment, schema, definition.architecture)
     recipe = recipe_of(definition.recipe, definition.architecture, definition.policy, task)

@@ -15,9 +15,8 @@ from app.ledger.certificates import issuing
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.models import serving
 from app.registry.card import model_card
-from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
-from app.registry.tasks import schema_for, task_of
+from app.registry.tasks import task_of
 from app.storage.blobs import Blobs
 
 
@@ -52,7 +51,7 @@ class Releases:
         card = model_card(
             model,
             version,
-            schema=schema_for(task_of(model), session.get_one(DatasetRow, model.dataset_id)),
+            schema=task_of(model).schema(),
             predicate=predicate,
             served=True,
             weights=WEIGHTS,

@@ -9,7 +9,7 @@ from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.parameters import features_of, parameters_of, require_parameters
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.registry.backbones import repository
 from app.registry.backbones.tables import BackboneRow
 from app.runtime.database.endings import require_live
@@ -22,7 +22,7 @@ class BackboneDefinition:
 
     Attributes:
         architecture: the network of these weights; it has no backbone itself.
-        input_shape: shape of one record's features, as in a dataset's schema.
+        input_shape: shape of one record's inputs.
         layers: whose outputs are the features of a frozen one; none: the network's own output is.
         features: how many there are; None: what can be computed without the network, or unknown.
     """
@@ -38,8 +38,8 @@ class BackboneDefinition:
     def __post_init__(self) -> None:
         if self.classes < 2:
             raise InvalidInputError("classes must be at least 2")
-        # A backbone reads a dataset's features, so a dataset's limits apply.
-        FeatureSchema(shape=self.input_shape, classes=self.classes)
+        # A backbone reads what a task reads, so the same limits apply.
+        InputSchema(shape=self.input_shape, classes=self.classes)
         if self.architecture.backbone is not None:
             raise InvalidInputError("architecture: a backbone cannot stand on another backbone")
         if self.architecture.of is not None:
@@ -50,7 +50,7 @@ class BackboneDefinition:
                 raise InvalidInputError(f"features: this network makes {own}, not {self.features}")
             object.__setattr__(self, "features", self.features if own is None else own)
         if self.features is not None:
-            FeatureSchema(shape=(self.features,), classes=self.classes)
+            InputSchema(shape=(self.features,), classes=self.classes)
 
     def require_parameters(self) -> None:
         """Raise ``InvalidInputError`` if its network has too many parameters."""

@@ -6,16 +6,14 @@ from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneDigest, FeatureLayer, definition_digest
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.parameters import parameters_of
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.spec import TaskSpec
 from app.registry.backbones import repository
 from app.registry.backbones.tables import BackboneRow
 from app.runtime.database.endings import require_live
 
 
-def require_usable(
-    session: Session, architecture: ArchitectureSpec, records: FeatureSchema
-) -> None:
+def require_usable(session: Session, architecture: ArchitectureSpec, records: InputSchema) -> None:
     """Check that a model's backbone exists and fits; do nothing if it has none."""
     use, network = architecture.backbone, architecture.member
     if use is None:
@@ -39,7 +37,7 @@ def require_usable(
         )
 
 
-def _refuse_tokens(reader: ArchitectureSpec, records: FeatureSchema) -> None:
+def _refuse_tokens(reader: ArchitectureSpec, records: InputSchema) -> None:
     if records.tokens and reader.name != "custom":
         raise InvalidInputError(
             f"architecture: {reader.name} computes with numbers, and the dataset holds tokens: use "
@@ -54,7 +52,7 @@ def lock_backbone(session: Session, architecture: ArchitectureSpec) -> None:
 
 
 def parameters_of_model(
-    session: Session, architecture: ArchitectureSpec, task: TaskSpec, schema: FeatureSchema
+    session: Session, architecture: ArchitectureSpec, task: TaskSpec, schema: InputSchema
 ) -> int | None:
     """Count the weights that a model trains, given what its task reads; None if unknown.
 

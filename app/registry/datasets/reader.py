@@ -15,9 +15,8 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
-from app.domain.table_schema import RecordSchema, record_schema
+from app.domain.table_schema import TableSchema
 from app.registry.datasets.uploads import checked_parts
 from app.runtime.processes.frames import receive, send
 from app.runtime.processes.hardening import harden
@@ -32,25 +31,11 @@ def confine(memory_bytes: int) -> None:
     pa.set_io_thread_count(1)
 
 
-def rules_of(order: Mapping[str, Any]) -> tuple[RecordSchema, TableEncoding | None]:
-    """Return the schema and the encoding that an order holds."""
-    encoding = None if order["encoding"] is None else TableEncoding.from_json(order["encoding"])
-    return record_schema(order["schema"]), encoding
-
-
-def as_order(schema: RecordSchema, encoding: TableEncoding | None) -> dict[str, Any]:
-    """Return what ``rules_of`` reads."""
-    return {
-        "schema": schema.to_json(),
-        "encoding": None if encoding is None else encoding.to_json(),
-    }
-
-
 def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) -> None:
-    schema, encoding = rules_of(order)
+    schema = TableSchema.from_json(order["schema"])
     most = order["max_bytes"]
     try:
-        for part in checked_parts(content, schema, encoding, max_bytes=most):
+        for part in checked_parts(content, schema, max_bytes=most):
             send(answers, part.serialize())
         verdict = b""
     except (InvalidRecordsError, PayloadTooLargeError) as error:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
-from app.domain.table_schema import RecordSchema
-from app.registry.datasets.reader import as_order, refuse
-from app.registry.datasets.uploads import Upload, joined, part_schema
+from app.domain.table_schema import TableSchema
+from app.registry.datasets.columns.typed import arrow_schema
+from app.registry.datasets.reader import refuse
+from app.registry.datasets.uploads import Upload, joined
 from app.runtime.processes.frames import LONGEST_S, FrameProcess, receive, send
 
 READERS: Final = 2
@@ -40,19 +40,14 @@ class Readers:
         self._turns = threading.BoundedSemaphore(READERS)
         self._idle: list[_Reader] = []
 
-    def read(
-        self,
-        content: bytes,
-        schema: RecordSchema,
-        encoding: TableEncoding | None = None,
-    ) -> Upload:
-        """Read and check a Parquet file, whose columns may be those that ``encoding`` encodes."""
+    def read(self, content: bytes, schema: TableSchema) -> Upload:
+        """Read and check a Parquet file."""
         with self._turns:
             reader = self._taken()
             does_well = False
             try:
-                order = {**as_order(schema, encoding), "max_bytes": self._max_bytes}
-                upload = joined(reader.parts(content, order, part_schema(schema)), schema)
+                order = {"schema": schema.to_json(), "max_bytes": self._max_bytes}
+                upload = joined(reader.parts(content, order, arrow_schema(schema)), schema)
                 does_well = len(content) + upload.content.nbytes < _FEW_BYTES
             except InvalidRecordsError:
                 does_well = len(content) < _FEW_BYTES

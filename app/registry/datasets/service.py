@@ -9,11 +9,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
-from app.domain.encoding import TableEncoding
-from app.domain.errors import ConflictError, GoneError, InvalidInputError
+from app.domain.errors import ConflictError, GoneError
 from app.domain.ids import new_id
-from app.domain.schema import FeatureSchema
-from app.domain.table_schema import RecordSchema, TableSchema, record_schema
+from app.domain.table_schema import TableSchema
 from app.evidence import log
 from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of
@@ -52,45 +50,26 @@ class PushResult:
     forget_request: str | None = None
 
 
-def schema_of(dataset: DatasetRow) -> RecordSchema:
+def schema_of(dataset: DatasetRow) -> TableSchema:
     """Return the schema that a dataset's row describes."""
-    return record_schema(dataset.schema)
-
-
-def encoding_of(dataset: DatasetRow) -> TableEncoding | None:
-    """Return how the plain tables of a dataset are read, if it says so."""
-    return None if dataset.encoding is None else TableEncoding.from_json(dataset.encoding)
-
-
-def record_id_of(dataset: DatasetRow) -> str:
-    """Return the column of the records' ids in a dataset's tables."""
-    schema, encoding = schema_of(dataset), encoding_of(dataset)
-    if isinstance(schema, TableSchema):
-        return schema.record_id
-    return "record_id" if encoding is None else encoding.record_id
+    return TableSchema.from_json(dataset.schema)
 
 
 def define_dataset(
     session: Session,
     *,
     name: str,
-    schema: RecordSchema,
-    encoding: TableEncoding | None = None,
+    schema: TableSchema,
     public: bool = False,
 ) -> DatasetRow:
     """Create an empty dataset; repeating the same definition returns the existing one.
 
-    ``encoding`` says how plain tables get the schema. A dataset never becomes public, and a public
-    one never ceases to be.
+    A dataset never becomes public, and a public one never ceases to be.
     """
-    if encoding is not None:
-        _require_fit(encoding, schema)
-    if isinstance(schema, FeatureSchema) and schema.classes < 2:
-        raise InvalidInputError("classes must be at least 2: other targets are columns of a table")
     existing = repository.find_dataset(session, name)
     if existing is not None:
         require_live("dataset", existing)
-        if (schema_of(existing), encoding_of(existing)) != (schema, encoding):
+        if schema_of(existing) != schema:
             raise ConflictError(f"dataset {name!r} exists with another schema")
         if existing.public != public:
             kind = "public" if existing.public else "not public"
@@ -102,7 +81,6 @@ def define_dataset(
         id=new_id("ds"),
         name=name,
         schema=schema.to_json(),
-        encoding=None if encoding is None else encoding.to_json(),
         public=public,
     )
     session.add(row)
@@ -152,8 +130,8 @@ class Records:
         """Check a Parquet upload and add its new records as one shard, atomically."""
         with self.database.transaction() as session:
             dataset = repository.dataset_named(session, name)
-            dataset_id, schema, encoding = definition_of(dataset)
-        upload = self.readers.read(content, schema, encoding)
+            dataset_id, schema = definition_of(dataset)
+        upload = self.readers.read(content, schema)
         return self.store(dataset_id, self.keyed(dataset_id, upload), forget=forget)
 
     def warnings(self, name: str) -> list[str]:
@@ -322,21 +300,7 @@ class _OvertakenError(Exception):
     """A training has read later numbers than this push's own."""
 
 
-def definition_of(
-    dataset: DatasetRow,
-) -> tuple[str, RecordSchema, TableEncoding | None]:
-    """Return a dataset's id, and how files are read into it; ``GoneError`` if it was archived."""
+def definition_of(dataset: DatasetRow) -> tuple[str, TableSchema]:
+    """Return a dataset's id and schema; ``GoneError`` if it was archived."""
     require_live("dataset", dataset)
-    return dataset.id, schema_of(dataset), encoding_of(dataset)
-
-
-def _require_fit(encoding: TableEncoding, schema: RecordSchema) -> None:
-    if isinstance(schema, TableSchema):
-        raise InvalidInputError("encoding: it makes features, and the dataset keeps columns")
-    given = (encoding.shape, encoding.dtype, encoding.vocabulary, len(encoding.label.classes))
-    if given != (schema.shape, schema.dtype, schema.vocabulary, schema.classes):
-        raise InvalidInputError(
-            f"encoding: it gives features of shape {list(encoding.shape)} and type "
-            f"{encoding.dtype}, and {len(encoding.label.classes)} classes, unlike features and "
-            "classes"
-        )
+    return dataset.id, schema_of(dataset)

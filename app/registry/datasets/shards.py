@@ -31,16 +31,6 @@ def unpack(content: bytes) -> tuple[npt.NDArray[np.int64], pa.Table]:
     return table.column(0).to_numpy(), table.remove_column(0)
 
 
-def decode_shard(
-    content: bytes,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic]]:
-    """Return a shard's seqs (n,), labels (n,) and features (n, size)."""
-    seqs, rows = unpack(content)
-    column = rows["features"].combine_chunks()
-    features = column.flatten().to_numpy().reshape(-1, column.type.list_size)
-    return seqs, rows["label"].to_numpy(), features
-
-
 def seqs_of_shard(content: bytes) -> npt.NDArray[np.int64]:
     """Return a shard's seqs (n,) without unpacking its other columns."""
     seqs: npt.NDArray[np.int64] = _table(content, columns=[0]).column(0).to_numpy()

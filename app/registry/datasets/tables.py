@@ -30,18 +30,14 @@ class DatasetRow(Logged, Ending, Base):
 
     __tablename__ = "datasets"
     __table_args__ = (
-        CheckConstraint("CAST(schema ->> 'classes' AS integer) >= 2", name="classes"),
-        CheckConstraint("(schema ? 'columns') <> (schema ? 'classes')", name="schema"),
-        CheckConstraint("encoding IS NULL OR schema ? 'classes'", name="encoding"),
+        CheckConstraint("schema ? 'columns'", name="schema"),
         CheckConstraint("forget_epoch >= 0", name="forget_epoch"),
         unique_name("datasets"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     schema: Mapped[dict[str, Any]]
-    """What records consist of, as a ``RecordSchema`` writes it."""
-    encoding: Mapped[dict[str, Any] | None]
-    """How plain tables are read (``TableEncoding``); None if records come encoded only."""
+    """What records consist of, as a ``TableSchema`` writes it."""
     public: Mapped[bool] = mapped_column(server_default=false())
     """Whether its owner asserts that nobody can ask for its records to be forgotten."""
     forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")

@@ -12,11 +12,12 @@ from app.cli.commands import resources
 from app.domain.scopes import Scope
 from app.services import Services
 from tests.integration.app.web.conftest import log_in
-from tests.support.digits import DATASET, RECIPE, digits_parquet
+from tests.support.digits import DATASET, RECIPE, TASK, digits_parquet
 
 MODEL = {
     "name": "digits",
     "dataset": "digits",
+    "task": TASK,
     "architecture": {
         "name": "ensemble",
         "members": 4,

@@ -263,7 +263,7 @@ def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> Non
 
     until(lambda: machine.is_well("api"), START_S)
     with machine.client() as client:
-        client.define_dataset("digits", features=DATASET["features"], classes=DATASET["classes"])
+        client.define_dataset(**DATASET)
         client.push_records("digits", digits_parquet())
         client.define_model(model() | {"recipe": RECIPE | {"held_out_fraction": 0.0}})
         assert client.wait_for_model("digits-mlp", timeout_s=PATIENCE_S)["latest_run"]["state"] == (

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, RunInterruptedError
 from app.domain.policy import Policy
-from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
 from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import runs
@@ -26,6 +25,7 @@ from app.ledger.new_requests import NewForgetRequest
 from app.registry.datasets.files import record_table, to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.processes.stopping import StopSignal
+from tests.support.arrays import array_schema, array_task
 from tests.support.exact_heads import head_of, live_sums, released
 from tests.support.logbook import faults
 from workers import run
@@ -36,7 +36,8 @@ from workers.run import execute
 
 ALL = {"held_out_fraction": 0.0}
 SPLIT = {"held_out_fraction": 0.3}
-SCHEMA = FeatureSchema(shape=(6,), dtype="float32", offset=0.25, scale=0.5, classes=3)
+SCHEMA = array_schema(6, subjects=False)
+TASK = array_task(6, classes=3, offset=0.25, scale=0.5)
 HEADS = {
     "ridge": ("ridge_head", ALL),
     "softmax": ("linear_head", ALL | {"weight_decay": 0.003}),
@@ -145,6 +146,7 @@ class History:
             recipe=recipe,
             policy=Policy(),
             weights_source=WeightsSource.TRAIN,
+            task=TASK,
         )
         definitions.define_model(self.services.database, definition)
         self.models[name] = (kind, set(range(self.pushed)) - self.forgotten)

@@ -14,9 +14,9 @@ from torch._subclasses import FakeTensor
 
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
 from app.registry.datasets.files import record_table, to_parquet
 from app.registry.datasets.service import define_dataset
+from tests.support.arrays import array_schema, array_task
 from tests.support.operators import PACKAGE, operators_package
 from workers import jobs
 from workers import run as run_module
@@ -145,7 +145,7 @@ class Text(nn.Module):
     ("mechanism", "dtype"), [("dp_sgd", "int64"), ("gradient_clipping", "int32")]
 )
 def test_tokens_are_learned_and_forgotten(workshop, package, services, mechanism, dtype):
-    schema = FeatureSchema(shape=(5,), dtype=dtype, offset=0.0, scale=1.0, classes=2, vocabulary=50)
+    schema, task = array_schema(5, dtype), array_task(5, dtype=dtype, vocabulary=50)
     with workshop.transaction() as session:
         define_dataset(session, name="texts", schema=schema)
     words = np.random.default_rng(0).integers(0, 49, (40, 5), dtype=dtype)
@@ -156,13 +156,13 @@ def test_tokens_are_learned_and_forgotten(workshop, package, services, mechanism
     services.records.push("texts", to_parquet(table))
     SEEN.clear()
     package.build = lambda **_: Text()
-    workshop.define(architecture=OWN, dataset="texts", mechanism=mechanism, epsilon=8.0)
+    workshop.define(architecture=OWN, dataset="texts", task=task, mechanism=mechanism, epsilon=8.0)
     run = carry_out(workshop)
     assert run.state == "published", run.failure_reason
     assert {kind for kind, _ in SEEN} == {torch.int64}
     assert max(word for _, word in SEEN) == 49
     with pytest.raises(InvalidInputError, match="the dataset holds tokens"):
-        workshop.define("other", architecture="logistic", dataset="texts")
+        workshop.define("other", architecture="logistic", dataset="texts", task=task)
 
 
 @pytest.mark.parametrize(

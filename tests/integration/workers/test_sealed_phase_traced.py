@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.s3 import ACCESS, S3Server
 from tests.support.slow import FACTORY
 from tests.support.strace import sealed_phases, traced, why_unavailable
-from tests.support.streamed import footprint, push_wide, too_little
+from tests.support.streamed import TASK, footprint, push_wide, too_little
 from tests.support.workshop import Workshop
 from workers.data.memory import VARIABLE
 from workers.dispatcher import Dispatcher
@@ -108,6 +108,7 @@ def streamed_run(services):
     recipe = {"epochs": 4, "batch_size": 16, "held_out_fraction": 0.2}
     workshop.define(
         dataset="wide",
+        task=TASK,
         architecture="logistic",
         recipe=recipe,
         parameters={"steps": 400},

@@ -19,6 +19,7 @@ from tests.support.exact_heads import define_backbone, head_of, released
 from tests.support.streamed import (
     FEATURES,
     RECORDS,
+    TASK,
     confined,
     footprint,
     push_wide,
@@ -57,7 +58,9 @@ def loaded(monkeypatch):
 
 
 def define(workshop, name="model", *, architecture="logistic", recipe=RECIPE, **policy):
-    workshop.define(name, dataset="wide", architecture=architecture, recipe=recipe, **policy)
+    workshop.define(
+        name, dataset="wide", task=TASK, architecture=architecture, recipe=recipe, **policy
+    )
 
 
 def carry_out(services, workshop, name="model"):

@@ -40,7 +40,7 @@ def service(tmp_path_factory, folder):
 def dataset(client, request):
     """A dataset of this test's own."""
     name = f"members-{abs(hash(request.node.name))}"
-    client.define_columns(name, {"picture": "binary"}, record_id="member")
+    client.define_dataset(name, {"picture": "binary"}, record_id="member")
     yield name
     client.archive_dataset(name)
 

@@ -38,9 +38,9 @@ subjects = (f"subject-{number}" for number in itertools.count())
 def service(tmp_path_factory):
     with running(tmp_path_factory.mktemp("faults") / "data") as service:
         with service.client() as client:
-            client.define_dataset("digits", features=DATASET["features"], classes=10)
+            client.define_dataset(**DATASET)
             client.push_records("digits", digits_parquet())
-            client.define_dataset("others", features=DATASET["features"], classes=10)
+            client.define_dataset(**DATASET | {"name": "others"})
             client.push_records("others", digits_parquet())
             client.define_model(SLOW)
             client.wait_for_model(MODEL, timeout_s=PATIENCE_S)

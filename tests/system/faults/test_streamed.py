@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.support.arrays import array_schema
 from tests.support.facts import (
     assert_ledger_in_order,
     assert_only_the_head_is_served,
@@ -13,7 +14,7 @@ from tests.support.markers import Marker, files_below, search_files
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import kill, running
 from tests.support.slow import FACTORY
-from tests.support.streamed import FEATURES, RECORDS, wide_parquet
+from tests.support.streamed import FEATURES, RECORDS, TASK, wide_parquet
 
 pytestmark = pytest.mark.nightly
 
@@ -23,6 +24,7 @@ STREAMS = 7_400_000
 DEFINITION = {
     "name": MODEL,
     "dataset": "wide",
+    "task": TASK,
     "architecture": {"name": "custom", "factory": FACTORY},
     "recipe": {"epochs": 1, "batch_size": 64, "learning_rate": 0.1, "held_out_fraction": 0.2},
     "policy": {
@@ -39,8 +41,7 @@ def service(tmp_path_factory):
     directory = tmp_path_factory.mktemp("streamed") / "data"
     with running(directory, EXPUNGE_WORKER_MEMORY=str(STREAMS)) as service:
         with service.client() as client:
-            features = {"shape": [FEATURES], "dtype": "float32"}
-            client.define_dataset("wide", features=features, classes=2)
+            client.define_dataset("wide", **array_schema(FEATURES).to_json())
             for first in range(0, RECORDS, 250):
                 client.push_records("wide", wide_parquet(first, first + 250))
             client.define_model(DEFINITION)

@@ -27,7 +27,6 @@ from app.domain.errors import (
     VerificationError,
 )
 from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.schema import FeatureSchema
 from app.evidence.certificates.bundle import read_bundle
 from app.evidence.certificates.checkpoint import size_of
 from app.evidence.certificates.receipts import Receipt
@@ -35,10 +34,11 @@ from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.certificates.verification import verify
 from app.ledger.models.definitions import check_weights
+from tests.support.arrays import array_schema
 from tests.support.bundles import signed_payload
 from tests.support.trust import trust
 from tests.support.uploads import parse_upload
-from tests.support.workshop import records_parquet
+from tests.support.workshop import TASK, records_parquet
 
 SLOWEST_S = 5.0
 _GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
@@ -51,7 +51,7 @@ _OF_ONE_SHAPE = (
     "retraining",
 )
 _KEYS = (_GOLDEN / "trusted-keys.json").read_bytes()
-_SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+_SCHEMA = array_schema(2)
 _SIGNER = StatementSigner(Ed25519PrivateKey.generate())
 _TRUST = trust(_SIGNER)
 
@@ -146,6 +146,7 @@ _POLICY = {"epsilon": 1.5, "mechanism": "gradient_clipping", "parameters": {"noi
 _MODEL = {
     "name": "m",
     "dataset": "digits",
+    "task": TASK,
     "architecture": {"name": "mlp", "options": {"hidden": [16]}},
     "recipe": {"epochs": 2, "batch_size": 64, "held_out_fraction": 0.2},
     "policy": _POLICY,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.client import ExpungeClient
-from tests.support.digits import DATASET, RECIPE, RECORDS_PER_SUBJECT
+from tests.support.digits import DATASET, RECIPE, RECORDS_PER_SUBJECT, TASK
 from tests.support.patience import PATIENCE_S
 from tests.support.people import People
 from tests.support.slow import FACTORY
@@ -99,11 +99,11 @@ def build(client: ExpungeClient) -> list[Crowd]:
     """Have the datasets pushed and the models trained; return the people."""
     crowds = [Crowd(name) for name in ("alpha", "beta", "gamma")]
     for crowd in crowds:
-        client.define_dataset(crowd.dataset, features=DATASET["features"], classes=10)
+        client.define_dataset(**DATASET | {"name": crowd.dataset})
         client.push_records(crowd.dataset, crowd.at_first.parquet())
-    client.define_columns(IMPORTED, {"age": "int64"}, record_id="member")
+    client.define_dataset(IMPORTED, {"age": "int64"}, record_id="member")
     for name, definition in MODELS.items():
-        client.define_model({"name": name, **definition})
+        client.define_model({"name": name, "task": TASK, **definition})
     for name in MODELS:
         client.wait_for_model(name, timeout_s=PATIENCE_S)
     return crowds

@@ -203,7 +203,7 @@ def test_the_command_tells_by_its_exit_code(tmp_path, monkeypatch, last, width, 
     [
         (["nets:build", "--shape", "3;4", "--classes", "2"], "--shape 3;4"),
         (["nets", "--shape", "3", "--classes", "2"], "import path"),
-        (["nets:build", "--shape", "3", "--classes", "1"], "classes must lie"),
+        (["nets:build", "--shape", "3", "--classes", "1"], "at least 2 names"),
         (["nets:build", "--shape", "3", "--classes", "2", "--option", "width"], "--option width"),
         (["nets:build", "--shape", "3", "--classes", "2", "--option", "classes=3"], "'classes'"),
     ],

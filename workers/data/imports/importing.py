@@ -30,7 +30,7 @@ from app.domain.errors import (
     SourceUnavailableError,
 )
 from app.domain.places import Place
-from app.domain.table_schema import RecordSchema
+from app.domain.table_schema import TableSchema
 from app.registry.datasets.comparison import KeyedUpload
 from app.registry.datasets.imports import repository, service
 from app.registry.datasets.imports.decoding import Decoder
@@ -77,7 +77,7 @@ class Batches:
         self,
         decoder: Decoder,
         open_file: Callable[[str], SourceFileReader],
-        schema: RecordSchema,
+        schema: TableSchema,
         *,
         batch_rows: int = _BATCH_ROWS,
         batch_bytes: int = _BATCH_BYTES,
@@ -215,10 +215,10 @@ def _carry_out(services: Services, lease: ImportLease) -> None:
     """
     with services.database.transaction() as session:
         dataset = session.get_one(DatasetRow, lease.dataset_id)
-        _, schema, encoding = definition_of(dataset)
+        _, schema = definition_of(dataset)
     source = source_of(Place.parse(lease.url), services.settings)
     try:
-        with Decoder(schema, encoding) as decoder:
+        with Decoder(schema) as decoder:
             files, start = _listed(services, lease, source, decoder)
             reach("import_listed")
             batches = Batches(decoder, source.open, schema).of(files, start)

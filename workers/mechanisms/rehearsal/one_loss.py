@@ -13,7 +13,7 @@ from torch import nn
 from app.domain.errors import PlanError
 from workers.training.device import choose_device
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.networks.buffers import without_buffers
 from workers.training.networks.network import Network
 from workers.training.tasks.task import INPUTS, Batch, Task
@@ -21,7 +21,7 @@ from workers.training.tasks.task import INPUTS, Batch, Task
 _TRIED: Final = 8
 
 
-def require_one_loss(factory: Callable[[], nn.Module], task: Task, form: FeatureForm) -> None:
+def require_one_loss(factory: Callable[[], nn.Module], task: Task, form: InputForm) -> None:
     """Compare losses of random records in training: again, and with others beside them.
 
     Raises:

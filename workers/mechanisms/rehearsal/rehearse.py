@@ -38,7 +38,7 @@ from workers.training.device import choose_device
 from workers.training.dp_sgd.gradients import per_record_gradients
 from workers.training.evaluate import evaluating
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm, fainter
+from workers.training.forms import InputForm, fainter
 from workers.training.frame import built_under
 from workers.training.networks.base import digest_of, digests_of, require_same
 from workers.training.networks.buffers import require_supported_buffers, without_buffers
@@ -140,7 +140,7 @@ def rehearse_model(
 def rehearse(
     factory: Callable[[], nn.Module],
     task: Task,
-    form: FeatureForm,
+    form: InputForm,
     *,
     device: torch.device,
     private: bool = False,
@@ -232,7 +232,7 @@ def _require_unchanged(network: Network, before: Sequence[torch.Tensor]) -> None
             )
 
 
-def _rehearse_privately(network: Network, form: FeatureForm) -> None:
+def _rehearse_privately(network: Network, form: InputForm) -> None:
     """Compute gradients per record, as DP-SGD does."""
     flat = network.flat
 
@@ -315,7 +315,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 
-def require_conforming(task: CustomTask, form: FeatureForm, network: Network) -> None:
+def require_conforming(task: CustomTask, form: InputForm, network: Network) -> None:
     """Check what a task encodes, loses, predicts and measures.
 
     Args:
@@ -336,7 +336,7 @@ def require_conforming(task: CustomTask, form: FeatureForm, network: Network) ->
 
 
 def _require_conforming(
-    task: CustomTask, form: FeatureForm, network: Network, known: Collection[str]
+    task: CustomTask, form: InputForm, network: Network, known: Collection[str]
 ) -> None:
     """Check the rest; ``known`` are the tensors that rows to predict have, too."""
     device = network.flat.device

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 
 LEVELS: Final = 2**15
 CHUNK_ROWS: Final = 8192
@@ -26,7 +26,7 @@ Integers = NDArray[np.int64]
 
 
 def quantised(
-    features: NDArray[np.generic], schema: FeatureSchema, feature_range: float
+    features: NDArray[np.generic], schema: InputSchema, feature_range: float
 ) -> NDArray[np.int16]:
     """Return features as integers below 2^15, each from its own number alone.
 

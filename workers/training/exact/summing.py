@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.registry.statistics_file import StatisticsFile
 from workers.training.exact.statistics import CHUNK_ROWS, Statistics, quantised
 from workers.training.exact.targets import Targets
@@ -32,7 +32,7 @@ class Quantiser:
         targets: of the task.
     """
 
-    schema: FeatureSchema
+    schema: InputSchema
     feature_range: float
     targets: Targets
 

@@ -20,7 +20,7 @@ from app.registry.datasets.columns.cells import column_named
 from app.registry.datasets.columns.outputs import inputs_of, predictions_of, table_of
 from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.sources import as_table
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.networks.operator_code import called
 from workers.training.tasks.custom import CustomTask
 from workers.training.tasks.task import INPUTS, Batch
@@ -61,7 +61,7 @@ class PublishedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.description = description
-        self._form = FeatureForm.of(description.schema)
+        self._form = InputForm.of(description.schema)
         self.output_names: tuple[ClassName, ...] = description.output_names
         self._network = network
         self._features = features

@@ -8,14 +8,14 @@ import pyarrow as pa
 import torch
 
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import TaskSpec
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.tasks.classification import Classification
 from workers.training.tasks.custom import CustomTask
 from workers.training.tasks.encoding import Encoded, encode
@@ -64,7 +64,7 @@ def encoder_of(spec: TaskSpec, task: Task) -> Encoder:
     return lambda rows: encode(rows, spec)
 
 
-def form_of(spec: TaskSpec, task: Task, schema: FeatureSchema) -> FeatureForm:
+def form_of(spec: TaskSpec, task: Task, schema: InputSchema) -> InputForm:
     """Return what encoded records look like.
 
     Args:
@@ -87,11 +87,11 @@ def form_of(spec: TaskSpec, task: Task, schema: FeatureSchema) -> FeatureForm:
                 "task"
             )
         kept = {name: each for name, each in sample.items() if name != INPUTS or not on_features}
-        return FeatureForm.of(schema, kept)
+        return InputForm.of(schema, kept)
     of_numbers = isinstance(spec, MultiLabelSpec | RegressionSpec)
     samples = {
         TARGET: torch.zeros(1, spec.outputs) if of_numbers else torch.zeros(1, dtype=torch.int64)
     }
     if spec.weight is not None:
         samples[WEIGHT] = torch.ones(1)
-    return FeatureForm.of(schema, samples)
+    return InputForm.of(schema, samples)

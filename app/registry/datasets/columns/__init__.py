@@ -1,4 +1,4 @@
-"""Plain tables: read from any file, and turned into records by a rule; needs no service.
+"""Tables: read from any file, kept as typed columns, and turned into what networks read.
 
 Faulty cells are in ``InvalidRecordsError`` by row and column, and in ``TableError`` by file, too.
 """

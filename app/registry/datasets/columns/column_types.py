@@ -1,4 +1,4 @@
-"""Proposes the schema of a dataset of columns from a table: for each column, what its cells are."""
+"""Proposes the schema of a dataset from a table: for each column, what its cells are."""
 
 from collections.abc import Collection
 from typing import Final

@@ -1,6 +1,6 @@
-"""Turns a plain table into features, labels and ids by its dataset's ``TableEncoding``.
+"""Turns the columns of a table into what a network reads and learns, and into ids.
 
-Uploads, ``expunge dataset push`` and predictions all come here, so each row means the same to all.
+Training and predictions come here, so each row means the same to both.
 Errors name row, column and the type of a value, never the value.
 """
 
@@ -22,10 +22,10 @@ from app.domain.columns import (
     Column,
     ImageColumn,
     InputColumns,
+    LabelColumn,
     NumberColumn,
     TextColumn,
 )
-from app.domain.encoding import LabelColumn, TableEncoding
 from app.domain.owners_ids import MAX_ID_LENGTH, OTHER_SPELLINGS, id_fault
 from app.registry.datasets.columns.arrays import (
     array_fault,
@@ -51,15 +51,13 @@ from app.registry.datasets.columns.cells import (
 )
 from app.registry.datasets.columns.problems import Problems
 
-ENCODED_BY: Final = b"expunge.encoded_by"
-"""The key in an encoded file's metadata under which the encoding's digest is."""
 _NUMBER: Final = "a number is"
 
 
-def features_of(table: pa.Table | pa.RecordBatch, encoding: InputColumns) -> npt.NDArray[Any]:
-    """Return the features of all rows, of shape (n, encoding.width) and encoding.dtype."""
+def features_of(table: pa.Table | pa.RecordBatch, inputs: InputColumns) -> npt.NDArray[Any]:
+    """Return the features of all rows, of shape (n, inputs.width) and inputs.dtype."""
     with _all_cells(table) as cells:
-        return cells.features(encoding)
+        return cells.features(inputs)
 
 
 def labels_of(table: pa.Table | pa.RecordBatch, rule: LabelColumn) -> npt.NDArray[np.int64]:
@@ -81,31 +79,13 @@ def numbers_in(
     return np.stack(columns, axis=1)
 
 
-def records_of(
-    table: pa.Table | pa.RecordBatch, encoding: TableEncoding, problems: Problems
-) -> pa.RecordBatch:
-    """Return the rows in the columns of an upload: record_id, subject_id, label, features.
-
-    Faults go to ``problems``, and faulty values become arbitrary ones.
-    """
-    cells = _Cells(table, problems)
-    flat = pa.array(cells.features(encoding).reshape(-1))
-    subjects = pa.nulls(table.num_rows, pa.string())
-    if encoding.subject_id is not None:
-        subjects = cells.ids(encoding.subject_id, required=False)
-    columns = [
-        cells.ids(encoding.record_id, required=True),
-        subjects,
-        pa.array(cells.labels(encoding.label)),
-        pa.FixedSizeListArray.from_arrays(flat, encoding.width),
-    ]
-    return pa.record_batch(columns, ["record_id", "subject_id", "label", "features"])
-
-
 def ids_of(
     table: pa.Table | pa.RecordBatch, name: str, problems: Problems, *, required: bool
 ) -> pa.Array:
-    """Return the ids of a column as texts; see ``records_of``."""
+    """Return the ids of a column as texts.
+
+    Faults go to ``problems``, and faulty values become arbitrary ones.
+    """
     return _Cells(table, problems).ids(name, required=required)
 
 
@@ -116,13 +96,13 @@ class _Cells:
     table: pa.Table | pa.RecordBatch
     problems: Problems
 
-    def features(self, encoding: InputColumns) -> npt.NDArray[Any]:
-        features = np.zeros((self.table.num_rows, encoding.width), dtype=encoding.dtype)
+    def features(self, inputs: InputColumns) -> npt.NDArray[Any]:
+        features = np.zeros((self.table.num_rows, inputs.width), dtype=inputs.dtype)
         start = 0
-        for rule in encoding.columns:
+        for rule in inputs.columns:
             part = features[:, start : start + rule.width]
             self._fill(rule, part)
-            if isinstance(rule, ArrayColumn) and encoding.only is None:
+            if isinstance(rule, ArrayColumn) and inputs.only is None:
                 offset, scale = rule.scaling
                 part[:] = (part - offset) * scale
             start += rule.width
@@ -265,8 +245,13 @@ class _Cells:
     def _numeric(self, name: str) -> pa.Array | None:
         """Return a column of numbers, which true and false are, too; see ``_column``."""
         column = self._column(name, lambda kind: has_numbers(kind) or kind == pa.bool_(), _NUMBER)
-        is_truth = column is not None and column.type == pa.bool_()
-        return column.cast(pa.int8()) if is_truth else column
+        if column is None:
+            return None
+        if is_text(column.type):  # as a CSV has them
+            words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
+            truth = pc.index_in(words, pa.array(["false", "true"], words.type))
+            return pc.coalesce(truth.cast(column.type), column)
+        return column.cast(pa.int8()) if column.type == pa.bool_() else column
 
     def _texts(self, name: str, *, listed: Any) -> Texts | None:  # noqa: ANN401 - an iterable
         """Return a column's texts; words for a missing value are missing unless listed."""

@@ -21,10 +21,10 @@ from app.domain.columns import (
     Column,
     ImageColumn,
     InputColumns,
+    LabelColumn,
     NumberColumn,
     TextColumn,
 )
-from app.domain.encoding import LabelColumn
 from app.domain.errors import InvalidInputError
 from app.domain.table_schema import WIDTHS, ColumnType, TableSchema
 from app.domain.tasks.classification import ClassificationSpec
@@ -270,15 +270,14 @@ class _Proposer:
     def _array(self, name: str, kind: ColumnType, given: Mapping[str, Any]) -> ArrayColumn:
         if kind.kind not in WIDTHS:
             raise _UnfitError(f"{kind}, where a list of numbers is expected")
-        shape, length = given.get("shape"), kind.length
-        if length is None and self._rows is not None:
-            first = next((value for value in self._rows[name].to_pylist() if value), [])
-            length = len(first)
-        if shape is None and not length:
+        length = kind.length or 0
+        if not length and self._rows is not None:
+            length = next((len(value) for value in self._rows[name].to_pylist() if value), 0)
+        if "shape" not in given and not length:
             raise _UnfitError(f"lists of any length; tell it with --shape {spelt(name)}=N")
         if "missing" in given:
             raise _UnfitError("is read as an array, which takes no --missing")
-        shape = (length,) if shape is None else shape
+        shape: tuple[int, ...] = given.get("shape", (length,))
         if self._choices.vocabulary is not None:
             tokens = self._choices.vocabulary
             return ArrayColumn(name=name, shape=shape, dtype="int64", vocabulary=tokens)

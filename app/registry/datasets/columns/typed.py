@@ -1,4 +1,4 @@
-"""Turns a table into the typed columns of a ``TableSchema``, only where nothing is lost by it.
+"""Turns a table into the columns of a ``TableSchema``, only where nothing is lost by it.
 
 Uploads and ``expunge dataset push`` both come here. Errors name row, column and the type of a
 value, never the value. Texts of numbers, dates and truth are read, because CSV has nothing else.

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
-from app.registry.datasets.reader import confine, rules_of, verdict_of
+from app.domain.table_schema import TableSchema
+from app.registry.datasets.reader import confine, verdict_of
 from app.registry.datasets.uploads import ReadingPlan, opened, read_parts, reading_plan
 from app.runtime.processes.frames import receive, send
 
@@ -78,7 +79,7 @@ class _Remote(io.RawIOBase):
 
 def _checked_plan(file: pq.ParquetFile, order: dict[str, Any]) -> ReadingPlan:
     """Return how a file is read; raise what its columns are refused for, without a row."""
-    plan = reading_plan(file, *rules_of(order))
+    plan = reading_plan(file, TableSchema.from_json(order["schema"]))
     if plan.row_bytes > MOST_PART_BYTES:
         raise PayloadTooLargeError(f"it announces rows of {plan.row_bytes} bytes")
     plan.check(_no_rows(file.schema_arrow))

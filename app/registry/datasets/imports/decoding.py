@@ -12,12 +12,11 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from app.domain.encoding import TableEncoding
 from app.domain.errors import DecodingBrokeOffError, PayloadTooLargeError
-from app.domain.table_schema import RecordSchema
+from app.domain.table_schema import TableSchema
+from app.registry.datasets.columns.typed import arrow_schema
 from app.registry.datasets.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES, OUT_OF_MEMORY
-from app.registry.datasets.reader import as_order, refuse
-from app.registry.datasets.uploads import part_schema
+from app.registry.datasets.reader import refuse
 from app.runtime.processes.frames import LONGEST_S, FrameProcess, receive, send
 
 DECODER_BYTES: Final = 1 << 30
@@ -43,16 +42,9 @@ class RandomAccess(Protocol):
 class Decoder(FrameProcess):
     """A process that decodes the files of one dataset, one after the other."""
 
-    def __init__(
-        self,
-        schema: RecordSchema,
-        encoding: TableEncoding | None,
-        *,
-        memory_bytes: int = DECODER_BYTES,
-    ) -> None:
-        """Start it; ``encoding`` says how the dataset reads plain tables, if it does."""
-        self._rules = as_order(schema, encoding)
-        self._columns = part_schema(schema)
+    def __init__(self, schema: TableSchema, *, memory_bytes: int = DECODER_BYTES) -> None:
+        self._schema = schema.to_json()
+        self._columns = arrow_schema(schema)
         self._memory_bytes = memory_bytes
         super().__init__("app.registry.datasets.imports.decoder", memory_bytes)
 
@@ -63,11 +55,11 @@ class Decoder(FrameProcess):
         return self._rows
 
     def parts(self, file: RandomAccess, start: int) -> Iterator[pa.RecordBatch]:
-        """Yield a file's records from a row on, in the columns of ``part_schema``."""
+        """Yield a file's records from a row on, in the columns of ``arrow_schema``."""
         yield from self._carry_out(file, start)
 
     def _carry_out(self, file: RandomAccess, start: int | None) -> Iterator[pa.RecordBatch]:
-        order = {**self._rules, "size": file.size, "start": start}
+        order = {"schema": self._schema, "size": file.size, "start": start}
         try:
             send(self.orders, json.dumps(order).encode())
             while (frame := self._frame())[:1] != b"V":

@@ -21,7 +21,7 @@ from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
-from tests.support.workshop import DATASET, Workshop, records_parquet
+from tests.support.workshop import DATASET, TASK, Workshop, records_parquet
 
 Call = Callable[[TestClient, Workshop], object]
 SUBJECT_REQUEST = "a7551968-d5d6-44b2-9831-815ac9017798"
@@ -82,12 +82,12 @@ def _weights() -> bytes:
 
 
 def _dataset(api: TestClient, _: Workshop) -> object:
-    body = {"name": "d", "features": {"shape": [1]}, "classes": 2}
+    body = {"name": "d", "columns": {"x": "float32"}, "record_id": "id"}
     return api.post("/v1/datasets", json=body)
 
 
 def _model(api: TestClient, _: Workshop) -> object:
-    body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}}
+    body = {"name": "m", "dataset": DATASET, "task": TASK, "architecture": {"name": "logistic"}}
     return api.post("/v1/models", json=body)
 
 
@@ -336,7 +336,7 @@ def test_the_dispatcher_and_the_workers_are_the_service(
 def test_a_caller_does_not_outlive_the_call(services: Services, caller_of: CallerOf) -> None:
     one, other = caller_of(Scope.ADMIN), caller_of(Scope.DATA_WRITE)
     for number, client in enumerate((one, other, one)):
-        body = {"name": f"d{number}", "features": {"shape": [1]}, "classes": 2}
+        body = {"name": f"d{number}", "columns": {"x": "float32"}, "record_id": "id"}
         assert client.post("/v1/datasets", json=body).status_code == 201
     by = [e["by"] for e in _entries(services) if e["kind"] == "dataset.defined"]
     assert by[0] == by[2] != by[1]
@@ -352,7 +352,7 @@ def test_callers_at_the_same_time_are_not_mixed_up(services: Services, caller_of
             base_url=url, headers={"Authorization": keys[number]}, timeout=PATIENCE_S
         ) as client:
             for turn in range(10):
-                body = {"name": f"d{number}-{turn}", "features": {"shape": [1]}, "classes": 2}
+                body = {"name": f"d{number}-{turn}", "columns": {"x": "float32"}, "record_id": "id"}
                 assert client.post("/v1/datasets", json=body).status_code == 201
 
     with serve(create_app(services)) as url, ThreadPoolExecutor(4) as pool:

@@ -13,7 +13,7 @@ from app.domain.architectures.backbone import definition_digest
 from app.evidence.certificates.signing import statement_of
 from app.evidence.log.tables import LogEntryRow
 from app.storage.tables import BlobRow
-from tests.support.workshop import DATASET, Workshop
+from tests.support.workshop import DATASET, TASK, Workshop
 
 PROBLEM = "application/problem+json"
 WEIGHTS = safetensors.numpy.save({"1.weight": np.zeros((2, 2), np.float32)})
@@ -32,7 +32,7 @@ def _definition(**changes: object) -> dict:
 
 def _model(backbone: dict, **changes: object) -> dict:
     architecture = {"name": "logistic", "backbone": backbone}
-    return {"name": "m", "dataset": DATASET, "architecture": architecture} | changes
+    return {"name": "m", "dataset": DATASET, "task": TASK, "architecture": architecture} | changes
 
 
 def _refused(answer, status: int, word: str) -> None:

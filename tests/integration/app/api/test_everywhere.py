@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.registry.datasets.service import define_dataset
 from tests.integration.app.api.conftest import CallerOf
 from tests.integration.app.api.test_preview import counts
+from tests.support.arrays import array_schema
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 PATH = "/v1/forget-requests"
@@ -25,7 +25,7 @@ def api(caller_of: CallerOf) -> TestClient:
 @pytest.fixture(autouse=True)
 def datasets(workshop: Workshop) -> None:
     """Two datasets that know a person, one that knows nobody, and a public one."""
-    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    schema = array_schema(2)
     for name, rows in {"more": 8, "a first": 4, "open": 8}.items():
         with workshop.transaction() as session:
             define_dataset(session, name=name, schema=schema, public=name == "open")

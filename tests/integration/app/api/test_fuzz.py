@@ -20,14 +20,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.domain.errors import InvalidInputError, InvalidRecordsError, PayloadTooLargeError
-from app.domain.schema import FeatureSchema
 from app.ledger.models.definitions import check_weights
+from tests.support.arrays import array_schema
 from tests.support.mutations import mutated
 from tests.support.uploads import parse_upload
-from tests.support.workshop import DATASET, Workshop, records_parquet
+from tests.support.workshop import DATASET, TASK, Workshop, records_parquet
 
 LONGEST_S = 5.0
-SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+SCHEMA = array_schema(2)
 WEIGHTS = safetensors.numpy.save(
     {"weight": np.ones((2, 2), np.float32), "steps": np.zeros((), np.int64)}, {"made": "here"}
 )
@@ -35,8 +35,9 @@ BODIES = [
     json.dumps(body).encode()
     for body in (
         {"dataset": DATASET, "record_ids": ["record-1"], "external_id": "é\U0001f600"},
-        {"name": "d", "features": {"shape": [2], "offset": 1e-300}, "classes": 2},
-        {"name": "m", "dataset": DATASET, "architecture": {"name": "mlp", "options": {"a": [1]}},
+        {"name": "d", "columns": {"x": "list<int8, 2>?"}, "record_id": "id"},
+        {"name": "m", "dataset": DATASET, "task": TASK,
+         "architecture": {"name": "mlp", "options": {"a": [1]}},
          "policy": {"epsilon": 1.5, "parameters": {"noise_std": [3.0, 2.0]}}},
         {"name": "k", "scopes": ["log:read"]},
         {"model": "head", "policy": {"budget_epochs": 1.0}},

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 from app.domain.scopes import Scope
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
-from tests.support.workshop import DATASET, RECIPE, RECORDS, Workshop
+from tests.support.workshop import DATASET, RECIPE, RECORDS, SCHEMA, TASK, Workshop
 
 POLLERS = 3
 MODELS = 50
@@ -26,6 +26,7 @@ def _definition(name: str, **more: object) -> dict[str, Any]:
     return {
         "name": name,
         "dataset": DATASET,
+        "task": TASK,
         "architecture": {"name": "logistic"},
         "recipe": RECIPE.to_json(),
         "policy": {"mechanism": "retraining"},
@@ -86,8 +87,7 @@ def test_what_never_released_is_deleted(api: TestClient, workshop: Workshop) -> 
     assert api.delete("/v1/models/model").status_code == 204
     assert api.get("/v1/models/model").status_code == 404
     assert api.post("/v1/models", json=_definition("model")).status_code == 201
-    features = {"shape": [2], "dtype": "float32"}
-    api.post("/v1/datasets", json={"name": "empty", "features": features, "classes": 2})
+    api.post("/v1/datasets", json={"name": "empty", **SCHEMA.to_json()})
     assert api.delete("/v1/datasets/empty").status_code == 204
     assert api.delete("/v1/datasets/empty").status_code == 404
     assert api.delete(f"/v1/datasets/{DATASET}").status_code == 409

@@ -11,6 +11,7 @@ import pytest
 
 from app.registry.datasets.files import record_table, to_parquet
 from app.runtime.settings import Settings
+from tests.support.arrays import array_schema
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import running
 
@@ -40,7 +41,7 @@ def test_memory_comes_back_after_a_burst(tmp_path: Path) -> None:
         }
         api = service.part("api")
         with httpx.Client(**options, timeout=PATIENCE_S) as client:
-            dataset = {"name": "data", "features": {"shape": [_WIDTH]}, "classes": 2}
+            dataset = {"name": "data", **array_schema(_WIDTH).to_json()}
             assert client.post("/v1/datasets", json=dataset).status_code == 201
             content = _file(0)
 

@@ -8,9 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.client import ExpungeClient
-from tests.support.workshop import DATASET, Workshop
+from tests.support.arrays import array_schema
+from tests.support.workshop import DATASET, TASK, Workshop
 
-DEFINITION = {"features": {"shape": [2]}, "classes": 2}
+DEFINITION = array_schema(2).to_json()
 
 
 def _walk(api: TestClient, path: str, **params: object) -> list[dict]:
@@ -40,7 +41,12 @@ def _fill(api: TestClient, workshop: Workshop) -> None:
             "source": "a paper",
         }
         assert api.post("/v1/backbones", json=backbone).status_code == 201
-        model = {"name": name, "dataset": DATASET, "architecture": {"name": "logistic"}}
+        model = {
+            "name": name,
+            "dataset": DATASET,
+            "task": TASK,
+            "architecture": {"name": "logistic"},
+        }
         assert api.post("/v1/models", json=model).status_code == 201
         key = {"name": name, "scopes": ["log:read"]}
         assert api.post("/v1/api-keys", json=key).status_code == 201

@@ -14,8 +14,7 @@ from sqlalchemy import select
 from app.cli.application import create_app
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.plan import Plan
-from app.domain.schema import FeatureSchema
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks import catalogue
 from app.planning import planners
 from app.registry.backbones.use import parameters_of_model
 from app.registry.datasets.tables import DatasetRow
@@ -25,7 +24,7 @@ from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
 from tests.support.workshop import DATASET as PEOPLE
-from tests.support.workshop import Workshop
+from tests.support.workshop import TASK, Workshop
 
 LONG = {
     "model": "head",
@@ -155,7 +154,7 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("POST", "/v1/models", {**model("other"), "dataset": PEOPLE, "recipe": {}}),
+        ("POST", "/v1/models", {**model("other"), "dataset": PEOPLE, "task": TASK, "recipe": {}}),
         ("PATCH", "/v1/models/model", {"policy": {"epsilon": 0.5}}),
         ("PUT", "/v1/models/model/weights", None),
     ],
@@ -194,7 +193,10 @@ def test_an_architecture_is_limited_by_its_parameters(
     api: TestClient, workshop: Workshop, widths: list[int]
 ) -> None:
     architecture = {"name": "mlp", "options": {"hidden": widths}}
-    definition = {**model(), "dataset": PEOPLE, "architecture": architecture, "recipe": {}}
+    definition = {**model(), "dataset": PEOPLE, "task": TASK} | {
+        "architecture": architecture,
+        "recipe": {},
+    }
     answer = api.post("/v1/models", json=definition)
     if widths == [1_000_000]:  # two features, two classes: five million parameters
         assert answer.status_code == 201
@@ -215,7 +217,6 @@ def test_a_head_is_limited_by_the_features_that_its_backbone_gives(
     content = safetensors.numpy.save({"w": np.zeros(2, dtype=np.float32)})
     assert api.put("/v1/backbones/public/weights", content=content).is_success
     head = ArchitectureSpec.from_json({"name": "logistic", "backbone": {"name": "public"}})
-    task = ClassificationSpec(classes=2)
-    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    task = catalogue.from_json(TASK)
     with services.database.transaction() as session:
-        assert parameters_of_model(session, head, task, schema) == 2002
+        assert parameters_of_model(session, head, task, task.schema()) == 2002

@@ -2,8 +2,6 @@
 
 from contextlib import suppress
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -15,17 +13,16 @@ from sqlalchemy.exc import OperationalError
 from app.access import api_keys
 from app.api.protocol.schemas import BY_INDEX, BY_MOMENT, BY_NAME, BY_NUMBER
 from app.cli.application import create_app
-from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError, ObjectStoreError
 from app.domain.scopes import Scope
 from app.domain.states import Serving
 from app.evidence.certificates.tables import CertificateRow
 from app.ledger import runs
-from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import Records
 from app.services import Services
+from tests.support.arrays import array_schema
 from tests.support.weights import WEIGHTS
-from tests.support.workshop import DATASET, Workshop, records_parquet
+from tests.support.workshop import DATASET, TASK, Workshop, records_parquet
 
 PROBLEM = "application/problem+json"
 
@@ -68,11 +65,11 @@ def test_what_is_not_there(api: TestClient, subtests: pytest.Subtests) -> None:
 
 
 INVALID = [
-    ("POST", "/v1/datasets", {"name": "a/b", "features": {"shape": [1]}, "classes": 2}),
-    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [0]}, "classes": 2}),
-    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 1}),
-    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": "2"}),
-    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 2, "x": 1}),
+    ("POST", "/v1/datasets", {"name": "a/b", "columns": {"x": "int8"}, "record_id": "id"}),
+    ("POST", "/v1/datasets", {"name": "a", "columns": {}, "record_id": "id"}),
+    ("POST", "/v1/datasets", {"name": "a", "columns": {"x": "int8"}}),
+    ("POST", "/v1/datasets", {"name": "a", "columns": {"x": 8}, "record_id": "id"}),
+    ("POST", "/v1/datasets", {"name": "a", "columns": {"x": "int8"}, "record_id": "id", "x": 1}),
     ("POST", "/v1/datasets", [1]),
     ("POST", "/v1/forget-requests", {"dataset": DATASET}),
     ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": [""]}),
@@ -134,7 +131,12 @@ def test_a_model_that_cannot_be_is_not_defined(
 ) -> None:
     for part, name in IMPOSSIBLE:
         with subtests.test(part=part, name=name):
-            body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}} | part
+            body = {
+                "name": "m",
+                "dataset": DATASET,
+                "task": TASK,
+                "architecture": {"name": "logistic"},
+            } | part
 
             _problem(api.post("/v1/models", json=body), 422, name)
 
@@ -142,7 +144,7 @@ def test_a_model_that_cannot_be_is_not_defined(
 
 
 def test_a_name_can_be_taken_once(api: TestClient, workshop: Workshop) -> None:
-    body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}}
+    body = {"name": "m", "dataset": DATASET, "task": TASK, "architecture": {"name": "logistic"}}
     made = api.post("/v1/models", json=body)
     assert (made.status_code, made.headers["location"]) == (201, "/v1/models/m")
     assert made.json()["latest_run"]["kind"] == "train"
@@ -151,75 +153,12 @@ def test_a_name_can_be_taken_once(api: TestClient, workshop: Workshop) -> None:
 
 
 def test_a_model_needs_records(api: TestClient) -> None:
-    api.post("/v1/datasets", json={"name": "d", "features": {"shape": [2]}, "classes": 2})
-    body = {"name": "m", "dataset": "d", "architecture": {"name": "logistic"}}
+    api.post("/v1/datasets", json={"name": "d", **array_schema(2).to_json()})
+    body = {"name": "m", "dataset": "d", "task": TASK, "architecture": {"name": "logistic"}}
 
     assert (
         "push some first" in _problem(api.post("/v1/models", json=body), 409, "conflict")["detail"]
     )
-
-
-def test_faulty_records_are_listed(api: TestClient, workshop: Workshop) -> None:
-    push = f"/v1/datasets/{DATASET}/records"
-
-    table = pq.read_table(pa.BufferReader(records_parquet(3, first=900)))
-    faulty = to_parquet(table.drop(["label"]).append_column("label", pa.array([0, 7, 7])))
-
-    problem = _problem(api.put(push, content=faulty), 422, "invalid-records")
-
-    assert problem["problem_count"] == 2
-    assert problem["problems"] == [
-        {"row": 1, "column": "label", "reason": "must lie between 0 and 1", "rows": 2}
-    ]
-
-
-def test_a_dataset_of_plain_tables_is_defined_by_its_encoding(api: TestClient) -> None:
-    encoding = {
-        "columns": [
-            {"name": "age", "kind": "number", "low": 0, "high": 100, "missing": 50},
-            {"name": "plan", "kind": "category", "values": ["basic", "plus"], "other": True},
-        ],
-        "label": {"name": "churned", "classes": ["no", "yes"]},
-        "record_id": "customer",
-        "subject_id": "customer",
-    }
-
-    defined = api.post("/v1/datasets", json={"name": "churn", "encoding": encoding})
-
-    assert defined.status_code == 201, defined.text
-    shown = api.get("/v1/datasets/churn").json()
-    assert (shown["features"]["shape"], shown["classes"]) == ([4], 2)
-    assert TableEncoding.from_json(shown["encoding"]) == TableEncoding.from_json(encoding)
-    same = {"name": "churn", "features": shown["features"], "encoding": shown["encoding"]}
-    assert api.post("/v1/datasets", json=same).status_code == 201
-    other = encoding | {"subject_id": None}
-    changed = api.post("/v1/datasets", json={"name": "churn", "encoding": other})
-    assert changed.status_code == 409
-    for body in (
-        {},
-        {"encoding": encoding, "classes": 3},
-        {"encoding": encoding | {"columns": []}},
-    ):
-        assert api.post("/v1/datasets", json={"name": "faulty"} | body).status_code == 422
-
-    rows = {"age": [20, None], "plan": ["gold", "plus"], "churned": ["no", "yes"]}
-    ids = {"customer": ["Zo\u00eb", "b"]}
-    pushed = api.put("/v1/datasets/churn/records", content=to_parquet(pa.table(rows | ids)))
-    assert pushed.json()["added"] == 2, pushed.text
-    decomposed = {"dataset": "churn", "subject_ids": ["Zoe\u0308"]}
-    request = api.post("/v1/forget-requests", json=decomposed)
-    assert request.json()["records"] == 1, request.text
-    again = api.put("/v1/datasets/churn/records", content=to_parquet(pa.table(rows | ids)))
-    assert again.json() == {
-        "added": 1,
-        "already_present": 1,
-        "changed": 0,
-        "changed_rows": [],
-        "replaced": 0,
-        "replaced_rows": [],
-        "forget_request": None,
-        "warnings": [],
-    }
 
 
 def test_replacing_needs_the_right_to_have_records_forgotten(

@@ -7,10 +7,14 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from tests.support.digits import DATASET, RECIPE, digits_parquet
+from tests.support.digits import DATASET, RECIPE, TASK, digits_parquet
 
 NETWORK = {"name": "mlp", "options": {"hidden": [4]}}
-MODEL = {"dataset": "digits", "recipe": RECIPE | {"epochs": 1, "held_out_fraction": 0.2}}
+MODEL = {
+    "dataset": "digits",
+    "task": TASK,
+    "recipe": RECIPE | {"epochs": 1, "held_out_fraction": 0.2},
+}
 
 
 def test_a_size_that_a_model_has_is_shown_with_its_score_and_file(

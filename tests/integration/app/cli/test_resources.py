@@ -12,7 +12,7 @@ from app.cli.main import app
 from app.evidence.certificates.signing import StatementSigner
 from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
-from tests.support.workshop import DATASET, Workshop
+from tests.support.workshop import DATASET, TASK, Workshop
 
 runner = CliRunner()
 
@@ -34,7 +34,8 @@ def test_waiting_for_a_model_that_waits_for_weights_says_so(
     served: None, workshop: Workshop, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.json"
-    path.write_text(json.dumps({"name": "net", "dataset": DATASET, "weights": "upload",
+    path.write_text(json.dumps({"name": "net", "dataset": DATASET, "task": TASK,
+                                "weights": "upload",
                                 "architecture": {"name": "logistic"}}))  # fmt: skip
 
     for command in (("create", str(path)), ("show", "net")):
@@ -117,6 +118,7 @@ def test_an_upload_says_what_it_is_worth(
             {
                 "name": "net",
                 "dataset": DATASET,
+                "task": TASK,
                 "weights": "upload",
                 "architecture": {"name": "logistic"},
                 "policy": {"epsilon": 1.0, "delta": 1e-5, "mechanism": mechanism},

@@ -15,7 +15,7 @@ from app.cli.main import app
 from app.registry.datasets.files import record_table, to_parquet
 from app.services import Services
 from tests.integration.app.web.conftest import log_in
-from tests.support.digits import DATASET, digits_parquet
+from tests.support.digits import DATASET, TASK, digits_parquet
 
 MLP = {"name": "mlp", "options": {"hidden": [16]}}
 LEARNS = {"epochs": 8, "batch_size": 16, "learning_rate": 0.2, "held_out_fraction": 0.2}
@@ -39,7 +39,13 @@ def _by_chance() -> bytes:
 
 
 def _define(api: TestClient, work: Callable[[], None], **more: Any) -> dict[str, Any]:
-    body = {"name": "m", "dataset": "digits", "architecture": MLP, "recipe": LEARNS} | more
+    body = {
+        "name": "m",
+        "dataset": "digits",
+        "task": TASK,
+        "architecture": MLP,
+        "recipe": LEARNS,
+    } | more
     answer = api.post("/v1/models", json=body)
     assert answer.status_code == 201, answer.text
     work()
@@ -207,6 +213,7 @@ def test_weights_that_were_brought_are_not_started_from_twice(
     body = {
         "name": "brought",
         "dataset": "digits",
+        "task": TASK,
         "architecture": MLP,
         "recipe": LEARNS,
         "weights": "upload",
@@ -232,7 +239,7 @@ def test_weights_that_were_brought_are_not_started_from_twice(
 def test_a_minimum_is_a_finite_number_and_needs_held_out_records(
     digits: TestClient, minimum: str
 ) -> None:
-    body = {"name": "m", "dataset": "digits", "architecture": MLP}
+    body = {"name": "m", "dataset": "digits", "task": TASK, "architecture": MLP}
     text = json.dumps(body)[:-1] + f', "policy": {{"minimum_score": {minimum}}}}}'
     answer = digits.post("/v1/models", content=text, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)

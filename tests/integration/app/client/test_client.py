@@ -18,8 +18,6 @@ from tests.support.digits import DATASET, digits_parquet
 from tests.support.patience import PATIENCE_S
 from tests.support.serving import Flaky, serve
 
-FEATURES = DATASET["features"]
-
 
 class Place:
     """A client, what stands between it and the service, and how long the client has waited."""
@@ -30,7 +28,7 @@ class Place:
         self.pauses = pauses
 
     def define(self) -> dict:
-        return self.client.define_dataset("digits", features=FEATURES, classes=10)
+        return self.client.define_dataset(**DATASET)
 
     @property
     def keys(self) -> list[str | None]:

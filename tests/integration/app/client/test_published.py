@@ -22,12 +22,12 @@ from app.domain.errors import VerificationError
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.files import to_parquet
-from app.registry.datasets.shards import decode_shard
 from app.registry.membership import membership_of
 from app.runtime.processes.python import START
 from app.services import Services
 from tests.support.described import PLAIN
-from tests.support.digits import DATASET, RECIPE, digits_parquet
+from tests.support.digits import DATASET, RECIPE, TASK, digits_parquet
+from tests.support.shards import decode_shard
 
 BACKBONE = {
     "name": "public",
@@ -56,9 +56,8 @@ ARCHITECTURES = {
 }
 CHURN = {
     "name": "churn",
-    "features": {"shape": [4], "dtype": "float32", "offset": 0.25, "scale": 2.0},
-    "classes": 2,
-    "encoding": PLAIN.to_json(),
+    "columns": {"age": "int16?", "plan": "string", "churned": "string"},
+    "record_id": "customer",
 }
 _WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None; sys.path.insert(0, {ours!r}); "
@@ -99,7 +98,9 @@ def released(api, services: Services, work, tmp_path: Path) -> Iterator[Path]:
     api.post("/v1/backbones", json=BACKBONE)
     assert api.put("/v1/backbones/public/weights", content=_backbone_weights()).is_success
     for name, architecture in [*ARCHITECTURES.items(), ("table", {"name": "linear_head"})]:
-        body = {"name": name, "dataset": "churn" if name == "table" else "digits"}
+        table = name == "table"
+        body = {"name": name, "dataset": "churn" if table else "digits"}
+        body |= {"task": PLAIN if table else TASK}
         recipe = {"held_out_fraction": 0.2}
         recipe |= {} if name.startswith("ridge") else {"epochs": 3}
         body |= {"architecture": architecture, "recipe": RECIPE if name == "net" else recipe}

@@ -9,13 +9,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, KeyStoreError, LeaseLostError
-from app.domain.schema import FeatureSchema
 from app.ledger import runs
 from app.ledger.new_requests import NewForgetRequest
 from app.registry.datasets.service import define_dataset
 from app.services import Services
 from app.storage import file_keys
 from app.storage.tables import BlobRow
+from tests.support.arrays import array_schema
 from tests.support.scenes import in_the_past
 from tests.support.workshop import Held, Workshop, records_parquet
 
@@ -92,7 +92,7 @@ def test_a_refused_push_is_not_kept(workshop: Workshop, services: Services) -> N
 def test_completed_waits_for_objects_of_its_own_dataset_alone(
     workshop: Workshop, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    schema = array_schema(2)
     with workshop.transaction() as session:
         define_dataset(session, name="others", schema=schema)
     services.records.push("others", records_parquet())

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import pytest
 from fastapi.testclient import TestClient
 
-from app.domain.schema import FeatureSchema
 from app.evidence import log
 from app.ledger import selections
 from app.ledger.models import policies
@@ -21,8 +20,9 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets import service
 from app.registry.datasets.service import define_dataset
 from app.registry.shapes import TrainingSet
+from tests.support.arrays import array_schema
 from tests.support.patience import PATIENCE_S
-from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids, records_parquet
+from tests.support.workshop import DATASET, RECORDS, TASK, Workshop, record_ids, records_parquet
 
 OTHER = "others"
 
@@ -78,7 +78,7 @@ def gate() -> Iterator[Gate]:
 def two(workshop: Workshop) -> Workshop:
     """Two datasets."""
     with workshop.transaction() as session:
-        schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+        schema = array_schema(2)
         define_dataset(session, name=OTHER, schema=schema)
     workshop.services.records.push(OTHER, records_parquet(4))
     return workshop
@@ -109,6 +109,7 @@ def test_a_push_holds_up_no_call_on_its_dataset_or_another(
         model = {
             "name": "meanwhile",
             "dataset": DATASET,
+            "task": TASK,
             "architecture": {"name": "logistic"},
             "policy": {"mechanism": "gradient_clipping"},
         }

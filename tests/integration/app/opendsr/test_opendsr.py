@@ -253,11 +253,11 @@ def test_a_person_is_forgotten_by_every_dataset_that_knows_them(
 
 
 def second_dataset(workshop: Workshop) -> None:
-    from app.domain.schema import FeatureSchema
     from app.registry.datasets.service import define_dataset
+    from tests.support.arrays import array_schema
     from tests.support.workshop import records_parquet
 
-    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    schema = array_schema(2)
     with workshop.transaction() as session:
         define_dataset(session, name="more", schema=schema)
     workshop.services.records.push("more", records_parquet(8))

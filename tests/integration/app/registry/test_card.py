@@ -17,9 +17,8 @@ from app.evidence.certificates.signing import statement_of
 from app.ledger.certificates import issuing
 from app.registry import repository as registry
 from app.registry.card import model_card
-from app.registry.datasets.service import schema_of
-from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import VersionRow
+from app.registry.tasks import task_of
 from app.services import Services
 from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
@@ -219,7 +218,7 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
     with workshop.transaction() as session:
         model = registry.model_named(session, "model")
         version = registry.version_numbered(session, model, 1)
-        schema = schema_of(session.get_one(DatasetRow, model.dataset_id))
+        schema = task_of(model).schema()
         certificate = issuing.certificate(session, version.certificate_id)
         session.expunge_all()
     predicate = statement_of(certificate.envelope)["predicate"]

@@ -11,7 +11,7 @@ from torch import nn
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse, FeatureLayer
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
 from tests.support.networks import Computing
@@ -75,7 +75,7 @@ def no_rows(*, input_shape, classes):
     return nn.Sequential(nn.Flatten(), Computing(lambda _, x: x.sum(dim=0, keepdim=True)))
 
 
-RECORDS = FeatureSchema(shape=(8, 8), dtype="uint8", offset=8.0, scale=0.125, classes=10)
+RECORDS = InputSchema(shape=(8, 8), dtype="uint8", offset=8.0, scale=0.125, classes=10)
 
 
 @pytest.fixture

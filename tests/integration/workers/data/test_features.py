@@ -8,7 +8,7 @@ import torch
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError
-from app.domain.schema import FeatureSchema
+from app.domain.tasks import catalogue
 from app.operations.reconciliation import reconcile
 from app.registry.backbones import repository as backbones
 from app.registry.backbones import service
@@ -16,23 +16,27 @@ from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets import features as kept_features
 from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow
-from tests.support.workshop import RECORDS
+from tests.support.workshop import RECORDS, TASK
 from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_backbone
 from workers.data.features import FeatureReader
+from workers.data.loading import columns_by
 from workers.data.shards import read_shards
 from workers.training.device import choose_device
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.networks.architectures import build
-from workers.training.part import Part, features_and_label
+from workers.training.part import Part
+from workers.training.tasks.catalogue import encoder_of, task_of
 from workers.training.tasks.task import INPUTS, TARGET
 
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
-SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+SPEC = catalogue.from_json(TASK)
+SCHEMA = SPEC.schema()
+DECODE = columns_by(encoder_of(SPEC, task_of(SPEC)))
 
-FORM = FeatureForm.of(SCHEMA)
+FORM = InputForm.of(SCHEMA)
 READING = "0" * 64
 
 
@@ -73,7 +77,7 @@ def read(workshop, backbone, **more):
     with workshop.transaction() as session:
         dataset_id = session.query(kept_features.ShardRow).first().dataset_id
     reader = FeatureReader(
-        workshop.services, backbone, FORM, features_and_label, reading_sha256=READING, **more
+        workshop.services, backbone, FORM, DECODE, reading_sha256=READING, **more
     )
     return read_shards(workshop.services, dataset_id, reader.read)
 

@@ -9,7 +9,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import define_dataset
 from app.registry.datasets.tables import FeatureShardRow, ShardRow
 from tests.support.exact_heads import define_backbone
-from tests.support.workshop import RECORDS
+from tests.support.workshop import RECORDS, SCHEMA
 from workers.data.loading import load_model, readers_for
 from workers.data.shards import read_records, read_shards
 from workers.training.tasks.task import INPUTS, TARGET
@@ -117,7 +117,7 @@ def test_a_record_of_another_dataset_is_missed(workshop, model):
         raise AssertionError(f"{shard_id} is of another dataset")
 
     with workshop.transaction() as session:
-        define_dataset(session, name="another", schema=model.schema)
+        define_dataset(session, name="another", schema=SCHEMA)
         another = datasets.dataset_named(session, "another").id
     assert read_records(workshop.services, another, unread, workshop.seqs("record-3")) is None
 

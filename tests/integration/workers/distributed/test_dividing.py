@@ -21,7 +21,7 @@ from workers.mechanisms.output_perturbation import OutputPerturbation
 from workers.noise.generators import SecureNoise
 from workers.training.examples import Examples
 from workers.training.feeds import RandomBatches
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network
 from workers.training.noisy_phase import run_noisy_phase
@@ -30,7 +30,7 @@ from workers.training.team import ALONE, Team
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
 RECORDS = 203
-FORM = FeatureForm(shape=(8, 8))
+FORM = InputForm(shape=(8, 8))
 CLIPPING = {"initial_clip": 5.0, "gradient_clip": 0.2, "learning_rate": 0.5, "weight_decay": 0.1}
 RECIPES = {
     "sgd": TrainingRecipe(learning_rate=0.5, momentum=0.9, batch_size=50, clip_norm=0.3),

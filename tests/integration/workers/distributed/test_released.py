@@ -19,7 +19,7 @@ from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise.generators import SecureNoise
 from workers.training.examples import Examples
 from workers.training.feeds import RandomBatches
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network
 from workers.training.noisy_phase import run_noisy_phase
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 TARGET = {"epsilon": 12.0, "delta": 1e-5}
 CLIPS = {"initial_clip": 1.0, "gradient_clip": 0.1, "learning_rate": 0.5, "weight_decay": 0.2}
 STEPS = 2
-FORM = FeatureForm(shape=(5,))
+FORM = InputForm(shape=(5,))
 TRIALS = 300
 WORLDS = (1, -1)
 

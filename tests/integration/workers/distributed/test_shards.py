@@ -14,7 +14,7 @@ from workers.distributed import shards
 from workers.distributed.following import Elsewhere
 from workers.mechanisms.rehearsal.rehearse import rehearse
 from workers.training.examples import Examples
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network
 from workers.training.orders import require_same_frame
@@ -23,7 +23,7 @@ from workers.training.team import ALONE
 
 CPU = torch.device("cpu")
 RECORDS, HELD_OUT = 60, 20
-FORM = FeatureForm(shape=(8, 8))
+FORM = InputForm(shape=(8, 8))
 RECIPE = TrainingRecipe(learning_rate=0.2, momentum=0.9, batch_size=20, micro_batches=2)
 
 pytestmark = pytest.mark.slow  # it starts processes

@@ -10,7 +10,6 @@ from app.cli.main import app
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, PlanError
-from app.domain.schema import FeatureSchema
 from app.domain.states import BlobState
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.tables import CertificateRow
@@ -29,6 +28,7 @@ from app.registry.tables import VersionRow
 from app.runtime.locations import redis_connection
 from app.storage.blobs import adopt
 from app.storage.tables import BlobRow
+from tests.support.arrays import array_schema, array_task
 from tests.support.exact_heads import (
     carry_out,
     define_backbone,
@@ -55,8 +55,7 @@ QUARTER = {"held_out_fraction": 0.25}
 def push_wide(workshop, dataset, numbers):
     """Push records of eight features; a number stands for the same record everywhere."""
     with workshop.transaction() as session:
-        schema = FeatureSchema(shape=(8,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-        define_dataset(session, name=dataset, schema=schema)
+        define_dataset(session, name=dataset, schema=array_schema(8, subjects=False))
     table = record_table(
         record_ids=[f"record-{i}" for i in numbers],
         labels=np.array(numbers) % 2,
@@ -71,6 +70,7 @@ def test_features_that_were_stored_change_nothing(workshop, head):
     define_backbone(workshop, shape=(8,))
     policy = {
         "architecture": ArchitectureSpec(head, backbone=BackboneUse("public")),
+        "task": array_task(8),
         "recipe": {"held_out_fraction": 0},
         "mechanism": "auto",
     }
@@ -387,14 +387,16 @@ def test_the_command_compares_the_files(workshop):
 
 @pytest.mark.parametrize("architecture", ["ridge_head", "linear_head"])
 def test_heads_compute_with_numbers_not_tokens(workshop, architecture):
-    schema = FeatureSchema(
-        shape=(4,), dtype="int32", offset=0.0, scale=1.0, classes=2, vocabulary=9
-    )
+    schema = array_schema(4, "int32")
     with workshop.transaction() as session:
         define_dataset(session, name="words", schema=schema)
     with pytest.raises(InvalidInputError, match="holds tokens"):
         workshop.define(
-            architecture=architecture, dataset="words", recipe=QUARTER, mechanism="auto"
+            architecture=architecture,
+            dataset="words",
+            task=array_task(4, dtype="int32", vocabulary=9),
+            recipe=QUARTER,
+            mechanism="auto",
         )
 
 

@@ -85,7 +85,7 @@ def datasets_and_model(service, people, others, traces):
     """Two datasets, and the model that every case is about."""
     with service.client() as client:
         for name, crowd in (("digits", people), ("others", others)):
-            client.define_dataset(name, features=DATASET["features"], classes=10)
+            client.define_dataset(**DATASET | {"name": name})
             client.push_records(name, crowd.parquet())
         client.define_model(DEFINITION)
         client.wait_for_model(MODEL, timeout_s=PATIENCE_S)

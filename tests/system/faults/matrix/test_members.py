@@ -12,7 +12,7 @@ from app.registry import repository as registry
 from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.membership import membership_of
 from app.storage.tables import BlobRow
-from tests.support.digits import DATASET, RECORDS_PER_SUBJECT
+from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, TASK
 from tests.support.facts import await_completed
 from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
@@ -26,6 +26,7 @@ NAME, MEMBERS = "ensemble", 4
 DEFINITION = {
     "name": NAME,
     "dataset": NAME,
+    "task": TASK,
     "architecture": {
         "name": "ensemble",
         "members": MEMBERS,
@@ -48,7 +49,7 @@ def crowd():
 def left(service, crowd, datasets_and_model):
     """The subjects that each member has learned from and that nobody has asked to forget."""
     with service.client() as client:
-        client.define_dataset(NAME, features=DATASET["features"], classes=10)
+        client.define_dataset(**DATASET | {"name": NAME})
         client.push_records(NAME, crowd.parquet())
         client.define_model(DEFINITION)
         client.wait_for_model(NAME, timeout_s=PATIENCE_S)

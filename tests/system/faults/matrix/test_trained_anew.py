@@ -30,7 +30,7 @@ def models(service, crowd, datasets_and_model):
     """Each model has a dataset of its own."""
     with service.client() as client:
         for name, definition in DEFINITIONS.items():
-            client.define_dataset(name, features=DATASET["features"], classes=10)
+            client.define_dataset(**DATASET | {"name": name})
             client.push_records(name, crowd.parquet())
             client.define_model({**definition, "name": name, "dataset": name})
             client.wait_for_model(name, timeout_s=PATIENCE_S)

@@ -7,7 +7,7 @@ import torch
 from app.domain.errors import GoneError, RunFailedError
 from workers.data.member_records import MemberRecords, member_records
 from workers.data.memory import Needs
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.part import Part
 from workers.training.tasks.task import INPUTS, TARGET
 
@@ -25,7 +25,7 @@ def records(*there, most=3):
             inputs = np.repeat(some[:, None], 3, axis=1).astype(np.float32)
             yield Part(some, {INPUTS: inputs, TARGET: some % 2})
 
-    return MemberRecords(SEQS, FeatureForm(shape=(3,)), parts, most=most), read
+    return MemberRecords(SEQS, InputForm(shape=(3,)), parts, most=most), read
 
 
 def seen(examples):
@@ -60,7 +60,7 @@ class Counting:
 def test_the_largest_member_has_to_fit_beside_what_is_measured():
     def held(allowed):
         return member_records(
-            None, "d", FeatureForm(shape=(3,)), SEQS, Counting(), None,
+            None, "d", InputForm(shape=(3,)), SEQS, Counting(), None,
             allowed=allowed, check=lambda: None, measured=2,
         )  # fmt: skip
 

@@ -14,12 +14,12 @@ from app.domain.errors import GoneError, LeaseLostError, ObjectStoreError, RunFa
 from workers.data.selecting import Selected
 from workers.data.streaming import Streamed, Survey
 from workers.training.feeds import FixedBatches, RandomBatches
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.part import Part
 from workers.training.tasks.task import INPUTS, TARGET
 
 CPU = torch.device("cpu")
-FORM = FeatureForm(shape=(3,), scale=0.5)
+FORM = InputForm(shape=(3,), scale=0.5)
 RETAINED = np.array([seq for seq in range(1, 400) if seq % 5], dtype=np.int64)
 FORGOTTEN = frozenset(range(0, 400, 5))
 

@@ -13,7 +13,7 @@ from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.planning.lineage import new_lineage
 from app.planning.mechanisms.catalogue import mechanism_named
@@ -36,7 +36,7 @@ SHAPE = ModelShape(
 BEGUN = new_lineage(SHAPE)
 TRAINED = BEGUN.trained().after_release(noise_std=0.1)
 HEAD = ArchitectureSpec("linear_head")
-SCHEMA = FeatureSchema(shape=(1,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+SCHEMA = InputSchema(shape=(1,), dtype="float32", offset=0.0, scale=1.0, classes=2)
 MODEL = ModelSpec(
     description=ModelDescription(
         model="m",

@@ -8,7 +8,7 @@ import torch
 
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import drift
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
@@ -50,7 +50,7 @@ def tensors(spec, kept):
 
 def trained(spec, recipe, kept):
     head = LinearHead(SIZE, spec.outputs, rows=spec.rows, feature_norm=None, bias=0.1)
-    schema = FeatureSchema(
+    schema = InputSchema(
         shape=(SIZE,), dtype="float32", offset=0.0, scale=1.0, classes=spec.outputs
     )
     task = task_of(spec)

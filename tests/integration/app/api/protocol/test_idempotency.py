@@ -20,7 +20,7 @@ from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres
 from tests.support.patience import PATIENCE_S
-from tests.support.workshop import DATASET, Workshop
+from tests.support.workshop import DATASET, TASK, Workshop
 
 KEY = {"Idempotency-Key": "jane.doe@example.org asked on Monday"}
 FORGET = {"dataset": DATASET, "record_ids": ["record-1"]}
@@ -45,7 +45,7 @@ def _type(answer: httpx.Response) -> tuple[int, str]:
 
 
 POSTS = {
-    "/v1/datasets": {"name": "d", "features": {"shape": [1]}, "classes": 2},
+    "/v1/datasets": {"name": "d", "columns": {"x": "float32"}, "record_id": "id"},
     "/v1/backbones": {
         "name": "b",
         "architecture": {"name": "logistic"},
@@ -53,7 +53,12 @@ POSTS = {
         "classes": 2,
         "source": "a paper",
     },
-    "/v1/models": {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}},
+    "/v1/models": {
+        "name": "m",
+        "dataset": DATASET,
+        "task": TASK,
+        "architecture": {"name": "logistic"},
+    },
     "/v1/forget-requests": FORGET,
     "/v1/api-keys": NEW_KEY,
     "/v1/plans": {"model": "model"},

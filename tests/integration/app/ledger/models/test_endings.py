@@ -18,7 +18,15 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import define_dataset, schema_of
 from app.storage.tables import BlobRow
 from tests.support.weights import WEIGHTS
-from tests.support.workshop import DATASET, RECIPE, RECORDS, Workshop, record_ids, records_parquet
+from tests.support.workshop import (
+    DATASET,
+    RECIPE,
+    RECORDS,
+    TASK,
+    Workshop,
+    record_ids,
+    records_parquet,
+)
 
 
 def _stored(workshop: Workshop) -> set[str]:
@@ -225,6 +233,7 @@ def test_a_backbone_in_use_stays(workshop: Workshop) -> None:
                 recipe=RECIPE.to_json(),
                 policy=Policy(mechanism="retraining"),
                 weights_source=WeightsSource.TRAIN,
+                task=TASK,
             ),
         )
 

@@ -8,13 +8,13 @@ from sqlalchemy import select, text
 
 from app.delivery.callbacks.tables import CallbackEventRow
 from app.domain.errors import ConflictError
-from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
 from app.evidence.log.tables import LogEntryRow
 from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.subjects.status import status_of
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.registry.datasets.service import define_dataset
+from tests.support.arrays import array_schema
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 URL = "https://privacy.example/callbacks"
@@ -45,7 +45,7 @@ def test_the_status_of_several_requests(states: list[str], status: str) -> None:
 @pytest.fixture
 def twice(workshop: Workshop) -> tuple[Workshop, str]:
     """A person in two datasets without models; the id of the subject request."""
-    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    schema = array_schema(2)
     with workshop.transaction() as session:
         define_dataset(session, name="more", schema=schema)
     workshop.services.records.push("more", records_parquet(8))

@@ -5,7 +5,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from app.domain.errors import ConflictError, InvalidInputError, InvalidRecordsError
+from app.domain.errors import ConflictError, InvalidRecordsError
 from app.domain.table_schema import TableSchema
 from app.operations import erase_check
 from app.operations.erase_check import Stores
@@ -13,7 +13,7 @@ from app.operations.findings import Finding, Verdict
 from app.registry.datasets import repository
 from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset, schema_of
-from app.registry.datasets.shards import decode_shard, unpack
+from app.registry.datasets.shards import unpack
 from tests.support.workshop import Workshop
 
 PHOTOS = "photos"
@@ -160,16 +160,3 @@ def test_a_definition_is_fixed(photos: Workshop) -> None:
         assert schema_of(define_dataset(session, name=PHOTOS, schema=SCHEMA)) == SCHEMA
         with pytest.raises(ConflictError, match="another schema"):
             define_dataset(session, name=PHOTOS, schema=other)
-
-
-def test_no_model_reads_columns_yet(photos: Workshop) -> None:
-    with pytest.raises(InvalidInputError, match="'photos' consists of columns"):
-        photos.define(dataset=PHOTOS)
-
-
-def test_shards_of_features_are_as_before(photos: Workshop) -> None:
-    with photos.transaction() as session:
-        dataset = repository.dataset_named(session, "people")
-        (shard,) = repository.shards(session, dataset.id)
-    seqs, labels, features = decode_shard(photos.services.blobs.read(shard.blob_id))
-    assert features.shape == (len(seqs), 2) == (len(labels), 2)

@@ -13,11 +13,10 @@ from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets import features, repository
 from app.registry.datasets.features import FeatureSource
-from app.registry.datasets.shards import decode_shard
 from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S
-from tests.support.shards import encode_shard
+from tests.support.shards import decode_shard, encode_shard
 from tests.support.workshop import DATASET, RECORDS, Workshop
 
 WEIGHTS = "5a" * 32

@@ -12,22 +12,22 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
-from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
 from app.registry.datasets.reading import Readers
 from app.registry.datasets.uploads import MAX_ROWS
+from tests.support.arrays import array_schema
 from tests.support.command_lines import line_of
 from tests.support.workshop import DATASET, Workshop
 
 MIB = 1 << 20
-WIDE = FeatureSchema(shape=(1024,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+WIDE = array_schema(1024, subjects=False)
 
 
 def _parquet(rows: int, features: pa.Array | None = None, **options: object) -> bytes:
     columns = {
         "record_id": pa.array([f"r{row}" for row in range(rows)]),
         "label": pa.array(np.zeros(rows, np.int64)),
-        "features": features or _zeros(rows, WIDE.size),
+        "features": features or _zeros(rows, 1024),
     }
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd", **options)
@@ -74,7 +74,7 @@ def test_a_file_that_unpacks_to_more_than_is_taken_is_refused_with_both_numbers(
 
 
 def test_metadata_that_lie_change_nothing() -> None:
-    narrow = FeatureSchema(shape=(1,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    narrow = array_schema(1, subjects=False)
     rows = 2000
     content = _parquet(rows, pa.array([[0.0] * 1024] * rows), use_dictionary=False)
     with pytest.raises(PayloadTooLargeError):
@@ -93,7 +93,7 @@ def test_a_row_that_takes_all_memory_ends_the_reader_alone(bomb: bytes) -> None:
 
 
 def test_too_many_rows_are_refused_with_both_numbers() -> None:
-    narrow = FeatureSchema(shape=(1,), dtype="uint8", offset=0.0, scale=1.0, classes=2)
+    narrow = array_schema(1, "uint8", subjects=False)
     columns = {
         "record_id": pa.array(np.arange(MAX_ROWS + 1)),
         "label": pa.array(np.zeros(MAX_ROWS + 1, np.int8)),

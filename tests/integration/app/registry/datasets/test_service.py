@@ -10,18 +10,15 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, InvalidRecordsError, PayloadTooLargeError
-from app.domain.schema import FeatureSchema
 from app.ledger import accepting
 from app.registry.datasets import repository
-from app.registry.datasets.columns.encoding import ENCODED_BY, records_of
-from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.files import to_parquet
-from app.registry.datasets.service import define_dataset, encoding_of
-from app.registry.datasets.shards import decode_shard
+from app.registry.datasets.service import define_dataset
 from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.storage.tables import BlobRow
+from tests.support.arrays import array_schema
+from tests.support.shards import decode_shard
 from tests.support.workshop import DATASET, RECORDS, Workshop, records_parquet
 
 
@@ -204,68 +201,6 @@ def test_an_id_is_found_by_the_spelling_that_brought_it_whatever_its_script(
     assert workshop.request(workshop.forget(subjects=[new])).record_count == 1
 
 
-PLAIN = TableEncoding.from_json(
-    {
-        "columns": [
-            {"name": "age", "kind": "number", "low": 0, "high": 100, "missing": 50},
-            {"name": "plan", "kind": "category", "values": ["basic", "plus"], "other": True},
-        ],
-        "label": {"name": "churned", "classes": ["no", "yes"]},
-        "record_id": "customer",
-        "subject_id": "customer",
-    }
-)
-
-
-def _plain(**columns: list) -> bytes:
-    table = {
-        "customer": ["a", "b", "c"],
-        "age": [20, None, 250],
-        "plan": ["plus", "basic", "gold"],
-        "churned": ["yes", "no", "no"],
-        "not read": [[1], [2], [3]],
-    }
-    return to_parquet(pa.table({**table, **columns}))
-
-
-def test_a_plain_table_is_encoded_as_the_dataset_says(workshop: Workshop) -> None:
-    schema = FeatureSchema(shape=(4,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-    with workshop.transaction() as session:
-        define_dataset(session, name="churn", schema=schema, encoding=PLAIN)
-    push = workshop.services.records.push
-
-    assert push("churn", _plain()).added == 3
-
-    with workshop.transaction() as session:
-        dataset = repository.dataset_named(session, "churn")
-        (shard,) = repository.shards(session, dataset.id)
-        assert encoding_of(dataset) == PLAIN
-        with pytest.raises(ConflictError):
-            define_dataset(session, name="churn", schema=schema)
-    _, labels, features = decode_shard(workshop.services.blobs.read(shard.blob_id))
-    assert labels.tolist() == [1, 0, 0]
-    expected = [[0.2, 0, 1, 0], [0.5, 1, 0, 0], [1, 0, 0, 1]]
-    assert features.tolist() == np.float32(expected).tolist()
-
-    # What the command line encoded counts as the same, unless another rule encoded it.
-    encoded = records_of(pa.table(pq.read_table(pa.BufferReader(_plain()))), PLAIN, Problems())
-    for digest, outcome in ((PLAIN.digest, None), ("0" * 64, "another encoding")):
-        marked = to_parquet(
-            pa.Table.from_batches([encoded]).replace_schema_metadata({ENCODED_BY: digest})
-        )
-        if outcome is None:
-            assert push("churn", marked).already_present == 3
-        else:
-            with pytest.raises(InvalidRecordsError, match=outcome):
-                push("churn", marked)
-
-    with pytest.raises(InvalidRecordsError) as caught:
-        push("churn", _plain(customer=["d", "d", "e"], churned=["yes", "maybe", "perhaps"]))
-    told = [(p.row, p.column, p.rows) for p in caught.value.problems]
-    assert sorted(told) == [(1, "churned", 2), (1, "customer", 1)]
-    assert "maybe" not in str(caught.value.problems)
-
-
 def test_erasing_rewrites_the_shards_and_shreds_the_old_bytes(workshop: Workshop) -> None:
     workshop.push(10, first=100)
     with workshop.transaction() as session:
@@ -295,8 +230,8 @@ def test_a_shard_may_become_empty(workshop: Workshop) -> None:
 
 
 def test_a_name_keeps_its_schema(workshop: Workshop) -> None:
-    same = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-    other = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=2.0, classes=2)
+    same = array_schema(2)
+    other = array_schema(3)
     with workshop.transaction() as session:
         first = repository.dataset_named(session, DATASET)
         assert define_dataset(session, name=DATASET, schema=same).id == first.id
@@ -305,7 +240,7 @@ def test_a_name_keeps_its_schema(workshop: Workshop) -> None:
 
 
 def test_a_dataset_never_becomes_public_nor_ceases_to_be(workshop: Workshop) -> None:
-    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    schema = array_schema(2)
     with workshop.transaction() as session:
         define_dataset(session, name="open", schema=schema, public=True)
     for name, public in ((DATASET, True), ("open", False)):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from app.domain.errors import CorruptObjectError
-from app.registry.datasets.shards import decode_shard, seqs_of_shard, unpacked, without_rows
-from tests.support.shards import encode_shard
+from app.registry.datasets.shards import seqs_of_shard, unpacked, without_rows
+from tests.support.shards import decode_shard, encode_shard
 
 SEQS = np.arange(1000, 1600, dtype=np.int64)
 LABELS = SEQS % 7

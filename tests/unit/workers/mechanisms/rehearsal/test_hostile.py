@@ -5,17 +5,17 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from tests.support import hostile_networks as hostile
 from workers.data.backbone_rehearsal import Rehearsal
 from workers.mechanisms.rehearsal.rehearse import rehearse, require_drawn_start
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.networks.base import digests_of
 from workers.training.networks.held import copied, digests_held, pinned, start_of
 from workers.training.networks.network import Network
 from workers.training.tasks.classification import CLASSIFICATION
 
-RECORDS = FeatureSchema(shape=(6,), classes=2)
+RECORDS = InputSchema(shape=(6,), classes=2)
 CPU = torch.device("cpu")
 
 
@@ -36,7 +36,7 @@ def members(factory):
         return copied(factory())
 
     require_drawn_start(build)
-    rehearse(build, CLASSIFICATION, FeatureForm.of(RECORDS), device=CPU)
+    rehearse(build, CLASSIFICATION, InputForm.of(RECORDS), device=CPU)
     fresh = pinned(build, Network(build, device=CPU).base, start_of(build))
     first = Network(fresh, device=CPU)
     with torch.no_grad():

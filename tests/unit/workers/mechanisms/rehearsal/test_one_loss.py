@@ -7,11 +7,11 @@ from torch import nn
 from app.domain.errors import PlanError
 from app.domain.tasks import catalogue
 from workers.mechanisms.rehearsal.one_loss import require_one_loss
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.classification import CLASSIFICATION
 
-FORM = FeatureForm(shape=(6,))
+FORM = InputForm(shape=(6,))
 VARIED = task_of(
     catalogue.from_json(
         {"name": "classification", "classes": 2, "augment": [{"name": "noise", "std": 0.1}]}

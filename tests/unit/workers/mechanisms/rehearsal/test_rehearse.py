@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from tests.support.networks import Computing, Tied
 from workers.mechanisms.rehearsal.rehearse import rehearse
-from workers.training.forms import FeatureForm
+from workers.training.forms import InputForm
 from workers.training.tasks.classification import CLASSIFICATION
 
 CPU = torch.device("cpu")
-NUMBERS = FeatureSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-TOKENS = FeatureSchema(shape=(6,), dtype="int64", offset=0.0, scale=1.0, classes=2, vocabulary=500)
+NUMBERS = InputSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+TOKENS = InputSchema(shape=(6,), dtype="int64", offset=0.0, scale=1.0, classes=2, vocabulary=500)
 
 
 def text(vocabulary):
@@ -172,7 +172,7 @@ def lazy():
     ],
 )
 def test_these_are_fine(factory, schema, private):
-    network = rehearse(factory, CLASSIFICATION, FeatureForm.of(schema), device=CPU, private=private)
+    network = rehearse(factory, CLASSIFICATION, InputForm.of(schema), device=CPU, private=private)
     assert network.flat.size > 0
     assert network.flat.gradients.numel() == 0
 
@@ -205,7 +205,7 @@ def test_these_are_fine(factory, schema, private):
 )
 def test_these_are_refused_by_name(factory, schema, private, error, words):
     with pytest.raises(error, match=words):
-        rehearse(factory, CLASSIFICATION, FeatureForm.of(schema), device=CPU, private=private)
+        rehearse(factory, CLASSIFICATION, InputForm.of(schema), device=CPU, private=private)
 
 
 def judging(own, features):
@@ -216,10 +216,10 @@ def judging(own, features):
 def test_the_reason_why_there_is_no_gradient_of_each_record_is_told_in_full():
     module = Computing(judging, linear=nn.Linear(6, 2))
     with pytest.raises(RunFailedError, match=r"looks at values(.|\n)*DataDependent"):
-        rehearse(lambda: module, CLASSIFICATION, FeatureForm.of(NUMBERS), device=CPU, private=True)
+        rehearse(lambda: module, CLASSIFICATION, InputForm.of(NUMBERS), device=CPU, private=True)
 
 
 def test_torchs_generator_is_left_alone():
     before = torch.get_rng_state()
-    rehearse(with_batch_norm, CLASSIFICATION, FeatureForm.of(NUMBERS), device=CPU)
+    rehearse(with_batch_norm, CLASSIFICATION, InputForm.of(NUMBERS), device=CPU)
     assert torch.equal(before, torch.get_rng_state())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from workers.training.exact.statistics import LEVELS, Statistics, one_hot, quantised
 
 LARGEST = LEVELS - 1
@@ -33,7 +33,7 @@ def equal(one, other):
 
 def schema(**changes):
     plain = {"shape": (4,), "dtype": "float32", "offset": 0.0, "scale": 1.0, "classes": 3}
-    return FeatureSchema(**plain, **changes)
+    return InputSchema(**plain, **changes)
 
 
 @given(features=INTEGERS, chunk=st.integers(1, 50), seed=st.integers(0, 9))
@@ -90,5 +90,5 @@ def test_a_record_is_rounded_alike_in_any_company():
 
 def test_offset_and_scale_are_those_that_a_network_sees():
     raw = np.array([[0, 128, 255, 3]], np.uint8)
-    seen = FeatureSchema(shape=(4,), dtype="uint8", offset=128.0, scale=0.5, classes=2)
+    seen = InputSchema(shape=(4,), dtype="uint8", offset=128.0, scale=0.5, classes=2)
     assert quantised(raw, seen, 2.0**15).tolist() == [[-64, 0, 64, -62]]

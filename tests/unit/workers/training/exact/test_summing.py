@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.domain.errors import RunFailedError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
@@ -17,7 +17,7 @@ from workers.training.exact.targets import Targets
 from workers.training.part import Part
 from workers.training.tasks.task import INPUTS, TARGET
 
-SCHEMA = FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+SCHEMA = InputSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2)
 QUANTISER = Quantiser(SCHEMA, 8.0, Targets(ClassificationSpec(classes=2)))
 RANDOM = np.random.default_rng(8)
 

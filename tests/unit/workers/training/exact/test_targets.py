@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
@@ -44,7 +44,7 @@ def test_the_solution_learns_numbers_in_their_own_units():
     random = np.random.default_rng(2)
     features = random.normal(size=(400, 3))
     truth = features @ [0.5, -1.0, 0.25] + 0.7
-    schema = FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=1)
+    schema = InputSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=1)
     sums = Statistics.over(quantised(features, schema, 8.0), NUMBERS.numbers(truth[:, None]))
     found = ridge.solve(sums, regularisation=1e-5)
     scale = LEVELS / 8.0 * NUMBERS.unit

@@ -6,13 +6,13 @@ import torch
 from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import InvalidInputError
-from app.domain.schema import FeatureSchema
+from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.augmentation import Augmentation, require_augmentable
 from workers.training.tasks.catalogue import task_of
 
-TOKENS = FeatureSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9)
-IMAGES = FeatureSchema(shape=(3, 6, 5), dtype="uint8", offset=0, scale=1, classes=2)
+TOKENS = InputSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9)
+IMAGES = InputSchema(shape=(3, 6, 5), dtype="uint8", offset=0, scale=1, classes=2)
 PLAIN = {"name": "classification", "classes": 2}
 
 
@@ -91,10 +91,10 @@ FROZEN = ArchitectureSpec("logistic", backbone=BackboneUse("public"))
         (ArchitectureSpec("linear_head"), IMAGES, "the same gradient of a record at every visit"),
         (ArchitectureSpec("ridge_head"), IMAGES, "looks at it once"),
         (FROZEN, IMAGES, "a frozen backbone computes each record's features once"),
-        (ArchitectureSpec("logistic"), FeatureSchema(shape=(4,), classes=2), "for images"),
+        (ArchitectureSpec("logistic"), InputSchema(shape=(4,), classes=2), "for images"),
         (
             ArchitectureSpec("logistic"),
-            FeatureSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9),
+            InputSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9),
             "tokens",
         ),
     ],

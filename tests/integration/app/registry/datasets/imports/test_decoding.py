@@ -42,18 +42,18 @@ def plain(tmp_path: Path) -> File:
 
 
 def test_a_process_that_is_killed_is_not_the_files_fault(plain: File) -> None:
-    with Decoder(SCHEMA, None) as decoder:
+    with Decoder(SCHEMA) as decoder:
         parts = decoder.parts(plain, 0)
         assert next(parts).num_rows > 0
         killed(decoder_of(os.getpid()))
         with pytest.raises(DecodingBrokeOffError, match="status -9"):
             list(parts)
-    with Decoder(SCHEMA, None) as decoder:
+    with Decoder(SCHEMA) as decoder:
         assert sum(part.num_rows for part in decoder.parts(plain, 0)) == 20_000
 
 
 def test_a_process_that_is_killed_before_it_is_asked(plain: File) -> None:
-    with Decoder(SCHEMA, None) as decoder:
+    with Decoder(SCHEMA) as decoder:
         killed(decoder_of(os.getpid()))
         with pytest.raises(DecodingBrokeOffError):
             decoder.rows_of(plain)
@@ -64,7 +64,7 @@ def test_a_file_that_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 50_000, pa.int32()), ["x" * 100_000])
     file = _file(tmp_path / "bomb.parquet", texts)
     assert file.size < 1 << 20
-    with Decoder(SCHEMA, None, memory_bytes=FEW_BYTES) as decoder:
+    with Decoder(SCHEMA, memory_bytes=FEW_BYTES) as decoder:
         assert decoder.rows_of(file) == 50_000
         with pytest.raises(PayloadTooLargeError, match="memory"):
             list(decoder.parts(file, 0))

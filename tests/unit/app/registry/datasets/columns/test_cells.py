@@ -8,10 +8,10 @@ from app.domain.columns import (
     Column,
     ImageColumn,
     InputColumns,
+    LabelColumn,
     NumberColumn,
     TextColumn,
 )
-from app.domain.encoding import LabelColumn
 from app.domain.errors import InvalidRecordsError
 from app.registry.datasets.columns.arrays import array_fault
 from app.registry.datasets.columns.cells import is_text, plain, texts_of

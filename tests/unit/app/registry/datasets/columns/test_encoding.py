@@ -15,11 +15,12 @@ _BYTES = pa.array([[0, 51], [255, 102]], pa.list_(pa.uint8(), 2))
 def test_scales_numbers_and_truth() -> None:
     age = NumberColumn(name="age", offset=40, scale=0.05)
     member = NumberColumn(name="member")
-    table = pa.table({"age": [60, 20], "member": [True, False]})
+    for truth in ([True, False], ["True", "false"]):  # as CSV has them, too
+        table = pa.table({"age": [60, 20], "member": truth})
 
-    found = features_of(table, InputColumns(columns=(age, member)))
+        found = features_of(table, InputColumns(columns=(age, member)))
 
-    assert found.tolist() == [[1, 1], [-1, 0]]
+        assert found.tolist() == [[1, 1], [-1, 0]]
 
 
 def test_scales_a_missing_number_as_one_that_is_there() -> None:
