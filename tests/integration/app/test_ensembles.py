@@ -11,6 +11,7 @@ from app.cli.application import create_app
 from app.cli.commands import resources
 from app.domain.scopes import Scope
 from app.services import Services
+from tests.integration.app.cli.conftest import served  # noqa: F401
 from tests.integration.app.web.conftest import log_in
 from tests.support.digits import DATASET, RECIPE, TASK, digits_parquet
 
@@ -77,11 +78,11 @@ def test_the_card_and_the_page_say_how_many_were_trained_anew(
     assert "<dd>4 members of mlp</dd>" in visitor.get("/models/digits").text
 
 
+@pytest.mark.usefixtures("served")
 def test_the_list_of_models_names_what_members_are(
-    api: TestClient, versions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    versions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     del versions
-    models = api.get("/v1/models").json()["items"]
     monkeypatch.setattr(output, "_is_terminal", lambda: True)
-    output.show(models, resources._MODELS, derived={"network": resources._network})
+    resources.model_list()
     assert "4 members of mlp" in capsys.readouterr().out
