@@ -55,7 +55,7 @@ def assert_only_the_head_is_served(client: ExpungeClient, model: str) -> int:
 
 def weights(client: ExpungeClient, model: str, number: int) -> httpx.Response:
     """Ask for a version's weights."""
-    return client._http.get(f"/v1/models/{model}/versions/{number}/weights")
+    return client.http.get(f"/v1/models/{model}/versions/{number}/weights")
 
 
 def assert_ledger_in_order(session: Session, *, failed_runs: Collection[str] = ()) -> None:

@@ -99,14 +99,14 @@ def _weights_like(client, name):
 
 
 def _download(client, name):
-    answer = client._http.get(f"/v1/models/{name}/certified/weights", follow_redirects=True)
+    answer = client.http.get(f"/v1/models/{name}/certified/weights", follow_redirects=True)
     assert answer.status_code == 200
     return answer.content
 
 
 def _fail_on_purpose(client, people):
     """Requests that fail are told of in logs; they name what they are about."""
-    http, marked = client._http, f"nobody-{people.token}"
+    http, marked = client.http, f"nobody-{people.token}"
     assert http.post("/v1/forget-requests", json={"dataset": "digits", "record_ids": [marked]})
     broken = http.post("/v1/forget-requests", content=f"{{{marked}", headers=JSON)
     assert broken.status_code == 422

@@ -97,7 +97,7 @@ def _settled(service: Service, dispatchers: Dispatchers) -> dict[str, Any]:
 
 def _weights(service: Service, number: int) -> bytes:
     with service.client() as client:
-        key = client._http.headers["Authorization"]
+        key = client.http.headers["Authorization"]
     answer = httpx.get(
         f"{service.url}/v1/models/{NAME}/versions/{number}/weights",
         headers={"Authorization": key},

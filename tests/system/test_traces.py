@@ -52,7 +52,7 @@ def request_id(service: Service, people: People) -> str:
         client.push_records("digits", people.parquet())
         client.define_model(model("numbers"))
         client.wait_for_model("numbers", timeout_s=PATIENCE_S)
-        client._http.put("/v1/models/numbers/targets/shelf").raise_for_status()
+        client.http.put("/v1/models/numbers/targets/shelf").raise_for_status()
         service.points.arm("mid_noise", "SIGKILL")
         request = client.forget(
             "digits",

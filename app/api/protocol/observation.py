@@ -64,7 +64,7 @@ class Observation:
 
     def _note(self, scope: Scope, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        route = getattr(scope.get("route"), "path", UNMATCHED)
+        route = _template(scope)
         self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
         fields = {
             "method": method,
@@ -73,6 +73,10 @@ class Observation:
             "duration_ms": round(duration_s * 1000, 3),
         }
         ACCESS_LOG.info("%s %s %d", method, route, status, extra={"fields": fields})
+
+
+def _template(scope: Scope) -> str:
+    return getattr(scope.get("route"), "path", UNMATCHED)
 
 
 def _add_limits(headers: MutableHeaders, quotas: Sequence[Quota]) -> None:

@@ -165,7 +165,7 @@ def test_postgres_killed_and_away_for_longer_than_a_lease(service, client, forge
         kill([postmaster, *postmaster.children(recursive=True)])
         away_until = time.monotonic() + LEASE_S + 0.5
         while time.monotonic() < away_until:
-            answer = client._http.get(f"/v1/forget-requests/{forgetting}")
+            answer = client.http.get(f"/v1/forget-requests/{forgetting}")
             assert answer.status_code == 503
             assert answer.headers["Content-Type"] == "application/problem+json"
             assert answer.json()["type"] == "urn:expunge:problem:unavailable"

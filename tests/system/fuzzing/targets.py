@@ -109,7 +109,7 @@ def _model(content: bytes) -> None:
     body = ModelBody.model_validate_json(content)
     body.policy.to_policy()
     ArchitectureSpec.from_json(body.architecture)
-    TrainingRecipe.from_json(body.recipe.given())
+    TrainingRecipe.from_json(body.recipe.model_dump(exclude_unset=True))
 
 
 def _plan(content: bytes) -> None:
