@@ -18,7 +18,7 @@ from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from app.domain.heads import linear_head
-from app.domain.tasks.classification import ClassificationSpec, rows_of
+from app.domain.tasks.built_in import ClassificationSpec, rows_of
 from benchmarks.data import Pictures
 from benchmarks.noise_throughput import OrdinaryNoise
 from workers.mechanisms.descent import Descent

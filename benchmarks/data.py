@@ -20,7 +20,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
 
-from app.domain.architectures.architecture import PRESETS, ArchitectureSpec
+from app.domain.architectures import PRESETS, ArchitectureSpec
 from workers.training.examples import Examples, classified
 from workers.training.networks.architectures import build
 

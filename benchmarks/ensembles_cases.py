@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import batch_norm
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.recipes.groups import ParameterGroup
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.architectures import ArchitectureSpec
+from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
 from benchmarks.data import CLASSES, Pictures, load, network_of
 from benchmarks.multiclass_head import public_half

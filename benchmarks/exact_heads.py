@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks import harness
 from benchmarks import public_features as public

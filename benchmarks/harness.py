@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 
+from app.domain.schema import TableSchema
 from app.domain.states import WeightsSource
-from app.domain.table_schema import TableSchema
 from app.ledger import repository
 from app.ledger.models import definitions
 from app.operations import schema

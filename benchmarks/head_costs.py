@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.planning.lineage import DEFAULT_RELEASE_NOISE
 from app.planning.mechanisms.exact_training import DEFAULT_TOLERANCE, ExactTraining
 from app.planning.mechanisms.retraining import Retraining

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.imports import service as imports
 from app.registry.datasets.imports.tables import ImportRow
 from app.registry.datasets.service import define_dataset

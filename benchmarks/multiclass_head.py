@@ -20,8 +20,8 @@ import torch
 
 from app.accounting.histories.strong_convexity import contraction
 from app.accounting.terms import Neighbours
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.architectures import ArchitectureSpec
+from app.domain.recipes import TrainingRecipe
 from benchmarks import convex_runs as by
 from benchmarks import harness
 from benchmarks.convex import Case, of_features, shuffled

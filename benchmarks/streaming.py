@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.policy import Policy
+from app.domain.schema import TableSchema
 from app.domain.states import FirstRelease
-from app.domain.table_schema import TableSchema
 from app.registry.datasets.files import record_table
 from benchmarks import harness
 from benchmarks.harness import in_child

@@ -25,7 +25,7 @@ from torch import nn
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
 from benchmarks import harness

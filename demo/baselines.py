@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.architectures import ArchitectureSpec
+from app.domain.recipes import TrainingRecipe
 from demo.digits import CLASSES
 from workers.training.device import choose_device
 from workers.training.examples import Examples

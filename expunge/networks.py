@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema
 from app.domain.tasks.spec import TaskSpec

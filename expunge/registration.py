@@ -18,7 +18,7 @@ from app.client.answers import Json
 from app.client.client import configured_client
 from app.client.download import Downloaded
 from app.client.published import verify
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, NotReadyError, RunFailedError
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec

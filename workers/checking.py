@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec, is_allowed
+from app.domain.architectures import ArchitectureSpec, is_allowed
 from app.domain.description import ModelDescription
 from app.domain.errors import (
     CalibrationError,
@@ -29,7 +29,7 @@ from app.domain.errors import (
     RowProblem,
 )
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.custom import CustomSpec

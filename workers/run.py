@@ -29,8 +29,7 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import nn
 
-from app.domain.architectures.base import BaseDigest
-from app.domain.content import Content
+from app.domain.architectures import BaseDigest
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
 from app.evidence.certificates.parameters import draws_of, grid_of
@@ -47,6 +46,7 @@ from app.runtime.database.queries import database_time
 from app.runtime.failpoints import halfway, reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
+from app.storage.encryption import Content
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records

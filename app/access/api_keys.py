@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.access.tables import ApiKeyRow
 from app.domain import errors
 from app.domain.ids import new_id
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence import log
 from app.runtime.database.queries import known, newest_first, stored
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from app.domain.owners_ids import normal_id
+from app.domain.ids import normal_id
 from app.runtime.keyfiles import key_file
 
 KEY_BYTES = 32

@@ -21,14 +21,14 @@ from jwt.exceptions import PyJWKClientError, PyJWTError
 from jwt.utils import base64url_decode
 
 from app.domain import strict_json
+from app.domain.checks import is_safe_url
 from app.domain.errors import (
     ConfigurationError,
     ExpiredCredentialsError,
     InvalidCredentialsError,
     IssuerUnavailableError,
 )
-from app.domain.scopes import Scope
-from app.domain.urls import is_safe_url
+from app.domain.states import Scope
 from app.runtime.outgoing import client_options
 from app.runtime.settings import Settings
 

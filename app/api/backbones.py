@@ -10,8 +10,7 @@ from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, Se
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import MOST_LAYERS, FeatureLayer
+from app.domain.architectures import MOST_LAYERS, ArchitectureSpec, FeatureLayer
 from app.ledger.models import definitions, endings
 from app.registry.backbones import repository, service
 from app.registry.backbones.tables import BackboneRow

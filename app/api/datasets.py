@@ -19,8 +19,8 @@ from app.api.protocol.access import (
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
-from app.domain.scopes import Scope
-from app.domain.table_schema import MOST_COLUMNS, SCALARS, TableSchema
+from app.domain.schema import MOST_COLUMNS, SCALARS, TableSchema
+from app.domain.states import Scope
 from app.ledger.models import endings
 from app.registry.datasets import repository, service
 from app.registry.datasets.reading import READERS

@@ -10,7 +10,7 @@ from app.access import api_keys
 from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByMoment
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 
 router = APIRouter(prefix="/v1/api-keys", tags=["API keys"], route_class=GuardedRoute)
 

@@ -10,7 +10,7 @@ from app.access.audit_trail import AuditEntry
 from app.api.protocol.access import Admin, GuardedRoute, LogReader, ServicesOf
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Page, PageByIndex
-from app.domain.trees.merkle import leaf_hash
+from app.domain.merkle import leaf_hash
 from app.evidence import log
 from app.evidence.log import checkpoints, cosignatures, merkle
 from app.evidence.log.tables import LogEntryRow

@@ -17,9 +17,8 @@ from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName, shape
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.recipes.groups import ParameterGroup
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.architectures import ArchitectureSpec
+from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.states import WeightsSource
 from app.ledger.certificates.present_release import capacity_of
 from app.ledger.models import definitions, endings, policies, retraining, serving

@@ -11,7 +11,7 @@ from app.cli.options import listed
 from app.client.answers import Json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.columns.delimited import Dialect
 from app.registry.datasets.columns.parts import typed_parts
 from app.registry.datasets.columns.proposal import Choices, Listed, Proposal, proposed

@@ -9,7 +9,7 @@ from app.cli.output import printable
 from app.cli.progress import rows_progress
 from app.client import ExpungeClient
 from app.client.answers import Json
-from app.domain.owners_ids import Notation
+from app.domain.ids import Notation
 from app.registry.datasets.columns.cells import notations_of, plain
 from app.registry.datasets.columns.parts import Part
 from app.registry.datasets.columns.sources import Source

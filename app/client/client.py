@@ -19,7 +19,7 @@ from app.client.answers import ApiError, Held, Json, at, checked
 from app.client.download import Downloaded, download
 from app.domain import strict_json
 from app.domain.errors import ConfigurationError
-from app.domain.owners_ids import id_of
+from app.domain.ids import id_of
 from app.runtime.keyfiles import read_key_file
 from app.runtime.outgoing import client_options
 from app.runtime.retries import Retry

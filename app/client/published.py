@@ -15,8 +15,8 @@ from app.domain.errors import ConfigurationError, InvalidInputError, Verificatio
 from app.domain.extras import TABLES, loaded
 from app.domain.heads import linear_head, ridge_head
 from app.domain.release import certificate_filename
+from app.domain.tasks.built_in import RegressionSpec
 from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.regression import RegressionSpec
 from app.evidence.certificates import verification
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile, opened
 from app.runtime.settings import Settings

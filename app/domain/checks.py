@@ -1,9 +1,10 @@
-"""Checks of numbers and objects: the parameters of every formula, and what definitions hold."""
+"""Checks of numbers, objects and URLs: of formulas' parameters, of definitions, of settings."""
 
 import math
 import sys
 from collections.abc import Collection, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from app.domain.errors import InvalidInputError, ParameterError
 
@@ -101,3 +102,18 @@ def require_count(name: str, count: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ParameterError(name, "a whole number of at least 0")
     return count
+
+
+_THIS_MACHINE = {"localhost", "127.0.0.1", "::1"}
+
+
+def is_safe_url(url: str) -> bool:
+    """Return whether no other host can answer: the URL uses TLS or points to this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if not host or parts.username is not None or parts.fragment:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and host in _THIS_MACHINE)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from app.domain.checks import require_finite
 from app.domain.errors import InvalidInputError
-from app.domain.owners_ids import normal_id
+from app.domain.ids import normal_id
 from app.domain.schema import MOST_TOKENS, NUMBER_DTYPES, TOKEN_DTYPES
 
 MAX_COLUMNS: Final = 10_000

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer, definition_digest
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import ArchitectureSpec, BaseDigest, FeatureLayer, definition_digest
 from app.domain.columns import ArrayColumn, ClassName, InputColumns
 from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema

@@ -6,10 +6,10 @@
 import itertools
 import math
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.heads.linear_head import DEFAULT_BIAS
-from app.domain.tasks.classification import rows_of
+from app.domain.tasks.built_in import rows_of
 
 MOST_PARAMETERS = 100_000_000
 """What a built-in architecture, or a head on a backbone, may have; not a factory's network."""

@@ -12,7 +12,7 @@ from app.domain.checks import (
     require_steps,
 )
 from app.domain.errors import InvalidInputError, ParameterError
-from app.domain.recipes.recipe import MOST_EPOCHS
+from app.domain.recipes import MOST_EPOCHS
 from app.domain.schedules import Schedule, require_schedules, to_json
 from app.domain.states import FirstRelease, Serving
 

@@ -1,9 +1,10 @@
-"""What a network reads of a record."""
+"""Schemas: of what a network reads of a record, and of the columns that a dataset keeps."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from app.domain.checks import require_finite
 from app.domain.errors import InvalidInputError
@@ -79,3 +80,160 @@ class InputSchema:
     def size(self) -> int:
         """Number of elements in one record's features."""
         return math.prod(self.shape)
+
+
+WIDTHS: Final = {
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+"""The types of numbers, with their bytes."""
+SCALARS: Final = (*WIDTHS, "bool", "string", "binary", "date", "timestamp")
+ITEMS: Final = (*WIDTHS, "bool", "string")
+"""What lists consist of."""
+MOST_COLUMNS: Final = 1000
+MOST_CELL_BYTES: Final = 16 << 20
+_LONGEST_NAME: Final = 512
+_LIST: Final = re.compile(r"list<\s*(\w+)\s*(?:,\s*([0-9]{1,9})\s*)?>")
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """The type of a column's cells.
+
+    One of ``SCALARS``, a list of them of any length (``list<int32>``), or a list of numbers of one
+    length (``list<float32, 128>``). A question mark after it allows rows without a value.
+
+    Attributes:
+        kind: one of ``SCALARS``; of a list, its items' type, one of ``ITEMS``.
+        is_list: whether each cell is a list.
+        length: how many items each list has; None if they differ.
+        nullable: whether a row may have no value.
+    """
+
+    kind: str
+    is_list: bool = False
+    length: int | None = None
+    nullable: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "ColumnType":
+        """Return the type that a text such as ``string?`` or ``list<uint8, 64>`` names."""
+        spelt = text.strip()
+        nullable = spelt.endswith("?")
+        spelt = spelt.removesuffix("?").strip()
+        if spelt in SCALARS:
+            return cls(spelt, nullable=nullable)
+        match = _LIST.fullmatch(spelt)
+        if match is None:
+            raise InvalidInputError(
+                f"must be one of {', '.join(SCALARS)}, list<…> or list<…, length>, with a question "
+                "mark where values may be missing"
+            )
+        kind, length = match[1], None if match[2] is None else int(match[2])
+        if kind not in (ITEMS if length is None else WIDTHS):
+            listed = ITEMS if length is None else WIDTHS
+            sort = "a list" if length is None else "a list of fixed length"
+            raise InvalidInputError(f"{sort} consists of {', '.join(listed)}")
+        if length is not None and not 1 <= length * WIDTHS[kind] <= MOST_CELL_BYTES:
+            raise InvalidInputError(
+                f"a list has 1 item or more, and {MOST_CELL_BYTES} bytes at most"
+            )
+        return cls(kind, is_list=True, length=length, nullable=nullable)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a cell has at least."""
+        return 0 if self.kind not in WIDTHS else self.length or int(not self.is_list)
+
+    @property
+    def least_bytes(self) -> int:
+        """How many bytes a cell takes at least."""
+        return self.numbers * WIDTHS.get(self.kind, 0)
+
+    def __str__(self) -> str:
+        """Return the text that ``parse`` reads, in its one spelling."""
+        spelt = self.kind
+        if self.is_list:
+            spelt = (
+                f"list<{self.kind}>" if self.length is None else f"list<{self.kind}, {self.length}>"
+            )
+        return f"{spelt}?" if self.nullable else spelt
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns that a dataset keeps of each record, and those that name it.
+
+    Ids are kept as keyed hashes alone, so they are none of the columns. All of it is public.
+
+    Attributes:
+        columns: each column's name and type, by name.
+        record_id: the column of the records' ids.
+        subject_id: the column of the persons' ids, if there is one.
+    """
+
+    columns: tuple[tuple[str, ColumnType], ...]
+    record_id: str
+    subject_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check names and sort the columns by them."""
+        object.__setattr__(self, "columns", tuple(sorted(self.columns, key=lambda each: each[0])))
+        if not 1 <= len(self.columns) <= MOST_COLUMNS:
+            raise InvalidInputError(f"columns: there must be 1 to {MOST_COLUMNS}")
+        ids = [name for name in (self.record_id, self.subject_id) if name is not None]
+        for name in (*self.names, *ids):
+            if not (1 <= len(name) <= _LONGEST_NAME and name.isprintable()):
+                raise InvalidInputError(
+                    f"columns: a name must have 1 to {_LONGEST_NAME} printable characters"
+                )
+        if len(set(ids)) < len(ids):
+            raise InvalidInputError("record_id and subject_id must be different columns")
+        if kept := set(ids) & set(self.names):
+            raise InvalidInputError(
+                f"columns: {min(kept)!r} holds ids, which are kept as keyed hashes alone: leave it "
+                "out of the columns"
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in order."""
+        return [name for name, _ in self.columns]
+
+    @classmethod
+    def of(
+        cls, columns: Mapping[str, str], *, record_id: str, subject_id: str | None = None
+    ) -> "TableSchema":
+        """Return the schema of columns whose types are texts, or raise ``InvalidInputError``."""
+        types = []
+        for name, kind in columns.items():
+            try:
+                types.append((name, ColumnType.parse(kind)))
+            except InvalidInputError as error:
+                shown = name[:_LONGEST_NAME]
+                raise InvalidInputError(f"columns: the type of {shown!r} {error}") from error
+        return cls(tuple(types), record_id, subject_id)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "columns": {name: str(kind) for name, kind in self.columns},
+            "record_id": self.record_id,
+            "subject_id": self.subject_id,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "TableSchema":
+        """Return what ``to_json`` wrote."""
+        return cls.of(
+            content["columns"], record_id=content["record_id"], subject_id=content["subject_id"]
+        )

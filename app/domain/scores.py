@@ -6,7 +6,7 @@ release that is not better has learned nothing that it could show.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 HIGHER_IS_BETTER: Final[Mapping[str, bool]] = {
@@ -36,6 +36,13 @@ _NOT_PLAIN: Final = re.compile(r"[^\w .%²-]")
 def metric_in_words(name: str) -> str:
     """Return a metric's name in words; an operator's own may be any text."""
     return _METRICS.get(name, _NOT_PLAIN.sub(" ", name.replace("_", " ")))
+
+
+def figures(evaluation: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """Return an evaluation's metrics by their names in words, the headline first."""
+    metrics, headline = evaluation.get("metrics") or {}, evaluation.get("headline")
+    order = sorted(metrics, key=lambda name: (name != headline, name))
+    return [(metric_in_words(name), f"{metrics[name]:.4g}") for name in order]
 
 
 def score_of(evaluation: Mapping[str, Any], metric: str | None) -> float | None:

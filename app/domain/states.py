@@ -1,6 +1,7 @@
-"""The states of requests, runs and versions, and the options of a policy."""
+"""Closed lists: states of requests, runs and versions, options of a policy, callers' scopes."""
 
 from enum import StrEnum
+from typing import Final
 
 
 class RequestState(StrEnum):
@@ -147,3 +148,29 @@ class WeightsSource(StrEnum):
 
     TRAIN = "train"
     UPLOAD = "upload"
+
+
+class Scope(StrEnum):
+    """A permission of a key or token. ``admin`` includes all others."""
+
+    FORGET_WRITE = "forget:write"
+    FORGET_READ = "forget:read"
+    MODELS_READ = "models:read"
+    MODELS_WRITE = "models:write"
+    DATA_WRITE = "data:write"
+    LOG_READ = "log:read"
+    ADMIN = "admin"
+
+
+MOST_DEVICES: Final = 64
+
+
+class Parallelism(StrEnum):
+    """What each of several processes held.
+
+    ``none``: there was one process. ``full_shard``: weights, gradients, the optimiser's state, the
+    noisy position and its noise were divided (PyTorch's name for the third stage of ZeRO).
+    """
+
+    NONE = "none"
+    FULL_SHARD = "full_shard"

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any, NoReturn
+from typing import Any
 
 
 class RepeatedFieldError(ValueError):
@@ -12,7 +12,7 @@ class RepeatedFieldError(ValueError):
 def loads(text: str | bytes) -> Any:  # noqa: ANN401 - whatever JSON can hold
     """Parse as ``json.loads`` does, or raise ``ValueError``; ``RecursionError`` if too deep."""
     return json.loads(
-        text, object_pairs_hook=distinct_fields, parse_constant=_refuse_constant, parse_float=_float
+        text, object_pairs_hook=distinct_fields, parse_constant=_finite, parse_float=_finite
     )
 
 
@@ -24,12 +24,8 @@ def distinct_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _float(text: str) -> float:
+def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError("a number is not finite")
     return number
-
-
-def _refuse_constant(_: str) -> NoReturn:
-    raise ValueError("a number is not finite")

@@ -22,8 +22,7 @@ from app.domain.errors import (
     PayloadTooLargeError,
     PublicDatasetError,
 )
-from app.domain.ids import new_id
-from app.domain.owners_ids import require_ids
+from app.domain.ids import new_id, require_ids
 from app.domain.policy import THIRTY_DAYS_S
 from app.domain.states import Basis, ObligationState, RequestState
 from app.evidence.certificates.signing import StatementSigner

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
-from app.domain.commitments import commitment
 from app.domain.errors import UnknownRecordsError
-from app.domain.owners_ids import normal_id
+from app.domain.ids import commitment, normal_id
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 

@@ -12,8 +12,7 @@ from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app.delivery.publishing import repository as publishing
-from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import Member
+from app.domain.architectures import BaseDigest, Member
 from app.domain.errors import (
     DraftOutdatedError,
     LeaseLostError,

@@ -31,7 +31,7 @@ from app.domain.errors import (
     KeyStoreError,
     ObjectStoreError,
 )
-from app.domain.owners_ids import normal_id
+from app.domain.ids import normal_id
 from app.domain.states import BlobState, RequestState
 from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow

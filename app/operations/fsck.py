@@ -16,10 +16,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, Executable, collate, select, text
 
-from app.domain import strict_json
+from app.domain import merkle, strict_json
 from app.domain.errors import NoteError
-from app.domain.trees import merkle
-from app.domain.trees.merkle import Frontier, NodeRun
+from app.domain.merkle import Frontier, NodeRun
 from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint
 from app.evidence.certificates.cosignature import WitnessKey, is_cosignature
 from app.evidence.certificates.note import NoteKey

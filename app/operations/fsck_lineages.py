@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select, text
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ExpungeError, TargetNotMetError
-from app.domain.trees.merkle import Frontier, NodeRun
+from app.domain.merkle import Frontier, NodeRun
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.statement import before_training
 from app.evidence.certificates.tables import CertificateRow

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from app.domain.checks import require_count, require_positive, require_steps
 from app.domain.errors import ParameterError
-from app.domain.recipes.recipe import MOST_EPOCHS
+from app.domain.recipes import MOST_EPOCHS
 from app.planning.tracking import Tracking
 
 MOST_RECORDS = 10**9

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, Template
 
-from app.domain.architectures.ensemble import (
+from app.domain.architectures import (
     Member,
     members_by_version,
     members_in_words,
@@ -19,8 +19,8 @@ from app.domain.architectures.ensemble import (
 )
 from app.domain.release import certificate_filename, signature_filename, weights_filename
 from app.domain.schema import InputSchema
-from app.domain.scores import metric_in_words, warnings_of
-from app.domain.tasks.words import figures, task_in_words
+from app.domain.scores import figures, metric_in_words, warnings_of
+from app.domain.tasks.catalogue import task_in_words
 from app.evidence.certificates.plain_words import (
     assumptions_in_words,
     guarantee_in_words,

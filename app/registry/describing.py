@@ -2,8 +2,7 @@
 
 from sqlalchemy.orm import Session
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.description import BackboneDescription, ModelDescription
 from app.registry import repository
 from app.registry.backbones.use import backbone_of

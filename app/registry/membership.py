@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.registry.tables import ModelRow
 

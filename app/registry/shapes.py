@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.domain.errors import ConflictError, ParameterError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.plan import TrainingKind
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.planning.shape import ConvexShape, DpTrainingShape, EnsembleShape, ModelShape, RidgeShape
 from app.planning.tracking import Tracking

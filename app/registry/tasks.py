@@ -1,8 +1,21 @@
-"""What a model learns from its dataset."""
+"""What a model learns from its dataset, and whether that has the columns for it."""
 
-from app.domain.table_schema import TableSchema
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from app.domain.columns import (
+    ArrayColumn,
+    CategoryColumn,
+    Column,
+    ImageColumn,
+    LabelColumn,
+    TextColumn,
+)
+from app.domain.errors import InvalidInputError
+from app.domain.schema import WIDTHS, ColumnType, TableSchema
 from app.domain.tasks import catalogue
-from app.domain.tasks.reading import require_readable
+from app.domain.tasks.built_in import ClassificationSpec
+from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
@@ -22,3 +35,75 @@ def task_for(document: object, dataset: DatasetRow) -> TaskSpec:
 def task_of(model: ModelRow) -> TaskSpec:
     """Return a model's task."""
     return catalogue.from_json(model.task)
+
+
+_TRUTH: Final = {"false", "true"}
+Fits = Callable[[ColumnType], bool]
+
+
+def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
+    """Raise ``InvalidInputError`` unless all columns that a task reads are there, and readable."""
+    if spec.inputs is None and not isinstance(spec, CustomSpec):
+        raise InvalidInputError("task: it needs inputs, the columns that are read")
+    kinds = dict(schema.columns)
+    for name in spec.columns:
+        if name not in kinds:
+            raise InvalidInputError(
+                f"task: the dataset has no column {name!r}: it has {', '.join(schema.names[:20])}"
+            )
+    for column in () if spec.inputs is None else spec.inputs.columns:
+        words, fits = _READABLE.get(type(column), _NUMBER)
+        _require(column.name, kinds[column.name], words, fits)
+        if isinstance(column, ArrayColumn):
+            _require_length(column, kinds[column.name])
+    if isinstance(spec, CustomSpec):
+        return
+    if isinstance(spec, ClassificationSpec):
+        _require_classes(spec.target, kinds)
+    words, fits = _NAME if isinstance(spec, ClassificationSpec) else _NUMBER
+    for name in spec.target_columns:
+        _require(name, kinds[name], words, fits)
+    if spec.weight is not None:
+        _require(spec.weight.column, kinds[spec.weight.column], *_NUMBER)
+
+
+def _require(name: str, kind: ColumnType, words: str, fits: Fits) -> None:
+    if not fits(kind):
+        raise InvalidInputError(f"task: column {name!r} is {kind}, where {words} is expected")
+
+
+def _require_classes(target: LabelColumn | None, kinds: Mapping[str, ColumnType]) -> None:
+    """Refuse names of classes that no value of the column can have."""
+    if target is None:
+        raise InvalidInputError("task: classification needs a target: a column and its classes")
+    kind = kinds[target.name]
+    if kind.kind == "bool" and not {str(name).lower() for name in target.classes} <= _TRUTH:
+        raise InvalidInputError(
+            f"task: column {target.name!r} is {kind}: its classes are false and true"
+        )
+
+
+def _require_length(column: ArrayColumn, kind: ColumnType) -> None:
+    if kind.length not in (None, column.width):
+        raise InvalidInputError(
+            f"task: column {column.name!r} has {kind.length} numbers, and shape "
+            f"{list(column.shape)} has {column.width}"
+        )
+
+
+def _is_number(kind: ColumnType) -> bool:
+    return not kind.is_list and kind.kind in (*WIDTHS, "bool")
+
+
+def _is_name(kind: ColumnType) -> bool:
+    return not kind.is_list and kind.kind in (*WIDTHS, "bool", "string")
+
+
+_NUMBER: Final[tuple[str, Fits]] = ("a number", _is_number)
+_NAME: Final[tuple[str, Fits]] = ("text, a number, or true and false", _is_name)
+_READABLE: Final[dict[type[Column], tuple[str, Fits]]] = {
+    CategoryColumn: _NAME,
+    ArrayColumn: ("a list of numbers", lambda kind: kind.is_list and kind.kind in WIDTHS),
+    TextColumn: ("text", lambda kind: not kind.is_list and kind.kind == "string"),
+    ImageColumn: ("binary", lambda kind: not kind.is_list and kind.kind == "binary"),
+}

@@ -28,13 +28,12 @@ from pydantic_settings import (
 )
 
 from app.domain import extras
-from app.domain.architectures.architecture import IMPORT_PATH
+from app.domain.architectures import IMPORT_PATH
+from app.domain.checks import is_safe_url
 from app.domain.errors import ConfigurationError
-from app.domain.parallelism import MOST_DEVICES
 from app.domain.places import prefix_of
 from app.domain.policy import TEN_YEARS_S
-from app.domain.scopes import Scope
-from app.domain.urls import is_safe_url
+from app.domain.states import MOST_DEVICES, Scope
 from app.runtime.publisher_settings import Publisher, TargetName
 
 PREFIX = "EXPUNGE_"

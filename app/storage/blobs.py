@@ -30,13 +30,19 @@ from typing import Final
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from app.domain.content import Content
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
 from app.runtime.database import Database
 from app.runtime.failpoints import reach
-from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, Identity, content_size, encrypt
+from app.storage.encryption import (
+    CHUNK_BYTES,
+    HEADER_BYTES,
+    Content,
+    Identity,
+    content_size,
+    encrypt,
+)
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange

@@ -15,12 +15,23 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from app.domain.content import Content
 from app.domain.errors import CorruptObjectError
+
+
+class Content(Protocol):
+    """What is stored: bytes are it, and so is what makes them a piece at a time."""
+
+    def __len__(self) -> int:
+        """Return how many bytes there are."""
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        """Return some of them; the slice has no step."""
+
 
 KEY_BYTES = 32
 CHUNK_BYTES = 1024 * 1024

@@ -24,7 +24,7 @@ from app.access.pseudonyms import Pseudonyms
 from app.access.tables import ApiKeyRow
 from app.api.protocol.access import ServicesOf, part, require_scope
 from app.domain.errors import UnauthenticatedError
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.log import actor
 from app.services import Services
 from app.web import forms

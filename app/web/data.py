@@ -3,7 +3,7 @@
 from fastapi import Response
 
 from app.api.protocol.access import ServicesOf
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.registry import repository as registry
 from app.registry.datasets import repository
 from app.registry.datasets.imports import repository as import_repository

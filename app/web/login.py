@@ -11,7 +11,7 @@ from app.access.api_keys import Caller
 from app.access.authentication import Authentication
 from app.api.protocol.access import address_of
 from app.domain.errors import TooManyRequestsError, UnauthenticatedError
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.web import forms, pages
 from app.web.access import COOKIE, AnyVisitor, SessionsOf, set_cookie
 from app.web.forms import Form

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import Make, ServicesOf
 from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
-from app.domain.architectures.ensemble import Member, members_by_version, members_in_words
+from app.domain.architectures import Member, members_by_version, members_in_words
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename

@@ -16,7 +16,7 @@ from app.access.audit_trail import AuditEntry
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.schemas import Name, PageByIndex, PageByMoment
 from app.domain.errors import InvalidInputError
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.services import Services
 from app.web import pages
 from app.web.access import Admin, AdminSender

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.access import api_keys
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.operations import schema
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import redis_connection

@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from app.client import ExpungeClient
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.states import Basis
 from app.evidence.certificates.signing import statement_of
 from app.registry.datasets.files import record_table, to_parquet

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 
 
 def array_schema(width: int, dtype: str = "float32", *, subjects: bool = True) -> TableSchema:

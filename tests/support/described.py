@@ -8,11 +8,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from tests.support.own_tasks import OWN
 from workers.training.networks.architectures import build, build_features
 

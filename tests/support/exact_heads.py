@@ -2,7 +2,7 @@
 
 import safetensors.torch
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.states import BlobState
 from app.registry import repository as registry
 from app.registry.backbones import service

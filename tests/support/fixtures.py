@@ -19,7 +19,7 @@ from sqlalchemy import Engine, NullPool, create_engine, text
 
 from app.access import api_keys
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.ledger.models import definitions
 from app.operations import schema

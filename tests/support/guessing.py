@@ -6,7 +6,7 @@ import hmac
 import re
 from collections.abc import Collection, Iterator
 
-from app.domain.commitments import commitment
+from app.domain.ids import commitment
 
 _ORDINALS = range(5)
 _HEX = re.compile(r"[0-9a-f]{32,}")

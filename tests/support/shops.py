@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.table_schema import TableSchema
+from app.domain.architectures import ArchitectureSpec
+from app.domain.schema import TableSchema
 from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset
 from tests.support.workshop import Workshop

@@ -15,19 +15,28 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneDigest, definition_digest
-from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import Member
+from app.domain.architectures import (
+    ArchitectureSpec,
+    BackboneDigest,
+    BaseDigest,
+    Member,
+    definition_digest,
+)
 from app.domain.description import ModelDescription
-from app.domain.noise_generators import SECURE
+from app.domain.merkle import EMPTY_ROOT
 from app.domain.plan import Plan
 from app.domain.schema import InputSchema
 from app.domain.states import Basis
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.trees.merkle import EMPTY_ROOT
+from app.domain.tasks.built_in import ClassificationSpec
 from app.evidence.certificates.parameters import draws_of, grid_of
-from app.evidence.certificates.schema import Backbone, Excluded, Forgotten, NoiseSection, Tree
+from app.evidence.certificates.schema import (
+    SECURE_NOISE,
+    Backbone,
+    Excluded,
+    Forgotten,
+    NoiseSection,
+    Tree,
+)
 from app.evidence.certificates.statement import (
     CertifyingPhase,
     Subject,
@@ -273,7 +282,7 @@ def phase_of(
         parameters=parameters,
         frame=frame,
         tensors=tensors,
-        noise=NoiseSection(generator=SECURE, grid=grid_of(mechanism, draws), drawn=drawn)
+        noise=NoiseSection(generator=SECURE_NOISE, grid=grid_of(mechanism, draws), drawn=drawn)
         if draws
         else None,
         arithmetic=ARITHMETIC if issubclass(mechanism_named(mechanism), Deterministic) else None,

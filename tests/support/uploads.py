@@ -1,6 +1,6 @@
 """Uploads read in this very process: what the reading process does, where a test can see it."""
 
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.uploads import Upload, checked_parts, joined
 
 

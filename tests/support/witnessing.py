@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from app.domain import merkle
 from app.domain.errors import NoteError, ProofError
-from app.domain.trees import merkle
 from app.evidence.certificates.checkpoint import open_checkpoint
 from app.evidence.certificates.cosignature import WitnessKey, cosignature_line
 from app.evidence.certificates.trusted_keys import read_trusted_keys

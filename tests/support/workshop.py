@@ -12,16 +12,14 @@ from sqlalchemy.orm import Session
 
 from app.access import api_keys
 from app.accounting.histories.history import History
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.heads import linear_head
-from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.scopes import Scope
-from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
+from app.domain.recipes import TrainingRecipe
+from app.domain.states import Basis, FirstRelease, RunKind, Scope, WeightsSource
 from app.evidence.certificates.parameters import draws_of, grid_of
-from app.evidence.certificates.schema import NoiseSection
+from app.evidence.certificates.schema import SECURE_NOISE, NoiseSection
 from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import outbox, publication, repository, runs, scheduling, selections
@@ -365,7 +363,7 @@ def _followed(plan: Plan, basis: Basis) -> CertifyingPhase:
         if framed
         else None,
         tensors=tuple(weights.HEAD if plan.training in _OF_HEADS else weights.NETWORK),
-        noise=NoiseSection(generator=SECURE, grid=grid_of(plan.mechanism, draws), drawn=drawn)
+        noise=NoiseSection(generator=SECURE_NOISE, grid=grid_of(plan.mechanism, draws), drawn=drawn)
         if draws
         else None,
         steps=_steps_of(plan),

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.settings import Settings
 
 PAGE = Path("docs/access.md").read_text()

@@ -16,9 +16,8 @@ from sqlalchemy import select
 
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import drift
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import definition_digest
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.architectures import ArchitectureSpec, definition_digest
+from app.domain.recipes import TrainingRecipe
 from app.evidence.certificates.verification import verify
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from app.registry.datasets.tables import FeatureShardRow, RecordRow

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from app.access import api_keys
 from app.cli.application import create_app
 from app.cli.main import app as command
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.integration.app.conftest import workshop

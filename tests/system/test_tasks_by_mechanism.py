@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 from fastapi.testclient import TestClient
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.tasks import catalogue
 from app.evidence.certificates.verification import verify
 from app.planning.mechanisms.catalogue import MECHANISMS

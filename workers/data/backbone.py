@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.evidence.certificates.weights_file import BACKBONE

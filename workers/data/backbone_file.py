@@ -15,8 +15,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.schema import InputSchema
 from workers.data.backbone_rehearsal import Rehearsal

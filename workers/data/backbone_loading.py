@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import safetensors.torch
 import torch
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.registry.backbones import use

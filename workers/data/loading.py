@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidRecordsError, RunFailedError
 from app.domain.heads import ridge_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import BaseDigest
 from app.domain.errors import SealedStateError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_named

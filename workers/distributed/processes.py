@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from app.domain.errors import ProcessLostError, RunFailedError
-from app.domain.parallelism import Parallelism
+from app.domain.states import Parallelism
 from workers.distributed.shards import Shards
 from workers.noise.generators import NoiseSource
 from workers.training.gradients import parts_of

@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app.domain.content import Content
 from app.domain.errors import DraftOutdatedError
 from app.evidence.certificates.checkpoint import origin_of
 from app.evidence.certificates.signing import payload_from
@@ -17,6 +16,7 @@ from app.ledger import publication
 from app.runtime.failpoints import reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
+from app.storage.encryption import Content
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.training.published.content import WeightsContent

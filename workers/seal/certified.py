@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.training.evaluate import Evaluation
 from workers.training.examples import Records
 from workers.training.loop import TrainingProgress

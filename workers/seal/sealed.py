@@ -33,7 +33,7 @@ from torch import nn
 from app.accounting import exact
 from app.accounting.guarantees import ExactGuarantee, Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.noise.generators import NoiseSource
 from workers.seal.certified import OPENING, Certified
 from workers.seal.scrubbing import from_caller, scrubbed

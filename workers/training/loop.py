@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.training.evaluate import mean_loss
 from workers.training.examples import Records
 from workers.training.gradients import add_gradient

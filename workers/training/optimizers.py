@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import InvalidInputError, RunFailedError
-from app.domain.recipes.groups import members_of
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe, members_of
 
 # Smith and Topin 2018, arXiv 1708.07120, as ``torch.optim.lr_scheduler.OneCycleLR`` has it.
 _ONE_CYCLE_START: Final = 1 / 25

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from app.domain.parallelism import Parallelism
+from app.domain.states import Parallelism
 from workers.noise.generators import NoiseSource
 from workers.training.gradients import parts_of
 from workers.training.networks.flat import FlatParameters

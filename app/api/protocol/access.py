@@ -23,7 +23,7 @@ from app.access.authentication import Authentication
 from app.api.protocol.bodies import read_body
 from app.api.protocol.idempotency import execute_once
 from app.domain.errors import ForbiddenError, TooManyRequestsError
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.log import actor
 from app.registry.forecasts import PlanMaker
 from app.runtime import log_context

@@ -15,8 +15,7 @@ from app.cli.connection import service
 from app.cli.options import existing_file, option
 from app.cli.output import show
 from app.cli.weights import read_weights
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import POOLS, FeatureLayer
+from app.domain.architectures import POOLS, ArchitectureSpec, FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.schema import InputSchema

@@ -26,7 +26,7 @@ from app.cli.pushing import push_parts, warn_of_notations
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
 from app.registry.datasets.columns.parts import typed_parts

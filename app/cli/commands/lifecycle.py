@@ -16,7 +16,7 @@ from app.cli.commands.resources import (
 from app.cli.connection import service, show_answer
 from app.cli.options import argument, option
 from app.cli.waiting import Wait, show_model
-from app.domain.tasks.words import figures
+from app.domain.scores import figures
 
 __all__ = ["backbone", "dataset", "model"]
 

@@ -11,7 +11,7 @@ from app.cli.commands.guarantees import parsed
 from app.cli.files import json_file
 from app.cli.options import option
 from app.cli.output import wants_json
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.tasks import catalogue

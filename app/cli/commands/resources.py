@@ -13,7 +13,7 @@ from app.cli.options import Trusted, argument, option
 from app.cli.output import conclude, say
 from app.cli.waiting import Wait, show_model
 from app.cli.weights import read_weights
-from app.domain.architectures.ensemble import network_in_words
+from app.domain.architectures import network_in_words
 from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
 from app.runtime.processes.python import python_command

@@ -14,7 +14,7 @@ from app.access import api_keys
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import ConfigurationError
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.certificates.model_signing import ModelSigner
 from app.evidence.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.evidence.log import actor, signing_keys

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.domain.errors import InvalidInputError
-from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.recipes import TrainingRecipe
+from app.domain.tasks.built_in import RegressionSpec
 from app.domain.tasks.spec import Bounds, TaskSpec
 
 NAME = "linear_head"

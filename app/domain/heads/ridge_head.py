@@ -6,13 +6,11 @@ Features are rounded to whole numbers on a public scale, so that all sums are ex
 
 from dataclasses import replace
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import SQUARED, RegressionSpec
+from app.domain.tasks.built_in import SQUARED, ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 
 NAME = "ridge_head"

@@ -1,4 +1,4 @@
-"""Every task by its name, and their JSON."""
+"""Every task by its name, their JSON, and what they predict in words."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -6,13 +6,16 @@ from typing import Any, Final
 from app.domain.checks import known_fields
 from app.domain.columns import InputColumns, LabelColumn, column_from_json
 from app.domain.errors import InvalidInputError
-from app.domain.tasks.augmentation import Augmentation
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import (
+    HUBER,
+    QUANTILE,
+    ClassificationSpec,
+    LanguageModelSpec,
+    MultiLabelSpec,
+    RegressionSpec,
+)
 from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
-from app.domain.tasks.spec import TaskSpec, WeightColumn
+from app.domain.tasks.spec import Augmentation, TaskSpec, WeightColumn
 
 Fields = dict[str, Any]
 
@@ -28,15 +31,43 @@ def from_json(document: object) -> TaskSpec:
         raise InvalidInputError(f"task: name must be one of {', '.join(_KINDS)}")
     own = name == CustomSpec.name
     common: Fields = {} if own else {"inputs": _inputs(fields.pop("inputs", None))}
-    common |= {"weight": _weight(fields), "augment": _augment(fields)}
+    weight = fields.pop("weight", None)
+    if weight is not None:
+        weight = WeightColumn(**_only(weight, "weight", "column", "most"))
+    common |= {"weight": weight, "augment": _augment(fields)}
     try:
         spec = make(fields, common)
     except (TypeError, KeyError, AttributeError) as error:
         raise InvalidInputError(f"task: {name} has a missing or malformed field") from error
     if fields:
         raise InvalidInputError(f"task: {name} has no field {min(fields)!r}")
-    _require_apart(spec)
+    read = spec.columns
+    if len(set(read)) < len(read):
+        twice = next(name for name in read if read.count(name) > 1)
+        raise InvalidInputError(f"task: column {twice!r} is read as two things")
     return spec
+
+
+def task_in_words(spec: TaskSpec) -> str:
+    """Return what a task predicts of a record; no name of a column is in it."""
+    match spec:
+        case ClassificationSpec():
+            return f"classification: one of {spec.classes} classes"
+        case MultiLabelSpec(labels=labels):
+            return f"multi-label classification: any of {_counted(len(labels), 'label')}"
+        case RegressionSpec():
+            loss = {
+                HUBER: f"Huber's loss with threshold {spec.threshold:g}",
+                QUANTILE: f"the {spec.quantile:g} quantile",
+            }.get(spec.loss, "squared loss")
+            return f"regression: {_counted(len(spec.targets), 'number')}, {loss}"
+        case LanguageModelSpec():
+            return f"language model: the next of {spec.vocabulary} tokens"
+    return "a task of the operator's own"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _inputs(document: object) -> InputColumns | None:
@@ -45,11 +76,6 @@ def _inputs(document: object) -> InputColumns | None:
     if not isinstance(document, list):
         raise InvalidInputError("task: inputs must be a list of columns")
     return InputColumns(columns=tuple(map(column_from_json, document)))
-
-
-def _weight(fields: Fields) -> WeightColumn | None:
-    given = fields.pop("weight", None)
-    return None if given is None else WeightColumn(**_only(given, "weight", "column", "most"))
 
 
 def _augment(fields: Fields) -> tuple[Augmentation, ...]:
@@ -126,10 +152,3 @@ def _names(columns: object) -> tuple[str, ...]:
 
 def _only(given: object, where: str, *known: str) -> Fields:
     return known_fields(given, f"task: {where}", known)
-
-
-def _require_apart(spec: TaskSpec) -> None:
-    read = spec.columns
-    if len(set(read)) < len(read):
-        twice = next(name for name in read if read.count(name) > 1)
-        raise InvalidInputError(f"task: column {twice!r} is read as two things")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from app.domain.architectures.architecture import IMPORT_PATH
+from app.domain.architectures import IMPORT_PATH
 from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema
 from app.domain.tasks.spec import Bounds, TaskSpec

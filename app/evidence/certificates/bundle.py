@@ -19,10 +19,10 @@ from typing import Any, Final, Generic, TypeVar
 from securesystemslib.dsse import Envelope
 
 from app.domain import strict_json
-from app.domain.architectures.architecture import MOST_MEMBERS
-from app.domain.commitments import member_commitment
+from app.domain.architectures import MOST_MEMBERS
 from app.domain.errors import VerificationError
-from app.domain.trees.merkle import HASH_BYTES
+from app.domain.ids import member_commitment
+from app.domain.merkle import HASH_BYTES
 
 MEDIA_TYPE: Final = "application/vnd.expunge.bundle.v1+json"
 MAX_BYTES: Final = 64 * 1024 * 1024

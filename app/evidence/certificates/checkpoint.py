@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.domain.errors import NoteError
-from app.domain.trees.merkle import HASH_BYTES
+from app.domain.merkle import HASH_BYTES
 from app.evidence.certificates.note import NoteKey, open_note
 
 MAX_SIZE = 2**63 - 1

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from app.accounting.guarantees import GaussianGuarantee, Guarantee, PointGuarantee
 from app.accounting.terms import asserted, enforced
-from app.domain.architectures.backbone import BackboneDigest
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import BackboneDigest, BaseDigest
 from app.domain.errors import TargetNotMetError
 from app.planning.mechanisms.mechanism import Mechanism
 

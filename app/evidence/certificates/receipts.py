@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, Literal
 
-from app.domain import strict_json
-from app.domain.commitments import SALT_BYTES, commitment
+from app.domain import merkle, strict_json
 from app.domain.errors import ProofError, VerificationError
-from app.domain.owners_ids import normal_id
-from app.domain.trees import multiproof
+from app.domain.ids import SALT_BYTES, commitment, normal_id
 from app.evidence.certificates.bundle import LeafProof, RequestProof
 from app.evidence.certificates.schema import (
     Excluded,
@@ -227,7 +225,7 @@ def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = No
     if not all(meant is None or index in meant for index in proof.leaves):
         raise _refusal("the certificate is not about all of its records")
     try:
-        multiproof.verify(
+        merkle.verify_leaves(
             leaves=proof.in_tree,
             size=tree.size,
             proof=proof.siblings,

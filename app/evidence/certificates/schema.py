@@ -19,12 +19,9 @@ from pydantic import (
 )
 
 from app.domain import strict_json
-from app.domain.architectures.architecture import MOST_MEMBERS
-from app.domain.architectures.backbone import BackboneDigest
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import MOST_MEMBERS, BackboneDigest, BaseDigest
 from app.domain.errors import VerificationError
-from app.domain.parallelism import MOST_DEVICES, Parallelism
-from app.domain.states import Basis
+from app.domain.states import MOST_DEVICES, Basis, Parallelism
 from app.evidence.certificates.weights_file import MAX_TENSORS
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -34,6 +31,11 @@ SCOPE: Final = (
     "The subject and everything derived from it without the forgotten records is covered. "
     "Versions released before the deletion are outside this statement."
 )
+SECURE_NOISE: Final = "aes-256-ctr, box-muller float64, 74-bit radius, sum of 2"
+ON_DEVICE_NOISE: Final = "chacha20, box-muller float64, 74-bit radius, sum of 2"
+"""Where a CUDA device computes its own key stream."""
+NOISE_GENERATORS: Final = frozenset({SECURE_NOISE, ON_DEVICE_NOISE})
+"""Workers implement them; a verifier knows them by name only."""
 MAX_COUNT: Final = 2**53
 _MAX_ASSUMPTIONS: Final = 64
 

@@ -11,13 +11,10 @@ from importlib import metadata
 from typing import Any, Final
 
 from app.accounting.terms import Neighbours
-from app.domain.architectures.backbone import BackboneDigest
-from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import Member
-from app.domain.parallelism import Parallelism
+from app.domain.architectures import BackboneDigest, BaseDigest, Member
 from app.domain.plan import Plan
 from app.domain.schedules import to_json
-from app.domain.states import Basis
+from app.domain.states import Basis, Parallelism
 from app.evidence.certificates import schema
 from app.evidence.certificates.claims import (
     EXCLUDED,

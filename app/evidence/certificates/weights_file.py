@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from app.domain import strict_json
-from app.domain.architectures.ensemble import by_member
-from app.domain.content import Content
+from app.domain.architectures import by_member
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError, VerificationError
+from app.storage.encryption import Content
 
 MAX_HEADER_BYTES: Final = 16 << 20
 MAX_TENSORS: Final = 100_000

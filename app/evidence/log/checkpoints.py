@@ -3,9 +3,9 @@
 from sqlalchemy import DateTime, Float, cast, exists, func, insert, select
 from sqlalchemy.orm import Session
 
+from app.domain import merkle
 from app.domain.errors import ConfigurationError, CorruptLogError, NotReadyError
-from app.domain.trees import merkle
-from app.domain.trees.merkle import Frontier
+from app.domain.merkle import Frontier
 from app.evidence.certificates.checkpoint import Checkpoint
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log.tables import LogCheckpointRow, LogEntryRow, SigningKeyRow

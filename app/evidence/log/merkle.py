@@ -6,9 +6,9 @@ from datetime import datetime
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
 
+from app.domain import merkle
 from app.domain.errors import InvalidInputError
-from app.domain.trees import merkle
-from app.domain.trees.merkle import Frontier
+from app.domain.merkle import Frontier
 from app.evidence.log import nodes
 from app.evidence.log.tables import LogEntryRow
 

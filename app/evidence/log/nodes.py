@@ -11,9 +11,9 @@ from typing import Final
 from sqlalchemy import ARRAY, BigInteger, LargeBinary, SmallInteger, String, bindparam, text
 from sqlalchemy.orm import Session
 
+from app.domain import merkle
 from app.domain.errors import CorruptLogError
-from app.domain.trees import merkle
-from app.domain.trees.merkle import Frontier, NodeRun
+from app.domain.merkle import Frontier, NodeRun
 
 LOG: Final = "log"
 Place = tuple[str, int, int]

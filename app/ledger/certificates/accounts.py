@@ -32,10 +32,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.domain.commitments import member_commitment
+from app.domain import merkle
 from app.domain.errors import TargetNotMetError
-from app.domain.trees import merkle
-from app.domain.trees.merkle import Frontier, NodeRun
+from app.domain.ids import member_commitment
+from app.domain.merkle import Frontier, NodeRun
 from app.evidence.certificates.schema import Excluded, Forgotten, Tree
 from app.evidence.log import nodes
 from app.ledger.tables import AccountedRequestRow, ForgetRequestRow, ForgottenRecordRow

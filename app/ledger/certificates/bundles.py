@@ -8,10 +8,9 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.domain.commitments import member_commitment
 from app.domain.errors import CorruptLogError, InvalidInputError
-from app.domain.trees import multiproof
-from app.domain.trees.merkle import consistency_ranges, inclusion_ranges, leaf_hash
+from app.domain.ids import member_commitment
+from app.domain.merkle import consistency_ranges, inclusion_ranges, leaf_hash, sibling_ranges
 from app.evidence.certificates import signing
 from app.evidence.certificates.bundle import (
     Growth,
@@ -224,7 +223,7 @@ def _leaf_proof(
     if stated is None or not places or places.stop > stated["size"]:
         return None
     hashes = nodes.read(session, [(tree, 0, place) for place in places])
-    ranges = multiproof.sibling_ranges(places, stated["size"])
+    ranges = sibling_ranges(places, stated["size"])
     leaves = {place: own[hashes[tree, 0, place]] for place in places}
     members = {place: member for place, (_, member) in leaves.items() if member is not None}
     return LeafProof(

@@ -6,9 +6,7 @@ from typing import Any
 from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import Session
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneDigest
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import ArchitectureSpec, BackboneDigest, BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.ids import new_id
 from app.domain.states import Basis

@@ -9,14 +9,14 @@ import safetensors
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.domain.architectures.architecture import ENSEMBLE, ArchitectureSpec
+from app.domain.architectures import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
 from app.domain.heads import ridge_head
 from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
 from app.domain.policy import Policy
 from app.domain.states import FirstRelease, RunKind, WeightsSource
-from app.domain.tasks.augmentation import require_augmentable
+from app.domain.tasks.spec import require_augmentable
 from app.evidence import log
 from app.ledger import repository
 from app.ledger.models.endings import is_free, replace_failed_model

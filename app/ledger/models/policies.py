@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.states import ObligationState, RunState, WeightsSource
 from app.evidence import log
 from app.ledger import outbox, repository

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.accounting import dp_sgd
-from app.domain.architectures.architecture import ENSEMBLE, ArchitectureSpec
+from app.domain.architectures import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.states import FirstRelease
 from app.domain.tasks.spec import TaskSpec
 

@@ -15,8 +15,7 @@ from sqlalchemy.orm import Session
 from app.access.pseudonyms import Pseudonyms
 from app.delivery.callbacks.events import Callbacks
 from app.domain.errors import ConflictError, InvalidInputError, PublicDatasetError
-from app.domain.ids import new_id
-from app.domain.owners_ids import normal_id, require_ids
+from app.domain.ids import new_id, normal_id, require_ids
 from app.domain.states import RequestState
 from app.evidence import log
 from app.ledger import repository

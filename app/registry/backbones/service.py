@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.parameters import features_of, parameters_of, require_parameters

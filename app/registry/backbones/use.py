@@ -2,8 +2,12 @@
 
 from sqlalchemy.orm import Session
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneDigest, FeatureLayer, definition_digest
+from app.domain.architectures import (
+    ArchitectureSpec,
+    BackboneDigest,
+    FeatureLayer,
+    definition_digest,
+)
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.parameters import parameters_of
 from app.domain.schema import InputSchema

@@ -16,7 +16,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.uploads import checked_parts
 from app.runtime.processes.frames import receive, send
 from app.runtime.processes.hardening import harden

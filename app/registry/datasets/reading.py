@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.columns.typed import arrow_schema
 from app.registry.datasets.reader import refuse
 from app.registry.datasets.uploads import Upload, joined

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.access.pseudonyms import Pseudonyms
 from app.domain.errors import ConflictError, GoneError
 from app.domain.ids import new_id
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.evidence import log
 from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of

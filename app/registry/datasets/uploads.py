@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.columns import parquet
 from app.registry.datasets.columns.parquet import EncryptedFileError
 from app.registry.datasets.columns.problems import Problems

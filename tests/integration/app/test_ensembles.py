@@ -9,7 +9,7 @@ from app.access import api_keys
 from app.cli import output
 from app.cli.application import create_app
 from app.cli.commands import resources
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.services import Services
 from tests.integration.app.cli.conftest import served  # noqa: F401
 from tests.integration.app.web.conftest import log_in

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import expunge
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import InvalidInputError, VerificationError
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.verification import check_statement

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 from sqlalchemy import select
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState
 from app.ledger import member_trainings

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ConflictError, RunInterruptedError
 from app.domain.policy import Policy
 from app.domain.states import WeightsSource

@@ -7,8 +7,7 @@ import pytest
 from sqlalchemy import delete, select, text, update
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import LeaseLostError, RunFailedError
 from app.ledger import member_trainings
 from app.ledger.tables import OutboxRow, RunRow

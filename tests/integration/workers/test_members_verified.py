@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.evidence.certificates.verification import verify
 from app.ledger.certificates import bundles, issuing
 from app.registry.tables import VersionRow

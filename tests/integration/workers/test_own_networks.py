@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensor
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.registry.datasets.files import record_table, to_parquet
 from app.registry.datasets.service import define_dataset

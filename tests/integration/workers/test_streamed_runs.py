@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import safetensors.numpy
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import GoneError, LeaseLostError, RunFailedError, WriteRefusedError
 from app.ledger import selections
 from app.registry.datasets.repository import Stock

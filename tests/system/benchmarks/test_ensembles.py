@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.architectures import ArchitectureSpec
+from app.domain.recipes import TrainingRecipe
 from benchmarks import ensembles, ensembles_cases
 from benchmarks.ensembles import (
     figure,

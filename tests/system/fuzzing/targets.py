@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from app.api.models import ModelBody
 from app.api.plans import PlansBody
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import (
     InvalidInputError,
     InvalidRecordsError,
@@ -26,7 +26,7 @@ from app.domain.errors import (
     PlanError,
     VerificationError,
 )
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.evidence.certificates.bundle import read_bundle
 from app.evidence.certificates.checkpoint import size_of
 from app.evidence.certificates.receipts import Receipt

@@ -11,8 +11,7 @@ import safetensors.torch
 import torch
 from sklearn.datasets import load_digits
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from workers.training.networks.architectures import build_features
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

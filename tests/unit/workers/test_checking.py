@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
 from tests.support.networks import Computing, Tied
 from tests.support.operators import PACKAGE, operators_package

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from app.accounting.precision import grid_of
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from benchmarks.step_cases import CASES
 from workers.noise.generators import SecureNoise
 from workers.training.dp_sgd.training import PrivateTraining, train_privately

@@ -30,7 +30,7 @@ from app.domain.errors import (
     SourceUnavailableError,
 )
 from app.domain.places import Place
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.comparison import KeyedUpload
 from app.registry.datasets.imports import repository, service
 from app.registry.datasets.imports.decoding import Decoder

@@ -17,8 +17,7 @@ import safetensors.numpy
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
-from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import by_member, tensor_name
+from app.domain.architectures import BaseDigest, by_member, tensor_name
 from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
 from app.domain.states import MemberState, Phase, RunKind

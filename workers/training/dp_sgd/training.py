@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.checks import require_fraction, require_positive, require_steps
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.noise.generators import NoiseSource
 from workers.training.dp_sgd.gradients import per_record_gradients
 from workers.training.examples import Examples

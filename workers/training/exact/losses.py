@@ -14,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import HUBER, SQUARED, RegressionSpec
+from app.domain.tasks.built_in import (
+    HUBER,
+    SQUARED,
+    ClassificationSpec,
+    MultiLabelSpec,
+    RegressionSpec,
+)
 from app.domain.tasks.spec import TaskSpec
 from workers.training.tasks.task import TARGET, WEIGHT
 

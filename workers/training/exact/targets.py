@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec
 from app.domain.tasks.spec import TaskSpec
 from workers.training.exact.statistics import LEVELS, one_hot
 

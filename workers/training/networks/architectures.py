@@ -10,11 +10,10 @@ from typing import Any, Final, cast
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.heads import linear_head, ridge_head
-from app.domain.tasks.classification import ClassificationSpec, rows_of
+from app.domain.tasks.built_in import ClassificationSpec, rows_of
 from app.domain.tasks.spec import TaskSpec
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.held import copied

@@ -13,9 +13,7 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 from app.domain.errors import RunFailedError
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.built_in import ClassificationSpec, LanguageModelSpec, MultiLabelSpec
 from app.domain.tasks.spec import TaskSpec
 from workers.training.networks.base import public_tensors
 

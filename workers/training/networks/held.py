@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
 from workers.training.networks.base import base_of, digest_of, digests_of, first_difference
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import FeatureLayer
 from app.domain.errors import RunFailedError
 
 _SHOWN: Final = 5

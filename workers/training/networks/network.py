@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import BaseDigest
 from app.domain.errors import RunFailedError
 from workers.training import loop
 from workers.training.evaluate import Evaluation, evaluate

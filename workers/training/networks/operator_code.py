@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from app.domain.architectures.architecture import is_allowed
+from app.domain.architectures import is_allowed
 from app.domain.errors import ExpungeError, RunFailedError, WriteRefusedError
 
 Result = TypeVar("Result")

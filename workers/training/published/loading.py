@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from app.client.published import PublishedFile, read_published
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import ArchitectureSpec, BaseDigest
 from app.domain.description import ModelDescription
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.evidence.certificates.weights_file import BACKBONE

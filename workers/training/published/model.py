@@ -10,12 +10,12 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import is_allowed
+from app.domain.architectures import is_allowed
 from app.domain.columns import ClassName
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError
+from app.domain.tasks.built_in import RegressionSpec
 from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.regression import RegressionSpec
 from app.registry.datasets.columns.cells import column_named
 from app.registry.datasets.columns.outputs import inputs_of, predictions_of, table_of
 from app.registry.datasets.columns.problems import Problems

@@ -15,8 +15,8 @@ from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from app.domain.description import METADATA_NAME, ModelDescription
 from app.domain.errors import InvalidInputError
 from app.domain.heads import ridge_head
+from app.domain.tasks.built_in import RegressionSpec
 from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.regression import RegressionSpec
 from workers.training.published.model import PublishedModel
 
 _NOISY = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from app.domain.scores import HIGHER_IS_BETTER
-from app.domain.tasks.augmentation import FLIP, NOISE, SHIFT
-from app.domain.tasks.spec import TaskSpec
+from app.domain.tasks.spec import FLIP, NOISE, SHIFT, TaskSpec
 from workers.training.tasks.task import INPUTS, Batch
 
 Spec = TypeVar("Spec", bound=TaskSpec)

@@ -9,11 +9,13 @@ import torch
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import (
+    ClassificationSpec,
+    LanguageModelSpec,
+    MultiLabelSpec,
+    RegressionSpec,
+)
 from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 from workers.training.forms import InputForm
 from workers.training.tasks.classification import Classification

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from workers.training.tasks import metrics
 from workers.training.tasks.augmented import Augmented
 from workers.training.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted

@@ -6,9 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns.encoding import features_of, labels_of, numbers_in
 from workers.training.tasks.task import INPUTS, TARGET, WEIGHT

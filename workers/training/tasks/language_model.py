@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from app.domain.tasks.language_model import LanguageModelSpec
+from app.domain.tasks.built_in import LanguageModelSpec
 from workers.training.tasks.augmented import Augmented
 from workers.training.tasks.task import INPUTS, Arrays, Batch, Forward, weighted
 

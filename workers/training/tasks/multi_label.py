@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.built_in import MultiLabelSpec
 from workers.training.tasks import metrics
 from workers.training.tasks.augmented import Augmented
 from workers.training.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import huber_loss, mse_loss
 
-from app.domain.tasks.regression import HUBER, QUANTILE, RegressionSpec
+from app.domain.tasks.built_in import HUBER, QUANTILE, RegressionSpec
 from workers.training.tasks import metrics
 from workers.training.tasks.augmented import Augmented
 from workers.training.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted

@@ -3,11 +3,10 @@
 from datetime import datetime
 from typing import Final
 
-from app.domain.architectures.ensemble import own_name
+from app.domain.architectures import own_name
 from app.domain.errors import VerificationError
-from app.domain.noise_generators import KNOWN
+from app.domain.merkle import EMPTY_ROOT
 from app.domain.states import Basis
-from app.domain.trees.merkle import EMPTY_ROOT
 from app.evidence.certificates import schema
 from app.evidence.certificates.parameters import draws_of, grid_of
 from app.planning.mechanisms.deterministic import Deterministic
@@ -195,7 +194,7 @@ def _check_noise(predicate: schema.Release) -> None:
         return
     _require(noise is not None, "no noise where some is accounted for")
     if noise is not None:
-        _require(noise.generator in KNOWN, "an unknown noise generator")
+        _require(noise.generator in schema.NOISE_GENERATORS, "an unknown noise generator")
         _require(noise.drawn == sum(each.count for each in draws), "its count of noise is wrong")
         _require(noise.grid == grid_of(mechanism.name, draws), "its grid is wrong")
 

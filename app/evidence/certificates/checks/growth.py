@@ -2,8 +2,8 @@
 
 import hashlib
 
+from app.domain import merkle
 from app.domain.errors import ProofError, VerificationError
-from app.domain.trees import merkle
 from app.evidence.certificates.bundle import Growth, TreeGrowth
 from app.evidence.certificates.parameters import read_parameters
 from app.evidence.certificates.schema import AsTrained, Forgotten, Release, Statement, Tree

@@ -9,9 +9,8 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from app.domain import strict_json
+from app.domain import merkle, strict_json
 from app.domain.errors import NoteError, ProofError, VerificationError
-from app.domain.trees import merkle
 from app.evidence.certificates.bundle import LogProof
 from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.evidence.certificates.note import NoteKey

@@ -11,12 +11,11 @@ from typing import Final
 from app.accounting.histories.history import History
 from app.accounting.histories.history import Release as ReleaseEvent
 from app.accounting.noisy_gd_nonconvex import capped_smoothness
-from app.domain.architectures.architecture import ENSEMBLE
-from app.domain.architectures.ensemble import by_member, own_name
+from app.domain.architectures import ENSEMBLE, by_member, own_name
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.heads import linear_head, ridge_head
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
 from app.evidence.certificates.schema import Predicate, Release
 from app.evidence.certificates.weights_file import BACKBONE, StoredTensor, WeightsFile

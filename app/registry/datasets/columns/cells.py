@@ -1,7 +1,7 @@
 """The cells of one column, as texts or numbers, however their file stores them.
 
 CSV has only text, and one pipeline writes 3 where another writes 3.0 or "3". So a cell counts by
-its meaning: as ``app.domain.owners_ids`` spells it.
+its meaning: as ``app.domain.ids`` spells it.
 """
 
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.domain.owners_ids import EXACT_BELOW, Notation, normal_id, notation_of
+from app.domain.ids import EXACT_BELOW, Notation, normal_id, notation_of
 from app.registry.datasets.columns.arrays import as_array, is_array
 from app.registry.datasets.columns.problems import Problems
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.domain.errors import InvalidInputError, TableError
-from app.domain.table_schema import ITEMS, SCALARS, WIDTHS, ColumnType, TableSchema
+from app.domain.schema import ITEMS, SCALARS, WIDTHS, ColumnType, TableSchema
 from app.registry.datasets.columns.cells import (
     invalid_in_words,
     kind_in_words,

@@ -26,7 +26,7 @@ from app.domain.columns import (
     NumberColumn,
     TextColumn,
 )
-from app.domain.owners_ids import MAX_ID_LENGTH, OTHER_SPELLINGS, id_fault
+from app.domain.ids import MAX_ID_LENGTH, OTHER_SPELLINGS, id_fault
 from app.registry.datasets.columns.arrays import (
     array_fault,
     array_values,

@@ -18,9 +18,7 @@ from app.domain.columns import TextColumn
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError
 from app.domain.heads import ridge_head
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import LanguageModelSpec, MultiLabelSpec, RegressionSpec
 from app.registry.datasets.columns.cells import plain
 from app.registry.datasets.columns.encoding import features_of
 

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.sources import Source
 from app.registry.datasets.columns.typed import typed_rows

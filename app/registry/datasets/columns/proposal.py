@@ -26,10 +26,8 @@ from app.domain.columns import (
     TextColumn,
 )
 from app.domain.errors import InvalidInputError
-from app.domain.table_schema import WIDTHS, ColumnType, TableSchema
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.regression import HUBER, RegressionSpec
+from app.domain.schema import WIDTHS, ColumnType, TableSchema
+from app.domain.tasks.built_in import HUBER, ClassificationSpec, LanguageModelSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns import cells
 from app.registry.datasets.columns.problems import Problems

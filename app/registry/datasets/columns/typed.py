@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.domain.table_schema import MOST_CELL_BYTES, WIDTHS, ColumnType, TableSchema
+from app.domain.schema import MOST_CELL_BYTES, WIDTHS, ColumnType, TableSchema
 from app.registry.datasets.columns.arrays import as_array, is_array
 from app.registry.datasets.columns.cells import (
     MISSING_WORDS,

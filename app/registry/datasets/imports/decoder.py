@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.reader import confine, verdict_of
 from app.registry.datasets.uploads import ReadingPlan, opened, read_parts, reading_plan
 from app.runtime.processes.frames import receive, send

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from app.domain.errors import DecodingBrokeOffError, PayloadTooLargeError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.columns.typed import arrow_schema
 from app.registry.datasets.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES, OUT_OF_MEMORY
 from app.registry.datasets.reader import refuse

@@ -13,7 +13,7 @@ from app.access import api_keys, authentication
 from app.access.authentication import LIFETIME_S, Authentication
 from app.access.rate_limits import Counters, limits_of
 from app.domain.errors import InvalidCredentialsError
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.database import Database
 from app.runtime.locations import redis_url
 from app.services import Services

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from app.access import api_keys
 from app.access.api_keys import Caller, KeyHolder
 from app.access.authentication import KnownCallers
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.services import Services
 
 ANNE = Caller("key_anne", frozenset({Scope.ADMIN}))

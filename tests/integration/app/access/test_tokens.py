@@ -13,7 +13,7 @@ from app.domain.errors import (
     ExpiredCredentialsError,
     InvalidCredentialsError,
 )
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.settings import Settings
 from tests.support.issuer import AUDIENCE, Issuer, private_key, signed
 

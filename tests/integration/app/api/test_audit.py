@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence import log
 from app.evidence.log import actor
 from app.evidence.log.tables import LogEntryRow

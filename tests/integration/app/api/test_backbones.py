@@ -9,7 +9,7 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.domain.architectures.backbone import definition_digest
+from app.domain.architectures import definition_digest
 from app.evidence.certificates.signing import statement_of
 from app.evidence.log.tables import LogEntryRow
 from app.storage.tables import BlobRow

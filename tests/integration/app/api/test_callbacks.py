@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.services import Services
 from tests.support.dumps import everything_in_postgres
 from tests.support.workshop import DATASET, Workshop

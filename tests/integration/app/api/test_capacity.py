@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.accounting.histories.history_account import placed_worst
 from app.domain.policy import Policy
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.ledger.certificates.present_release import capacity_of, present_of
 from app.planning.coverage import Covered, coverage
 from tests.integration.app.api.conftest import CallerOf

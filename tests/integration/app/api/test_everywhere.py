@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.registry.datasets.service import define_dataset
 from tests.integration.app.api.conftest import CallerOf
 from tests.integration.app.api.test_preview import counts

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from app.access import api_keys
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.services import Services
 
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event
 
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.workshop import DATASET, RECIPE, RECORDS, SCHEMA, TASK, Workshop

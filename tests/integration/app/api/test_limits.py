@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from app.access import api_keys
 from app.cli.application import create_app
 from app.cli.serving import server_options
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.support.dumps import everything_in_redis

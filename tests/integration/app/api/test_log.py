@@ -5,8 +5,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
-from app.domain.scopes import Scope
-from app.domain.trees.merkle import leaf_hash, verify_consistency, verify_inclusion
+from app.domain.merkle import leaf_hash, verify_consistency, verify_inclusion
+from app.domain.states import Scope
 from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.evidence.certificates.note import NoteKey
 from app.services import Services

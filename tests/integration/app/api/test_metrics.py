@@ -12,8 +12,7 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import text
 
 from app.cli.application import create_app
-from app.domain.scopes import Scope
-from app.domain.states import Phase
+from app.domain.states import Phase, Scope
 from app.ledger import runs
 from app.operations.monitoring.queue_state import QUEUE, note_dispatcher
 from app.runtime.locations import redis_connection

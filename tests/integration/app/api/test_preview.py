@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.log.tables import LogEntryRow
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow
 from app.registry.datasets.tables import RecordRow

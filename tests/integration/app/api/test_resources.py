@@ -14,8 +14,7 @@ from app.access import api_keys
 from app.api.protocol.schemas import BY_INDEX, BY_MOMENT, BY_NAME, BY_NUMBER
 from app.cli.application import create_app
 from app.domain.errors import InvalidInputError, ObjectStoreError
-from app.domain.scopes import Scope
-from app.domain.states import Serving
+from app.domain.states import Scope, Serving
 from app.evidence.certificates.tables import CertificateRow
 from app.ledger import runs
 from app.registry.datasets.service import Records

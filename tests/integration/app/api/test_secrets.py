@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.access import api_keys
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.certificates.tables import CertificateRow
 from app.runtime.locations import model_signing_key_file, pseudonym_key_file, signing_key_file
 from app.runtime.logs import DiscreetFormatter

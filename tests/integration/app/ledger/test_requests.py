@@ -7,10 +7,9 @@ import pytest
 from sqlalchemy import event, func, select
 
 from app.access.api_keys import create_key
-from app.domain.commitments import commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
-from app.domain.scopes import Scope
-from app.domain.states import Serving
+from app.domain.ids import commitment
+from app.domain.states import Scope, Serving
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.verification import verify
 from app.evidence.log.tables import LogEntryRow

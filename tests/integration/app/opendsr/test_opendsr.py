@@ -24,7 +24,7 @@ from app.cli.application import create_app
 from app.delivery.callbacks.deliverer import Deliverer, Terms
 from app.delivery.callbacks.posting import Poster
 from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.ledger import repository
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.registry.datasets.tables import DatasetRow

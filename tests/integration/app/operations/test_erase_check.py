@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import select, update
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
 from app.evidence import log
 from app.ledger.tables import ForgetRequestRow

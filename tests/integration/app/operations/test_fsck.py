@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, text
 
 from app.domain.errors import ProofError
-from app.domain.trees.merkle import verify_consistency
+from app.domain.merkle import verify_consistency
 from app.evidence import log
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import merkle

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Engine, text
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from tests.support.exact_heads import carry_out, head_of
 from tests.support.logbook import faults, forging
 from tests.support.workshop import Workshop

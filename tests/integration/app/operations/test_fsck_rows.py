@@ -17,9 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from app.access import api_keys
 from app.delivery.callbacks import signing_secrets
 from app.delivery.publishing.tables import CopyRow, PlacementRow
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.scopes import Scope
-from app.domain.states import RunState
+from app.domain.architectures import ArchitectureSpec
+from app.domain.states import RunState, Scope
 from app.evidence import log
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import signing_keys

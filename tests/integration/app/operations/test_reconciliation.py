@@ -9,7 +9,7 @@ import safetensors.numpy
 from numpy import zeros
 from sqlalchemy import Engine, func, select, text
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ConfigurationError, KeyStoreError
 from app.evidence.certificates.signing import StatementSigner, statement_of
 from app.evidence.log import signing_keys

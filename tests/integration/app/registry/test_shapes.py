@@ -6,7 +6,7 @@ import pytest
 
 from app.accounting.histories import history
 from app.accounting.histories.history_account import drift
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.ledger.models import policies
 from app.registry.shapes import TrainingSet, shape_of
 from app.services import Services

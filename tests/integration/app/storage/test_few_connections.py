@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ObjectStoreError
 from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition

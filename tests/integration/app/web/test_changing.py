@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.access import api_keys, audit_trail
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.log import actor
 from app.ledger.new_requests import NewForgetRequest
 from app.registry.datasets.imports import service as imports

@@ -11,7 +11,7 @@ from starlette import requests
 
 from app.access import api_keys
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.locations import redis_connection
 from app.services import Services
 from app.web.access import open_sessions

@@ -11,8 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.delivery.publishing import repository as publishing
 from app.domain.plan import Plan
-from app.domain.scopes import Scope
-from app.domain.states import Serving
+from app.domain.states import Scope, Serving
 from app.ledger.tables import RunRow
 from app.planning.mechanisms import catalogue
 from app.registry import repository as registry

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from app.delivery.publishing import repository as publishing
 from app.delivery.publishing.tables import CopyRow
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.certificates.receipts import Receipt
 from app.ledger.subjects.requests import NewSubjectRequest
 from app.registry import repository as registry

@@ -8,8 +8,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse, FeatureLayer
+from app.domain.architectures import ArchitectureSpec, BackboneUse, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.registry.backbones import service

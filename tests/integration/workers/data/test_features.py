@@ -5,8 +5,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import GoneError
 from app.domain.tasks import catalogue
 from app.operations.reconciliation import reconcile

@@ -2,8 +2,7 @@
 
 import pytest
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import GoneError
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import define_dataset

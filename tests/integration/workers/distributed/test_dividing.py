@@ -11,7 +11,7 @@ from torch import nn
 
 from app.accounting import gradient_clipping, model_clipping
 from app.domain.errors import ProcessLostError, RunFailedError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from tests.support.insecure_noise import InsecureNoise
 from tests.support.processes import launched, together
 from workers.distributed.following import Elsewhere

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError, SealedStateError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from tests.support.processes import together
 from workers.distributed import shards
 from workers.distributed.following import Elsewhere

@@ -14,8 +14,7 @@ import safetensors.numpy
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.ensemble import Member, by_member
+from app.domain.architectures import ArchitectureSpec, Member, by_member
 from app.domain.errors import InvalidInputError, LeaseLostError, PlanError
 from app.domain.states import BlobState, MemberState
 from app.evidence.certificates.weights_file import WeightsFile

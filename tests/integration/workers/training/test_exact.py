@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, PlanError
 from app.domain.states import BlobState
 from app.evidence.certificates.signing import statement_of

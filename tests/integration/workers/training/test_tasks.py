@@ -5,7 +5,7 @@ import tempfile
 import pytest
 from torch import nn
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import RunFailedError, WriteRefusedError
 from app.registry.tables import VersionRow
 from tests.support.exact_heads import carry_out, head_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.checks import is_number, known_fields
 from app.domain.errors import InvalidInputError
 

@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain.errors import InvalidInputError
-from app.domain.schema import InputSchema
+from app.domain.schema import MOST_COLUMNS, SCALARS, ColumnType, InputSchema, TableSchema
 
 SCHEMA = {"shape": (6,), "dtype": "float32", "offset": 0.0, "scale": 1.0, "classes": 2}
 
@@ -30,3 +30,66 @@ def test_tokens_have_a_vocabulary(dtype):
 def test_what_contradicts_itself_is_refused(changes, words):
     with pytest.raises(InvalidInputError, match=words):
         InputSchema(**{**SCHEMA, **changes})
+
+
+LISTS = ("list<int32>", "list<string>", "list<float32, 128>", "list<uint8, 784>")
+
+
+@pytest.mark.parametrize("text", [*SCALARS, *LISTS])
+@pytest.mark.parametrize("mark", ["", "?"])
+def test_a_type_is_written_as_it_was_read(text: str, mark: str) -> None:
+    kind = ColumnType.parse(text + mark)
+    assert str(kind) == text + mark
+    assert kind.nullable is bool(mark)
+
+
+def test_spaces_do_not_count() -> None:
+    assert str(ColumnType.parse(" list< float32 ,128 > ? ")) == "list<float32, 128>?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "?", "int", "int128", "Int8", "int8??", "list", "list<>", "list<binary>"),
+        *(
+            "list<list<int8>>",
+            "list<string, 3>",
+            "list<bool, 3>",
+            "list<int8, 0>",
+            "list<int8, -1>",
+        ),
+        *("list<float64, 2097153>", "list<int8, ٣>", "decimal", "list<timestamp>", "string;"),
+    ],
+)
+def test_other_types_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError):
+        ColumnType.parse(text)
+
+
+def test_the_order_of_columns_does_not_count() -> None:
+    one = TableSchema.of({"a": "int8", "b": "string"}, record_id="id")
+    other = TableSchema.of({"b": "string", "a": "int8"}, record_id="id")
+    assert one == other
+    assert TableSchema.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("columns", "ids", "reason"),
+    [
+        ({}, ("id", None), "1 to 1000"),
+        ({str(i): "int8" for i in range(MOST_COLUMNS + 1)}, ("id", None), "1 to 1000"),
+        ({"id": "string"}, ("id", None), "keyed hashes"),
+        ({"who": "string"}, ("id", "who"), "keyed hashes"),
+        ({"a": "int8"}, ("id", "id"), "different"),
+        ({"a": "int8"}, ("", None), "printable"),
+        ({"": "int8"}, ("id", None), "printable"),
+        ({"a\0": "int8"}, ("id", None), "printable"),
+        ({"a" * 513: "int8"}, ("id", None), "printable"),
+        ({"a": "strnig"}, ("id", None), "'a' must be one of"),
+    ],
+)
+def test_impossible_schemas_are_refused(
+    columns: dict[str, str], ids: tuple[str, str | None], reason: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        TableSchema.of(columns, record_id=ids[0], subject_id=ids[1])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.domain.policy import Policy
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.planning.planner import quote_all
 from app.planning.shape import ConvexShape, ModelShape
 from benchmarks.head_costs import EXACT, RESULTS, SETTINGS, Setting, cheapest

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import FeatureLayer
 from app.domain.errors import InvalidInputError
 from expunge import backbones
 from expunge.backbones.images import IMAGENET_MEAN, IMAGENET_STD, Images

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import FeatureLayer
 from app.domain.errors import InvalidInputError
 from expunge import backbones
 from workers.training.networks.layers import Layered

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.planning.lineage import new_lineage
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.shape import ConvexShape, ModelShape

@@ -10,7 +10,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from app.domain.errors import SealedStateError
-from app.domain.noise_generators import ON_DEVICE
+from app.evidence.certificates.schema import ON_DEVICE_NOISE
 from workers.noise.generators import SecureNoise
 
 pytest.importorskip("triton")
@@ -83,6 +83,6 @@ def test_a_gpu_makes_the_words_of_chacha20_each_once():
         counter += -(-count // 8)
     stream.destroy()
     assert not stream._key.any()
-    assert SecureNoise(device).name == ON_DEVICE
+    assert SecureNoise(device).name == ON_DEVICE_NOISE
     with pytest.raises(SealedStateError):
         stream.fill_(words)

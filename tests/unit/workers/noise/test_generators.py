@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 
 from app.accounting.precision import grid_of
-from app.domain import noise_generators
 from app.domain.errors import ConfigurationError, ParameterError, SealedStateError
+from app.evidence.certificates.schema import NOISE_GENERATORS, ON_DEVICE_NOISE, SECURE_NOISE
 from tests.support.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
 
@@ -235,7 +235,7 @@ def test_insecure_noise_repeats_and_refuses_production():
 def test_without_triton_a_device_gets_the_same_distribution_from_a_page_locked_block(monkeypatch):
     monkeypatch.setitem(sys.modules, "workers.noise.device_key_stream", None)
     noise = SecureNoise(torch.device("cuda"))
-    assert noise.name == noise_generators.SECURE
+    assert noise.name == SECURE_NOISE
     out = torch.zeros(5_000_001, device="cuda", dtype=torch.float64)
     noise.add_(out, 1.0)
     assert (out / grid_of(1.0)).frac().eq(0).all()
@@ -249,3 +249,11 @@ def test_without_triton_a_device_gets_the_same_distribution_from_a_page_locked_b
     noise.destroy()
     assert not bool(maker._stream._block.any())
     assert not any(bool(b.any()) for b in (maker._block.words, maker._block.scratches))
+
+
+def test_the_names_that_a_verifier_knows_are_those_of_what_the_workers_use() -> None:
+    name = SecureNoise().name
+    assert name == SECURE_NOISE
+    assert name.partition(", ")[2] == ON_DEVICE_NOISE.partition(", ")[2]
+    assert {name, ON_DEVICE_NOISE} == NOISE_GENERATORS
+    assert InsecureNoise.name not in NOISE_GENERATORS

@@ -21,7 +21,7 @@ from torch import nn
 
 from app.accounting import gaussian, gradient_clipping, output_perturbation
 from app.accounting.precision import grid_of
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.mechanisms.descent import Descent, DescentRule
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping

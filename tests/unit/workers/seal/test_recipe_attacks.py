@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from app.accounting import gradient_clipping as accountant
-from app.domain.recipes.groups import ParameterGroup
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import ParameterGroup, TrainingRecipe
 from tests.support.insecure_noise import InsecureNoise
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.seal import sealed as module_under_test

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError, WriteRefusedError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.leases.attempts import is_permanent
 from workers.noise.generators import SecureNoise
 from workers.seal.scrubbing import scrubbed

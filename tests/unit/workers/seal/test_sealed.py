@@ -22,7 +22,7 @@ from app.domain.errors import (
     SealedStateError,
     TargetNotMetError,
 )
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test

@@ -5,7 +5,7 @@ import torch
 
 from app.accounting import gradient_clipping as accountant
 from app.domain.errors import PlanError, RunFailedError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from tests.support.insecure_noise import InsecureNoise
 from tests.unit.workers.training.networks.test_base import Adapted
 from workers.mechanisms.gradient_clipping import GradientClipping

@@ -6,7 +6,7 @@ from torch import nn
 
 from app.accounting import dp_sgd
 from app.domain.errors import PlanError, SealedStateError, TargetNotMetError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.planning.mechanisms.dp_sgd import DpSgd
 from workers.mechanisms.dp_sgd import Unchanged
 from workers.noise.generators import SecureNoise

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import PRESETS
+from app.domain.architectures import PRESETS
 from app.domain.errors import RunFailedError
 from workers.training.frame import Centre, RawWeights, ReferenceFrame
 from workers.training.networks.architectures import build

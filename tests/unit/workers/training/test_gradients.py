@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.training.gradients import add_gradient, parts_of
 from workers.training.networks.network import Network
 from workers.training.tasks.classification import CLASSIFICATION

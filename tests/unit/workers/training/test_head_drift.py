@@ -9,9 +9,7 @@ import torch
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import drift
 from app.domain.schema import InputSchema
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
 from workers.mechanisms.descent import Descent
 from workers.training.examples import Examples

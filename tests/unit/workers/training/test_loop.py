@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
-from app.domain.recipes.groups import ParameterGroup
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
 from workers.training import loop, optimizers
 from workers.training.evaluate import evaluate, mean_loss

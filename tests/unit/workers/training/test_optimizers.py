@@ -9,8 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from app.domain.errors import RunFailedError
-from app.domain.recipes.groups import ParameterGroup
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import ParameterGroup, TrainingRecipe
 from workers.training.optimizers import Schedule, optimizer_of, share_of_rate
 
 

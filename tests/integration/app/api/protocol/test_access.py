@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 import app.api as api_package
 from app.api.protocol.access import GuardedRoute, Needs
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.evidence.certificates.private_keys import public_pem
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf

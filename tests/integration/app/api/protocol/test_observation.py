@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.cli.application import create_app
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.logs import ACCESS_LOG, JsonFormatter
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf

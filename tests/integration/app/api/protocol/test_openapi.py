@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from app.cli.application import create_app
 from app.domain.policy import Policy
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from app.ledger.models.recipes import ADAMW_RATE
 from app.services import Services
 

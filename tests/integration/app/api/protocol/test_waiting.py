@@ -19,7 +19,7 @@ from app.api.protocol import waiting
 from app.api.protocol.waiting import Watcher, wait_of
 from app.cli.application import create_app
 from app.client import ExpungeClient
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.ledger.views.changes import Kind
 from app.registry.datasets.imports import service as imports
 from app.runtime.locations import redis_connection

@@ -20,7 +20,7 @@ from app.delivery.callbacks.deliverer import Deliverer
 from app.delivery.callbacks.repository import DELAYS_S
 from app.delivery.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
-from app.domain.scopes import Scope
+from app.domain.states import Scope
 from app.runtime.spans import place_of_request
 from tests.integration.app.delivery.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.collector import assert_connected, handed_over

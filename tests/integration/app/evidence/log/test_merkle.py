@@ -8,7 +8,7 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.domain.errors import CorruptLogError, InvalidInputError
-from app.domain.trees.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
+from app.domain.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
 from app.evidence import log
 from app.evidence.log import merkle
 from app.evidence.log.tables import LogEntryRow, TreeNodeRow

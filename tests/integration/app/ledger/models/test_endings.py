@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, NotFoundError
 from app.domain.policy import Policy
 from app.domain.states import WeightsSource

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from app.domain.errors import ConflictError, InvalidRecordsError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.operations import erase_check
 from app.operations.erase_check import Stores
 from app.operations.findings import Finding, Verdict

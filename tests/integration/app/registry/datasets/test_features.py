@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets import features, repository

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.reading import Readers
 from app.registry.datasets.uploads import MAX_ROWS
 from tests.support.arrays import array_schema

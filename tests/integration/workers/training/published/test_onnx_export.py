@@ -11,7 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from tests.support.described import DESCRIPTIONS, raw_features
 from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package

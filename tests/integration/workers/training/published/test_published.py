@@ -15,7 +15,7 @@ import torch
 
 import expunge
 from app.client.published import head_outputs, read_published
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -23,7 +23,7 @@ from app.domain.errors import (
     MissingExtraError,
     RunFailedError,
 )
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import RegressionSpec
 from app.registry.datasets.columns.encoding import features_of
 from app.registry.datasets.columns.outputs import predictions_of
 from tests.support.described import (

@@ -13,9 +13,7 @@ import torch
 from torch import nn
 
 import expunge
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.base import BaseDigest
-from app.domain.architectures.ensemble import by_member
+from app.domain.architectures import ArchitectureSpec, BaseDigest, by_member
 from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.errors import InvalidInputError
 from tests.support.described import DESCRIPTIONS, FACTORIES, of_own_task, raw_features, written

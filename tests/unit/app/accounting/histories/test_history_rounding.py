@@ -12,9 +12,7 @@ from app.accounting.histories.history import History
 from app.accounting.histories.history_account import reaches, residue_of, step_error
 from app.accounting.precision import NONE, grid_of, noise_norm, sampling_residue
 from app.domain.errors import ParameterError
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
 from tests.support.histories import recipe
 from workers.training.tasks.catalogue import task_of

@@ -4,7 +4,7 @@ import pytest
 
 from app.domain.errors import InvalidInputError
 from app.domain.heads.linear_head import recipe_of
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 
 TEN, TWO = (ClassificationSpec(classes=classes) for classes in (10, 2))
 

@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.tasks import catalogue
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import (
+    ClassificationSpec,
+    LanguageModelSpec,
+    MultiLabelSpec,
+    RegressionSpec,
+)
 from app.domain.tasks.spec import TaskSpec, WeightColumn
 
 CLASSES = ClassificationSpec(classes=3)

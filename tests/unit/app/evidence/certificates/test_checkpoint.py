@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import NoteError
-from app.domain.trees.merkle import EMPTY_ROOT
+from app.domain.merkle import EMPTY_ROOT
 from app.evidence.certificates.checkpoint import (
     MAX_EXTENSIONS,
     MAX_SIZE,

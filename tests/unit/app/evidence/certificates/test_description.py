@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 import safetensors.numpy
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.description import METADATA_NAME, BackboneDescription, ModelDescription
 from app.domain.errors import VerificationError
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.evidence.certificates.verification import check_statement
 from app.evidence.certificates.weights_file import opened, tensors_sha256
 from tests.support.described import DESCRIPTIONS

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.commitments import commitment, member_commitment
 from app.domain.errors import VerificationError
+from app.domain.ids import commitment, member_commitment
 from app.evidence.certificates.bundle import LeafProof, RequestProof
 from app.evidence.certificates.receipts import Receipt, check_receipt
 from app.evidence.certificates.schema import (

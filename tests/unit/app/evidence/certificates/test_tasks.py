@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import VerificationError
-from app.domain.tasks.augmentation import Augmentation
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
-from app.domain.tasks.spec import TaskSpec, WeightColumn
+from app.domain.tasks.built_in import (
+    ClassificationSpec,
+    LanguageModelSpec,
+    MultiLabelSpec,
+    RegressionSpec,
+)
+from app.domain.tasks.spec import Augmentation, TaskSpec, WeightColumn
 from tests.support.statements import synthetic
 from tests.unit.app.evidence.certificates.test_description import PLAIN, _checked
 

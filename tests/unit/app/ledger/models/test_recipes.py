@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import InvalidInputError
 from app.domain.policy import Policy
 from app.domain.states import FirstRelease
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.ledger.models.recipes import recipe_of
 
 TASK = ClassificationSpec(classes=10)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.domain.errors import InvalidRecordsError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from tests.support.arrays import array_schema
 from tests.support.layouts import IN_PARQUET, TEXTS, decimals
 from tests.support.uploads import parse_upload

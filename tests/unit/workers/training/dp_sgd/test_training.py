@@ -10,7 +10,7 @@ from torch import nn
 
 from app.accounting.precision import grid_of
 from app.domain.errors import LeaseLostError, ParameterError, PlanError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from tests.support.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
 from workers.training.dp_sgd import training as private

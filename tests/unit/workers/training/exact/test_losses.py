@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from app.domain.errors import RunFailedError
-from app.domain.tasks.language_model import LanguageModelSpec
+from app.domain.tasks.built_in import LanguageModelSpec
 from tests.unit.workers.training.networks.test_head_bounds import SPECS, SQUARED
 from workers.training.exact.losses import loss_of
 from workers.training.tasks.catalogue import task_of

@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from app.domain.errors import RunFailedError
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from tests.unit.workers.training.exact.test_losses import ALL, COUNT, tensors_of
 from workers.training.exact.losses import loss_of
 from workers.training.exact.minimum import minimise

@@ -7,9 +7,7 @@ import pytest
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.registry.statistics_file import StatisticsFile
 from workers.training.exact import summing
 from workers.training.exact.summing import Quantiser, sums_less, sums_over

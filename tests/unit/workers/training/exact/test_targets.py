@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from app.domain.schema import InputSchema
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from workers.training.exact import ridge
 from workers.training.exact.statistics import LEVELS, Statistics, quantised
 from workers.training.exact.targets import Targets

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.architectures.architecture import PRESETS, ArchitectureSpec
+from app.domain.architectures import PRESETS, ArchitectureSpec
 from app.domain.errors import InvalidInputError, RunFailedError
 from app.domain.parameters import features_of, parameters_of
 from tests.support.operators import operators_package

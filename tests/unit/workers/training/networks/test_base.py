@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.architectures.base import BaseDigest
+from app.domain.architectures import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.training.networks.base import digests_of, public_tensors, require_same
 from workers.training.networks.network import Network
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.tasks import catalogue
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from tests.support.own_tasks import OWN
 from workers.training.networks import base
 from workers.training.networks.ensemble import Ensemble

@@ -9,9 +9,7 @@ import dataclasses
 import pytest
 import torch
 
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
 from workers.training.networks.linear_head import LinearHead
 from workers.training.tasks.catalogue import task_of

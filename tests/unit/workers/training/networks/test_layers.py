@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.architectures.backbone import FeatureLayer
+from app.domain.architectures import FeatureLayer
 from app.domain.errors import RunFailedError
 from tests.support.networks import Computing
 from workers.training.networks.layers import Layered

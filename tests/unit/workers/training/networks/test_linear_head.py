@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch.nn.functional import cross_entropy
 
-from app.domain.tasks.classification import ClassificationSpec, rows_of
+from app.domain.tasks.built_in import ClassificationSpec, rows_of
 from workers.training.networks.linear_head import LinearHead
 
 SIZE = 5

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import TrainingRecipe
 from workers.training.networks.network import Network
 
 CPU = torch.device("cpu")

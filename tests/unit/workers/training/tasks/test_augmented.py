@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from app.domain.architectures.architecture import ArchitectureSpec
-from app.domain.architectures.backbone import BackboneUse
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
-from app.domain.tasks.augmentation import Augmentation, require_augmentable
+from app.domain.tasks.spec import Augmentation, require_augmentable
 from workers.training.tasks.catalogue import task_of
 
 TOKENS = InputSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import (
+    ClassificationSpec,
+    LanguageModelSpec,
+    MultiLabelSpec,
+    RegressionSpec,
+)
 from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.task import INPUTS, TARGET
 

@@ -6,8 +6,7 @@ import pytest
 
 from app.domain.columns import InputColumns, NumberColumn
 from app.domain.errors import InvalidRecordsError
-from app.domain.tasks.multi_label import MultiLabelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
 from workers.training.tasks.encoding import encode
 from workers.training.tasks.task import TARGET, WEIGHT

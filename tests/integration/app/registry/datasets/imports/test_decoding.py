@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.domain.errors import DecodingBrokeOffError, PayloadTooLargeError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.imports.decoding import Decoder
 from tests.support.decoders import decoder_of, killed
 

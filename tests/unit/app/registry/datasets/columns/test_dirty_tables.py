@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.domain.errors import ExpungeError
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, RegressionSpec
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
 from app.registry.datasets.columns.encoding import features_of, labels_of, numbers_in

@@ -6,7 +6,7 @@ import pytest
 
 from app.domain.columns import ArrayColumn, ImageColumn, InputColumns, NumberColumn
 from app.domain.errors import InvalidInputError, ParameterError
-from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec
 from app.registry.datasets.columns.encoding import features_of
 
 _BYTES = pa.array([[0, 51], [255, 102]], pa.list_(pa.uint8(), 2))

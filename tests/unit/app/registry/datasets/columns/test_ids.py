@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRecordsError
-from app.domain.owners_ids import id_fault, normal_id
+from app.domain.ids import id_fault, normal_id
 from app.registry.datasets.columns.encoding import ids_of
 from app.registry.datasets.columns.problems import Problems
 

@@ -8,10 +8,8 @@ import pytest
 
 from app.domain.columns import ArrayColumn, ImageColumn, NumberColumn, TextColumn
 from app.domain.errors import InvalidInputError, InvalidRecordsError
-from app.domain.table_schema import TableSchema
-from app.domain.tasks.classification import ClassificationSpec
-from app.domain.tasks.language_model import LanguageModelSpec
-from app.domain.tasks.regression import RegressionSpec
+from app.domain.schema import TableSchema
+from app.domain.tasks.built_in import ClassificationSpec, LanguageModelSpec, RegressionSpec
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.encoding import features_of, labels_of
 from app.registry.datasets.columns.parts import typed_parts

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.domain.errors import TableError
-from app.domain.table_schema import TableSchema
+from app.domain.schema import TableSchema
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.parts import typed_parts
 from app.registry.datasets.columns.proposal import Choices, proposed

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRecordsError
-from app.domain.table_schema import MOST_CELL_BYTES, WIDTHS, TableSchema
+from app.domain.schema import MOST_CELL_BYTES, WIDTHS, TableSchema
 from app.registry.datasets.columns import typed
 from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.typed import arrow_schema, typed_rows

@@ -2,8 +2,9 @@
 
 import pytest
 
+from app.domain.scores import figures
 from app.domain.tasks import catalogue
-from app.domain.tasks.words import figures, task_in_words
+from app.domain.tasks.catalogue import task_in_words
 from tests.support.own_tasks import OWN
 from tests.support.shops import TASKS
 

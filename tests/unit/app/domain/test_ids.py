@@ -1,4 +1,4 @@
-"""One spelling for each id; what may have lost digits is none."""
+"""One spelling for each id, and commitments that tell kinds, ids, ordinals and salts apart."""
 
 from decimal import Decimal
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.domain.errors import InvalidInputError
-from app.domain.owners_ids import Notation, id_fault, id_of, normal_id, notation_of
+from app.domain.ids import Notation, commitment, id_fault, id_of, normal_id, notation_of
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,16 @@ def test_other_values_are_refused(value):
 def test_notations_are_told_apart():
     found = [notation_of(each) for each in ("7", "7.0", "007", "seven", "0")]
     assert found == [Notation.DIGITS, Notation.POINT, Notation.ZEROS, None, Notation.DIGITS]
+
+
+def test_no_two_meanings_share_a_commitment() -> None:
+    commitments = [
+        commitment("record", "x", 0, salt=b"a" * 32),
+        commitment("record", "x", 0, salt=b"b" * 32),
+        commitment("record", "y", 0, salt=b"a" * 32),
+        commitment("record", "x", 1, salt=b"a" * 32),
+        commitment("subject", "x", 0, salt=b"a" * 32),
+        commitment("subject", "x", 1, salt=b"a" * 32),
+        commitment("subject", "x", 0, salt=b"b" * 32),
+    ]
+    assert len(set(commitments)) == len(commitments)

@@ -1,4 +1,4 @@
-"""Merkle tree hashes and proofs of RFC 6962: SHA-256, with domain-separated leaves and nodes.
+"""Merkle trees of RFC 6962 and their proofs: SHA-256, with domain-separated leaves and nodes.
 
 Leaves count from 0. A complete subtree of 2^level leaves has coordinates (level, position): it
 starts at leaf position * 2^level. Leaves are level 0. Nothing here does I/O, and proofs are checked
@@ -6,7 +6,7 @@ with the standard library alone.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.errors import ProofError
@@ -188,3 +188,59 @@ def _fold(roots: Sequence[bytes]) -> bytes:
     for left in reversed(roots[:-1]):
         hashed = node_hash(left, hashed)
     return hashed
+
+
+def sibling_ranges(indices: Collection[int], size: int) -> list[tuple[int, int]]:
+    """Return the leaf ranges whose roots are the proof for the leaves at ``indices``."""
+    return list(_siblings(sorted(set(indices)), 0, size))
+
+
+def verify_leaves(
+    *, leaves: Mapping[int, bytes], size: int, proof: Sequence[bytes], expected_root: bytes
+) -> None:
+    """Raise ``ProofError`` unless the tree with this root has these contents at these indices.
+
+    A proof for several leaves lists, left to right, the roots of all subtrees that contain none of
+    them, so shared hashes are sent once. For one leaf this is the inclusion proof in another order.
+    """
+    if not leaves or min(leaves) < 0 or max(leaves) >= size:
+        raise ProofError("an index lies outside the tree")
+    if any(len(hashed) != HASH_BYTES for hashed in proof):
+        raise ProofError(f"a hash in the proof does not have {HASH_BYTES} bytes")
+    remaining = iter(proof)
+    computed = _root_from(leaves, sorted(leaves), 0, size, remaining)
+    if next(remaining, None) is not None:
+        raise ProofError("the proof has more hashes than expected")
+    if computed != expected_root:
+        raise ProofError("the leaves are not in the tree with this root")
+
+
+def _siblings(indices: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int]]:
+    if not indices:
+        if end > start:
+            yield start, end
+        return
+    if end - start > len(indices):  # else each of them is one of the leaves
+        split = start + _largest_power_below(end - start)
+        yield from _siblings([i for i in indices if i < split], start, split)
+        yield from _siblings([i for i in indices if i >= split], split, end)
+
+
+def _root_from(
+    leaves: Mapping[int, bytes],
+    indices: Sequence[int],
+    start: int,
+    end: int,
+    proof: Iterator[bytes],
+) -> bytes:
+    if not indices:
+        sibling = next(proof, None)
+        if sibling is None:
+            raise ProofError("the proof has fewer hashes than expected")
+        return sibling
+    if end - start == 1:
+        return leaf_hash(leaves[start])
+    split = start + _largest_power_below(end - start)
+    left = _root_from(leaves, [i for i in indices if i < split], start, split, proof)
+    right = _root_from(leaves, [i for i in indices if i >= split], split, end, proof)
+    return node_hash(left, right)

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from app.domain.errors import InvalidInputError
-from app.domain.recipes.groups import ParameterGroup, members_of
-from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.recipes import ParameterGroup, TrainingRecipe, members_of
 
 
 def test_json_round_trip_and_defaults():

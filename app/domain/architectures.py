@@ -1,18 +1,183 @@
-"""Which network a model is: a zoo architecture with its options, or the operator's own factory.
+"""Which network a model is: its architecture, its public parts, and the members of an ensemble.
 
-The spec is data; ``workers/training/networks/architectures.py`` builds the network. A factory is
-called only if the worker's settings allow it.
+A spec is data; ``workers/training/networks/architectures.py`` builds the network. The operator's
+own factory is called only if the worker's settings allow it. A backbone and a base are public
+tensors: their owner asserts that they do not depend on private records, nothing can check it, and
+every certificate says so.
 """
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from app.domain.architectures.backbone import BackboneUse
 from app.domain.checks import is_number, known_fields
 from app.domain.errors import InvalidInputError
+
+MOST_LAYERS: Final = 64
+POOLS: Final = ("1x1", "2x2")
+
+
+@dataclass(frozen=True)
+class BackboneUse:
+    """How a model uses a backbone.
+
+    Attributes:
+        frozen: true: the model is a head on the backbone's fixed features. False: the whole
+            network is trained, starting from the backbone's weights.
+
+    Raises:
+        InvalidInputError: a field has the wrong type.
+    """
+
+    name: str
+    frozen: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidInputError("architecture: backbone.name must be text")
+        if not isinstance(self.frozen, bool):
+            raise InvalidInputError("architecture: backbone.frozen must be true or false")
+
+    @classmethod
+    def from_json(cls, document: object) -> "BackboneUse":
+        """Parse ``to_json`` output or user input, or raise ``InvalidInputError``."""
+        fields = known_fields(document, "architecture: backbone", ("name", "frozen"))
+        if "name" not in fields:
+            raise InvalidInputError("architecture: backbone.name must be text")
+        return cls(**fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the use as plain JSON values."""
+        return {"name": self.name, "frozen": self.frozen}
+
+
+@dataclass(frozen=True)
+class FeatureLayer:
+    """A layer whose output, averaged over positions, is a part of a frozen backbone's features.
+
+    Attributes:
+        module: its name in the network's ``named_modules()``.
+        pool: ``1x1``: the average over all positions of an image [n, C, H, W] or all tokens
+            [n, T, C]; an output [n, C] stays as it is. ``2x2``: the averages over the four quarters
+            of an image.
+        std: whether the standard deviations over all positions follow, one for each channel.
+
+    Raises:
+        InvalidInputError: a field has the wrong type.
+    """
+
+    module: str
+    pool: str = POOLS[0]
+    std: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, str) or not self.module:
+            raise InvalidInputError("layers: module must be the name of a module")
+        if self.pool not in POOLS:
+            raise InvalidInputError(f"layers: pool must be one of {', '.join(POOLS)}")
+        if not isinstance(self.std, bool):
+            raise InvalidInputError("layers: std must be true or false")
+
+    @classmethod
+    def all_from_json(cls, document: object) -> "tuple[FeatureLayer, ...]":
+        """Parse a list of layers, or raise ``InvalidInputError``."""
+        if not isinstance(document, list) or len(document) > MOST_LAYERS:
+            raise InvalidInputError(f"layers: must be a list of at most {MOST_LAYERS} layers")
+        layers = []
+        for layer in document:
+            if not isinstance(layer, Mapping) or "module" not in layer:
+                raise InvalidInputError("layers: each must be an object with the name of a module")
+            layers.append(cls(**known_fields(layer, "layers", ("module", "pool", "std"))))
+        if len(set(layers)) < len(layers):
+            raise InvalidInputError("layers: one is named twice")
+        return tuple(layers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layer as plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BackboneDigest:
+    """The exact public weights that a model builds on, as named in its certificates.
+
+    Attributes:
+        sha256: of the weights' file.
+        definition: of what computes with these weights; see ``definition_digest``.
+        frozen: as in ``BackboneUse``.
+    """
+
+    name: str
+    sha256: str
+    definition: str
+    frozen: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "BackboneDigest":
+        """Read what ``to_json`` wrote."""
+        return cls(**document)
+
+
+def definition_digest(
+    *,
+    architecture: Mapping[str, Any],
+    layers: Sequence[FeatureLayer],
+    input_shape: Sequence[int],
+    classes: int,
+) -> str:
+    """Return the SHA-256 of what computes with a backbone's weights, in hex.
+
+    The same weights make other features in another network, with other options, from other layers.
+    """
+    document = {
+        "architecture": architecture,
+        "layers": [layer.to_json() for layer in layers],
+        "input_shape": list(input_shape),
+        "classes": classes,
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class BaseDigest:
+    """The exact base of a model, as named in its certificates and in its files.
+
+    Attributes:
+        sha256: of the tensors' names, types, shapes and bytes; see ``of``.
+        tensors: their names, sorted.
+    """
+
+    sha256: str
+    tensors: tuple[str, ...]
+
+    @classmethod
+    def of(cls, digests: Mapping[str, str]) -> "BaseDigest | None":
+        """Return the digest of tensors with such digests each, by name; None if there are none."""
+        if not digests:
+            return None
+        text = json.dumps(dict(digests), sort_keys=True, separators=(",", ":"))
+        return cls(hashlib.sha256(text.encode()).hexdigest(), tuple(sorted(digests)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"sha256": self.sha256, "tensors": list(self.tensors)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` wrote, or raise ``InvalidInputError``."""
+        if set(document) != {"sha256", "tensors"}:
+            raise InvalidInputError("base: an object with sha256 and tensors")
+        return cls(document["sha256"], tuple(document["tensors"]))
+
 
 NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "ensemble", "custom")
 ENSEMBLE: Final = "ensemble"
@@ -224,3 +389,90 @@ PRESETS = MappingProxyType(
     }
 )
 """Named architectures of published experiments."""
+
+
+_NAME: Final = re.compile(r"members\.(0|[1-9][0-9]{0,3})\.(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of a published ensemble.
+
+    Attributes:
+        sha256: of its tensors.
+        trained_in: the version whose run trained it.
+    """
+
+    sha256: str
+    trained_in: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Restore it."""
+        return cls(**document)
+
+
+def tensor_name(member: int, name: str) -> str:
+    """Return what an ensemble calls a member's tensor."""
+    return f"members.{member}.{name}"
+
+
+def own_name(name: str) -> str:
+    """Return what a member itself calls a tensor of an ensemble; other names stay."""
+    found = _NAME.fullmatch(name)
+    return name if found is None else found[2]
+
+
+def by_member(names: Iterable[str]) -> dict[int, dict[str, str]] | None:
+    """Return each member's names in the ensemble by its own; None if one is not a member's."""
+    found: dict[int, dict[str, str]] = {}
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        found.setdefault(int(match[1]), {})[match[2]] = name
+    return found
+
+
+_OWN: Final = "the operator's own network"
+
+
+def network_in_words(architecture: Mapping[str, Any]) -> str:
+    """Return what a model's architecture is, from its JSON."""
+    member = architecture.get("of")
+    if member is None:
+        return _kind(architecture)
+    return f"{_counted(architecture['members'])} of {_kind(member)}"
+
+
+def members_in_words(members: Sequence[Member], *, version: int) -> str:
+    """Return how many members a version trained anew, and when the others were trained."""
+    anew = sum(member.trained_in == version for member in members)
+    if anew == len(members):
+        return f"{_counted(anew)}, all trained in this version"
+    older = [
+        f"{len(places)} in version {number}"
+        for number, places in members_by_version(members).items()
+        if number != version
+    ]
+    return f"{_counted(len(members))}, {anew} trained anew in this version, {', '.join(older)}"
+
+
+def members_by_version(members: Iterable[Member]) -> dict[int, list[int]]:
+    """Return which members each version trained, the newest version first; counted from 0."""
+    found: dict[int, list[int]] = {}
+    for place, member in enumerate(members):
+        found.setdefault(member.trained_in, []).append(place)
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _kind(architecture: Mapping[str, Any]) -> str:
+    return _OWN if architecture["name"] == "custom" else str(architecture["name"])
+
+
+def _counted(members: int) -> str:
+    return f"{members} member{'' if members == 1 else 's'}"

@@ -4,7 +4,7 @@ import pytest
 
 from app.domain.errors import InvalidInputError
 from app.domain.tasks import catalogue
-from app.domain.tasks.reading import require_readable
+from app.registry.tasks import require_readable
 from tests.support.own_tasks import OWN
 from tests.support.shops import AREA, FRONT, NOTE, SCHEMA, TASKS
 

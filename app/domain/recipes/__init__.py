@@ -1,1 +1,0 @@
-"""How a model is trained, as its definition says."""

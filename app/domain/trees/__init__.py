@@ -1,1 +1,0 @@
-"""Merkle trees of RFC 6962 and proofs in them."""
