@@ -21,8 +21,8 @@ from app.delivery.publishing.publisher import Terms as PublishingTerms
 from app.delivery.publishing.targets import targets_of
 from app.domain.errors import ConfigurationError, NoteError
 from app.evidence import log
-from app.evidence.certificates.cosignature import WitnessKey
 from app.evidence.certificates.model_signing import ModelSigner
+from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.processor_signing import ProcessorSigner
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor, checkpoints, signing_keys

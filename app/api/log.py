@@ -12,7 +12,7 @@ from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Page, PageByIndex
 from app.domain.merkle import leaf_hash
 from app.evidence import log
-from app.evidence.log import checkpoints, cosignatures, merkle
+from app.evidence.log import checkpoints, cosignatures, trees
 from app.evidence.log.tables import LogEntryRow
 
 router = APIRouter(prefix="/v1", tags=["log"], route_class=GuardedRoute)
@@ -96,12 +96,12 @@ def prove_log_inclusion(
 ) -> InclusionAnswer:
     """Prove that an entry is among the first ``size``."""
     with services.database.transaction() as session:
-        proof = merkle.inclusion_proof(session, index=index, size=size)
+        proof = trees.inclusion_proof(session, index=index, size=size)
         return InclusionAnswer(
             index=index,
             size=size,
             leaf_hash=leaf_hash(log.entry(session, index).body.encode()).hex(),
-            root=merkle.root(session, size).hex(),
+            root=trees.root(session, size).hex(),
             proof=[hashed.hex() for hashed in proof],
         )
 
@@ -115,12 +115,12 @@ def prove_log_consistency(
 ) -> ConsistencyAnswer:
     """Prove that the first ``to`` entries begin with the first ``from``."""
     with services.database.transaction() as session:
-        proof = merkle.consistency_proof(session, old_size=old_size, new_size=new_size)
+        proof = trees.consistency_proof(session, old_size=old_size, new_size=new_size)
         return ConsistencyAnswer(
             old_size=old_size,
-            old_root=merkle.root(session, old_size).hex(),
+            old_root=trees.root(session, old_size).hex(),
             new_size=new_size,
-            new_root=merkle.root(session, new_size).hex(),
+            new_root=trees.root(session, new_size).hex(),
             proof=[hashed.hex() for hashed in proof],
         )
 

@@ -19,12 +19,16 @@ from sqlalchemy import Connection, Executable, collate, select, text
 from app.domain import merkle, strict_json
 from app.domain.errors import NoteError
 from app.domain.merkle import Frontier, NodeRun
-from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint
-from app.evidence.certificates.cosignature import WitnessKey, is_cosignature
-from app.evidence.certificates.note import NoteKey
+from app.evidence.certificates.note import (
+    Checkpoint,
+    NoteKey,
+    WitnessKey,
+    is_cosignature,
+    open_checkpoint,
+)
 from app.evidence.log.checkpoints import origin_from
-from app.evidence.log.nodes import LOG
 from app.evidence.log.tables import LogCheckpointRow, LogCosignatureRow, LogEntryRow, TreeNodeRow
+from app.evidence.log.trees import LOG
 from app.operations.fsck_certificates import KINDS, CertificateCheck
 from app.operations.fsck_lineages import check_lineages
 from app.operations.fsck_rows import check_rows

@@ -20,7 +20,7 @@ from app.domain.merkle import Frontier, NodeRun
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.statement import before_training
 from app.evidence.certificates.tables import CertificateRow
-from app.evidence.log.nodes import LOG
+from app.evidence.log.trees import LOG
 from app.ledger.certificates import accounts
 from app.ledger.certificates.accounts import (
     FIELDS,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, inspect, text
 
-from app.evidence.log import rows
+from app.evidence.log.writing import digests_query
 from app.operations.schema import logged_tables
 
 # As ``app/registry/datasets/digests.py`` makes them.
@@ -73,7 +73,7 @@ _LEFT = text(
 
 def check_rows(connection: Connection, fault: Callable[[str, str], None]) -> int:
     """Report every row that is not what the log says; return how many were compared."""
-    stored = " UNION ALL ".join((_SETS, *(rows.query(inspect(table)) for table in logged_tables())))
+    stored = " UNION ALL ".join((_SETS, *map(digests_query, map(inspect, logged_tables()))))
     compared = 0
     statement = text(_COMPARED.replace("__STORED__", stored))
     for row, untold, missing, count in connection.execute(statement):

@@ -15,7 +15,7 @@ from botocore.loaders import JSONFileLoader
 from fastapi.routing import APIRoute, _IncludedRouter
 from starlette.routing import BaseRoute
 
-from app.evidence.certificates import private_keys
+from app.evidence.certificates import signing
 from app.planning import planners
 from app.runtime.processes.process_pool import ProcessPool
 
@@ -27,8 +27,8 @@ def built_once() -> Iterator[None]:
         patch.setattr(_IncludedRouter, "_build_effective_context", _routes_once())
         patch.setattr(fastapi.applications, "get_openapi", _documents_once())
         # OpenSSL checks an RSA key's primes whenever it reads them.
-        read = cache(private_keys.load_pem_private_key)
-        patch.setattr(private_keys, "load_pem_private_key", read)
+        read = cache(signing.load_pem_private_key)
+        patch.setattr(signing, "load_pem_private_key", read)
         # Each client would parse megabytes that describe Amazon's services.
         parsed = cache(JSONFileLoader().load_file)
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: parsed(path))

@@ -7,7 +7,7 @@ from typing import Any
 from securesystemslib.dsse import Envelope
 
 from app.evidence.certificates.bundle import LogProof, RequestProof, bundle_json
-from app.evidence.certificates.checkpoint import Checkpoint
+from app.evidence.certificates.note import Checkpoint
 from app.evidence.certificates.signing import PAYLOAD_TYPE, StatementSigner
 from tests.support import trees
 

@@ -15,9 +15,8 @@ import pytest
 
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.evidence.certificates import statement
-from app.evidence.certificates.checks import guarantee
-from app.evidence.certificates.claims import claims_of
+from app.evidence.certificates import statement, verification
+from app.evidence.certificates.statement import claims_of
 from app.planning import planner
 from app.planning.mechanisms.catalogue import epsilon_by_step
 from app.planning.quote import Quote
@@ -36,7 +35,7 @@ def computed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "_chosen_quote", _quote)
         patch.setattr(runs, "epsilon_by_step", _curve)
-        for module in (statement, guarantee):
+        for module in (statement, verification):
             patch.setattr(module, "claims_of", _claims)
         yield
 

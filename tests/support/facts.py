@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.client import ExpungeClient
 from app.domain.states import BlobState, VersionState
-from app.evidence.certificates.checkpoint import open_checkpoint, origin_of
-from app.evidence.certificates.note import NoteKey
+from app.evidence.certificates.note import NoteKey, open_checkpoint, origin_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.log.tables import LogEntryRow

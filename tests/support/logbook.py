@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.orm import Session
 
 from app.evidence import log
-from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.evidence.log import canonical_json, checkpoints, merkle, nodes, signing_keys
+from app.evidence.certificates.note import Checkpoint, open_checkpoint, origin_of
+from app.evidence.log import canonical_json, checkpoints, signing_keys, trees
 from app.evidence.log.tables import LogEntryRow
 from app.operations import fsck
 from app.services import Services
@@ -80,12 +80,12 @@ def rewrite(owner: Engine, services: Services, entries: Sequence[bytes]) -> None
     entries = [*earlier, canonical_json({**json.loads(last), "signed": True}).encode()]
     with forging(owner) as connection:
         connection.execute(text("TRUNCATE log_entries, log_checkpoints, log_cosignatures"))
-        connection.execute(text("DELETE FROM tree_nodes WHERE tree = :log"), {"log": nodes.LOG})
+        connection.execute(text("DELETE FROM tree_nodes WHERE tree = :log"), {"log": trees.LOG})
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             for body in entries:
-                _, frontier = merkle.frontier(session)
+                _, frontier = trees.frontier(session)
                 facts = json.loads(body)
-                merkle.extend(session, frontier, kinds=[facts["kind"]], bodies=[body.decode()])
+                trees.extend(session, frontier, kinds=[facts["kind"]], bodies=[body.decode()])
                 if facts.get("signed"):
                     checkpoints.issue(session, services.signer, frontier)
             session.commit()

@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.domain import merkle
 from app.domain.errors import NoteError, ProofError
-from app.evidence.certificates.checkpoint import open_checkpoint
-from app.evidence.certificates.cosignature import WitnessKey, cosignature_line
+from app.evidence.certificates.note import WitnessKey, cosignature_line, open_checkpoint
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.witnesses.collector import PATH, SIZE_MEDIA_TYPE
 from tests.support.patience import PATIENCE_S

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.evidence.certificates.checks.guarantee import difference
+from app.evidence.certificates.verification import difference
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import free_port
 

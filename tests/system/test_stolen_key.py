@@ -14,8 +14,7 @@ from app.cli.main import app
 from app.domain.errors import CorruptLogError, VerificationError
 from app.evidence import log
 from app.evidence.certificates.bundle import bundle_json
-from app.evidence.certificates.private_keys import public_pem
-from app.evidence.certificates.signing import StatementSigner, payload_of, statement_of
+from app.evidence.certificates.signing import StatementSigner, payload_of, public_pem, statement_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.certificates.verification import verify

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.domain.errors import DraftOutdatedError
-from app.evidence.certificates.checkpoint import origin_of
+from app.evidence.certificates.note import origin_of
 from app.evidence.certificates.signing import payload_from
 from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.evidence.certificates.verification import check_place, check_statement

@@ -18,7 +18,7 @@ from app.cli.waiting import Wait, show_request
 from app.client.answers import Json
 from app.client.download import bundle_bytes
 from app.domain.errors import InvalidInputError
-from app.evidence.certificates.checkpoint import size_of
+from app.evidence.certificates.note import size_of
 
 _REQUESTS = ("id", "state", "dataset", "records", "received_at", "due_at")
 RequestId = Annotated[str, argument("REQUEST", "The request's id.")]

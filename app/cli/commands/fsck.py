@@ -9,8 +9,7 @@ from app.cli.findings import end_with
 from app.cli.options import option
 from app.cli.output import conclude, say
 from app.domain.errors import InvalidInputError, NoteError
-from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.evidence.certificates.note import NoteKey
+from app.evidence.certificates.note import Checkpoint, NoteKey, open_checkpoint, origin_of
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.operations import fsck as ledger_fsck
 from app.runtime.locations import database_at_rest

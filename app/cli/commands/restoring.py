@@ -8,7 +8,7 @@ import typer
 from app.cli.options import option
 from app.cli.output import conclude, fail, say
 from app.evidence.log import signing_keys
-from app.evidence.log.trust_file import ensure_trusted_keys, require_rotated
+from app.evidence.log.signing_keys import ensure_trusted_keys, require_rotated
 from app.operations import reconciliation
 from app.operations.reconciliation import Findings
 from app.runtime.database.processes import require_none

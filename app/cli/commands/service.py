@@ -18,7 +18,7 @@ from app.domain.states import Scope
 from app.evidence.certificates.model_signing import ModelSigner
 from app.evidence.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.evidence.log import actor, signing_keys
-from app.evidence.log.trust_file import ensure_trusted_keys, require_same
+from app.evidence.log.signing_keys import ensure_trusted_keys, require_same
 from app.operations import schema
 from app.runtime import locations
 from app.runtime.database import Database

@@ -9,7 +9,7 @@ from app.cli.options import argument, existing_file, option
 from app.cli.output import conclude, say
 from app.domain.errors import NoteError, VerificationError
 from app.evidence.certificates import verification
-from app.evidence.certificates.cosignature import WitnessKey
+from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.plain_words import asserted_in_words, guarantee_in_words
 from app.evidence.certificates.verification import VerifiedStep
 

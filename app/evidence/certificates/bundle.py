@@ -163,22 +163,20 @@ def read_bundle(content: bytes) -> Bundle:
         document = strict_json.loads(content)
         _require(set(document) <= _SECTIONS, "an unknown field")
         _require(document["media_type"] == MEDIA_TYPE, "an unknown media type")
+        # from_dict consumes it. Base64 has spare bits and skips unknown characters, so only the
+        # canonical form is accepted.
+        envelope = Envelope.from_dict(json.loads(json.dumps(document["envelope"])))
+        _require(len(envelope.signatures) == 1, "it must have one signature")
+        as_signed = document["envelope"] == envelope.to_dict()
+        _require(as_signed, "its envelope is not in the form that was signed")
         return Bundle(
-            envelope=_envelope(document["envelope"]),
+            envelope=envelope,
             log=_log(document["log"]),
             request=_by_tree(document.get("request"), _leaves, "request"),
             growth=_by_tree(document.get("growth"), _tree_growth, "growth"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError("bundle", "not a bundle") from error
-
-
-def _envelope(document: Any) -> Envelope:  # noqa: ANN401 - whatever JSON can hold
-    envelope = Envelope.from_dict(json.loads(json.dumps(document)))  # from_dict consumes it
-    _require(len(envelope.signatures) == 1, "it must have one signature")
-    # Base64 has spare bits and skips unknown characters, so only the canonical form is accepted.
-    _require(document == envelope.to_dict(), "its envelope is not in the form that was signed")
-    return envelope
 
 
 def _log(document: Mapping[str, Any]) -> LogProof:
@@ -209,18 +207,16 @@ def _by_tree(
 def _leaves(document: Mapping[str, Any]) -> LeafProof:
     indices = [_integer(index) for index in document["indices"]]
     commitments = _hashes(document["commitments"], most=MAX_LEAVES)
-    members = document.get("members")
+    members = None
+    if document.get("members") is not None:
+        members = dict(zip(indices, map(_integer, document["members"]), strict=True))
+        fits = all(member < MOST_MEMBERS for member in members.values())
+        _require(fits, "no ensemble has so many members")
     return LeafProof(
         leaves=dict(zip(indices, commitments, strict=True)),
         siblings=_hashes(document["siblings"], most=MAX_LEAVES * 64),
-        members=None if members is None else dict(zip(indices, map(_member, members), strict=True)),
+        members=members,
     )
-
-
-def _member(value: Any) -> int:  # noqa: ANN401
-    member = _integer(value)
-    _require(member < MOST_MEMBERS, "no ensemble has so many members")
-    return member
 
 
 def _tree_growth(document: Mapping[str, Any]) -> TreeGrowth:

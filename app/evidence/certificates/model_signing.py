@@ -21,9 +21,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from securesystemslib.dsse import Envelope
 
 from app.domain.errors import ConfigurationError
-from app.evidence.certificates.private_keys import load_private_key, public_pem
 from app.evidence.certificates.schema import STATEMENT_TYPE
-from app.evidence.certificates.signing import PAYLOAD_TYPE
+from app.evidence.certificates.signing import PAYLOAD_TYPE, load_private_key, public_pem
 
 SIGNATURE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 ALGORITHM = "ecdsa-p256-sha256"

@@ -2,19 +2,27 @@
 
 The algorithm is never read from a note: keys come from elsewhere and are Ed25519. Signatures by
 other keys are ignored, as the specification demands; one in the name of a given key must be valid.
+
+A checkpoint (https://c2sp.org/tlog-checkpoint) is a note of three lines: the log's origin, the
+tree's size in decimal, its root in base64. Further lines are extensions, which are kept and
+otherwise ignored. A witness's cosignature (https://c2sp.org/tlog-cosignature) is another signature
+line: when it saw the checkpoint, and that the log only grew through all that it cosigned.
 """
 
 import base64
 import binascii
 import hashlib
+import re
+import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from app.domain.errors import NoteError
+from app.domain.errors import NoteError, VerificationError
+from app.domain.merkle import HASH_BYTES
 
 MAX_NOTE_BYTES = 64 * 1024
 MAX_SIGNATURES = 16
@@ -143,3 +151,123 @@ def _check_text(text: str) -> None:
 
 def _is_name(name: str) -> bool:
     return bool(name) and name.isprintable() and not any(c.isspace() or c == "+" for c in name)
+
+
+MAX_SIZE = 2**63 - 1
+MAX_EXTENSIONS = 16
+_LINES = 3
+_SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The log's signed state: its first ``size`` entries have this root; origin is its name."""
+
+    origin: str
+    size: int
+    root: bytes
+    extensions: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return the signed text."""
+        root = base64.b64encode(self.root).decode()
+        return "\n".join((self.origin, str(self.size), root, *self.extensions, ""))
+
+    @classmethod
+    def from_text(cls, text: str) -> "Checkpoint":
+        """Parse a text in its canonical form; ``NoteError`` if it is not a checkpoint."""
+        lines = text.split("\n")
+        if len(lines) < _LINES + 1:
+            raise NoteError("not a checkpoint: it has too few lines")
+        origin, size, root, *extensions = lines[:-1]
+        if not origin or not _SIZE.fullmatch(size) or int(size) > MAX_SIZE:
+            raise NoteError("not a checkpoint: its first two lines are an origin and a size")
+        if len(extensions) > MAX_EXTENSIONS or not all(extensions):
+            raise NoteError("not a checkpoint: too many extension lines, or an empty one")
+        try:
+            digest = base64.b64decode(root, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise NoteError("not a checkpoint: its third line is a root in base64") from error
+        if len(digest) != HASH_BYTES:
+            raise NoteError(f"not a checkpoint: a root has {HASH_BYTES} bytes")
+        checkpoint = cls(origin, int(size), digest, tuple(extensions))
+        if checkpoint.text() != text:
+            raise NoteError("not a checkpoint: it is not spelt as it was signed")
+        return checkpoint
+
+
+def open_checkpoint(note: bytes, keys: Collection[NoteKey]) -> Checkpoint:
+    """Return the checkpoint in a note that one of the keys signed as its log, or ``NoteError``."""
+    text = open_note(note, keys)
+    checkpoint = Checkpoint.from_text(text)
+    open_note(note, [key for key in keys if key.name == checkpoint.origin])
+    return checkpoint
+
+
+def origin_of(note: bytes) -> str:
+    """Return the first line of an unverified note, with which to look up its key."""
+    return note.partition(b"\n")[0].decode("utf-8", errors="replace")
+
+
+def size_of(note: bytes) -> int:
+    """Return the size in an unverified checkpoint, where a proof starts, or raise ``NoteError``."""
+    text, blank, _ = note.decode("utf-8", errors="replace").rpartition("\n\n")
+    return Checkpoint.from_text(text + blank[:1]).size
+
+
+_TIME = struct.Struct(">Q")
+_MOST_SECONDS = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class WitnessKey(NoteKey):
+    """A witness's public key and name."""
+
+    algorithm: ClassVar[bytes] = b"\x04"
+
+    def verify(self, signature: bytes, text: str) -> None:
+        """Check a cosignature of a checkpoint's text, or raise ``InvalidSignature``."""
+        if len(signature) <= _TIME.size:
+            raise InvalidSignature
+        (time_s,) = _TIME.unpack(signature[: _TIME.size])
+        if time_s > _MOST_SECONDS:
+            raise InvalidSignature
+        self.public_key.verify(signature[_TIME.size :], _message(text, time_s))
+
+
+def cosignature_line(
+    private_key: Ed25519PrivateKey, key: WitnessKey, text: str, *, time_s: int
+) -> str:
+    """Return a witness's line for a checkpoint's text at a time, in seconds since 1970."""
+    return signature_line(key, _TIME.pack(time_s) + private_key.sign(_message(text, time_s)))
+
+
+def is_cosignature(line: str, note: str, witness: WitnessKey) -> bool:
+    """Say whether a line is a witness's cosignature of a checkpoint's note, and nothing more."""
+    text, blank, _ = note.rpartition("\n\n")
+    try:
+        open_note(f"{text}{blank}{line}".encode(), [witness])
+    except NoteError:
+        return False
+    return line.count("\n") == 1
+
+
+def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: int) -> str:
+    """Check that enough of the given witnesses have cosigned a checkpoint; return how many."""
+    try:
+        _, signed = signatures_by(note, witnesses)
+    except NoteError as error:
+        raise VerificationError("witnesses", str(error)) from error
+    # One key under two names is one witness.
+    found = {key.public_key.public_bytes_raw() for key in signed}
+    count = f"{len(found)} of {len(witnesses)} have cosigned its checkpoint"
+    if len(found) < required:
+        raise VerificationError(
+            "witnesses",
+            f"{count}, {required} are required: download it again later",
+        )
+    return count
+
+
+def _message(text: str, time_s: int) -> bytes:
+    return f"cosignature/v1\ntime {time_s}\n{text}".encode()

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from app.domain.errors import ConfigurationError
-from app.evidence.certificates.private_keys import load_private_key
+from app.evidence.certificates.signing import load_private_key
 
 PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey
 

@@ -140,7 +140,11 @@ def check_receipt(
     concerned = _concerned(proof.covered, members)
     if concerned is None or members is None or not isinstance(forgotten, Forgotten):
         return said
-    _require_one_member(proof.covered, concerned, of_subjects)
+    leaves = {} if proof.covered is None else proof.covered.leaves
+    member_of = {commitment: concerned[place] for place, commitment in leaves.items()}
+    for found in of_subjects:
+        if len({member_of[each] for each in found.values() if each in member_of}) > 1:
+            raise _refusal("a subject's records belonged to several members")
     _require_training(concerned.values(), members, after=forgotten.since_version)
     if isinstance(since, Release):
         _require_training_since(since, concerned, members, forgotten)
@@ -165,17 +169,6 @@ def _concerned(
     if max(proof.members.values()) >= len(members):
         raise _refusal("a record belonged to a member that is not there")
     return proof.members
-
-
-def _require_one_member(
-    proof: LeafProof | None, concerned: Mapping[int, int], of_subjects: list[dict[int, bytes]]
-) -> None:
-    """Refuse an ensemble of which several members learned from one subject's records."""
-    leaves = {} if proof is None else proof.leaves
-    member_of = {commitment: concerned[place] for place, commitment in leaves.items()}
-    for found in of_subjects:
-        if len({member_of[each] for each in found.values() if each in member_of}) > 1:
-            raise _refusal("a subject's records belonged to several members")
 
 
 def _require_training(

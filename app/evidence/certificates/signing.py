@@ -1,4 +1,4 @@
-"""Signing with the service's Ed25519 key: statements in DSSE envelopes, and notes.
+"""The service's keys, in PEM files, and signing with its Ed25519 key: DSSE envelopes, and notes.
 
 One key signs both, because no message of one kind can be taken for the other: the signed content
 of a DSSE envelope begins with "DSSEv1 ", and a note's first line is a key's name, without a space.
@@ -7,22 +7,51 @@ of a DSSE envelope begins with "DSSEv1 ", and a note's first line is a key's nam
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
 from app.domain import strict_json
 from app.domain.errors import ConfigurationError, NoteError
 from app.evidence.certificates.note import NoteKey, sign_note
-from app.evidence.certificates.private_keys import load_private_key
+from app.runtime.keyfiles import key_file
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+Key = TypeVar("Key", bound=PrivateKeyTypes)
+
+
+def load_private_key(path: Path, generate: Callable[[], Key], *, create: bool) -> PrivateKeyTypes:
+    """Read a key from a PEM file that only its owner may read; ``create`` makes a missing one."""
+    content = key_file(
+        path,
+        lambda: generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        create=create,
+    )
+    try:
+        return load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(
+            f"{path} is not a private key in PEM format without a password"
+        ) from error
+
+
+def public_pem(key: PublicKeyTypes) -> str:
+    """Return a public key's PEM text."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
 from app.domain import strict_json
 from app.domain.errors import NoteError, VerificationError
 from app.evidence.certificates.note import NoteKey
-from app.evidence.certificates.private_keys import public_pem
+from app.evidence.certificates.signing import public_pem
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_KEYS: Final = 1000

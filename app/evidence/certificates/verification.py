@@ -19,34 +19,54 @@ The steps, named where they run:
 The algorithms are fixed here, never read from the document. ``trusted`` lists what no step checks.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
 from securesystemslib.dsse import Envelope
 
-from app.domain.errors import VerificationError
-from app.evidence.certificates.bundle import Bundle, read_bundle
-from app.evidence.certificates.checkpoint import Checkpoint
+from app.domain import merkle, strict_json
+from app.domain.errors import (
+    ExpungeError,
+    MissingExtraError,
+    NoteError,
+    ProofError,
+    VerificationError,
+)
+from app.evidence.certificates.bundle import Bundle, LogProof, read_bundle
 from app.evidence.certificates.checks.consistency import check_consistency
 from app.evidence.certificates.checks.growth import check_growth
-from app.evidence.certificates.checks.guarantee import check_guarantee
-from app.evidence.certificates.checks.log import check_history, check_log
 from app.evidence.certificates.checks.tensors import check_tensors
-from app.evidence.certificates.cosignature import WitnessKey, check_witnesses
+from app.evidence.certificates.note import (
+    Checkpoint,
+    NoteKey,
+    WitnessKey,
+    check_witnesses,
+    open_checkpoint,
+    origin_of,
+)
 from app.evidence.certificates.parameters import read_parameters
 from app.evidence.certificates.receipts import Receipt, check_receipt
 from app.evidence.certificates.schema import (
     AsTrained,
+    Exclusion,
     Predicate,
     Release,
     Statement,
     read_statement,
 )
 from app.evidence.certificates.signing import PAYLOAD_TYPE
+from app.evidence.certificates.statement import (
+    EXCLUDED,
+    NO_GUARANTEE,
+    claims_of,
+    exclusion_assumptions,
+)
 from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys, read_trusted_keys
 from app.evidence.certificates.weights_file import WeightsFile, opened
 from app.planning.mechanisms.mechanism import Mechanism
@@ -228,3 +248,186 @@ def _check_signature(envelope: Envelope, trusted: TrustedKeys) -> TrustedKey:
                 raise VerificationError("signature", "it does not match") from error
             return key
     raise VerificationError("signature", "made by a key that was not given")
+
+
+RELATIVE: Final = 1e-9
+
+
+def check_guarantee(
+    predicate: Predicate, stated: Mapping[str, Any], mechanism: Mechanism | None
+) -> str:
+    """Check guarantee, accountant and assumptions; return the guarantee in a few words."""
+    try:
+        computed = _computed(predicate, mechanism)
+    except MissingExtraError as error:
+        raise VerificationError("guarantee", f"it cannot be recomputed here: {error}") from error
+    except (ExpungeError, ArithmeticError, ValueError, TypeError) as error:
+        reason = str(error) if isinstance(error, ExpungeError) else "it cannot be computed"
+        raise VerificationError("guarantee", reason) from error
+    for name, claim in computed.items():
+        where = difference(stated[name], claim, name)
+        if where is not None:
+            raise VerificationError("guarantee", f"{where} is not what follows from the parameters")
+    if isinstance(predicate, AsTrained):
+        return "none: this version protects no record yet"
+    if isinstance(predicate, Exclusion):
+        return "exact: the records never touched the weights"
+    guarantee = stated["guarantee"]
+    return f"epsilon {guarantee['epsilon']:.6g} at delta {guarantee['delta']:.3g}, as recomputed"
+
+
+def _computed(predicate: Predicate, mechanism: Mechanism | None) -> dict[str, Any]:
+    own = predicate.backbone
+    backbone = None if own is None else own.digest()
+    base = None if predicate.base is None else predicate.base.digest()
+    if isinstance(predicate, AsTrained):
+        return {"guarantee": NO_GUARANTEE}
+    if isinstance(predicate, Exclusion) or mechanism is None:
+        anew = isinstance(predicate, Exclusion) and predicate.trained_anew is not None
+        assumptions = exclusion_assumptions(backbone, base, trained_anew=anew)
+        return {"guarantee": EXCLUDED, "assumptions": assumptions}
+    mechanism.refuse_slow()
+    return claims_of(
+        mechanism,
+        epsilon=predicate.target.epsilon,
+        delta=predicate.target.delta,
+        backbone=backbone,
+        base=base,
+    )
+
+
+def difference(stated: Any, computed: Any, where: str) -> str | None:  # noqa: ANN401 - JSON
+    """Return the path of the first difference between two JSON values; None if there is none.
+
+    Floats may differ by a relative 1e-9 in either direction: a claim weaker than what follows from
+    the parameters is as wrong as a stronger one. All else must be equal, including types, except
+    that an integer may replace a float.
+    """
+    if isinstance(computed, Mapping):
+        if not isinstance(stated, Mapping) or set(stated) != set(computed):
+            return where
+        pairs = [(f"{where}.{name}", stated[name], computed[name]) for name in computed]
+    elif isinstance(computed, list | tuple):
+        if not isinstance(stated, list) or len(stated) != len(computed):
+            return where
+        both = zip(stated, computed, strict=True)
+        pairs = [(f"{where}.{index}", *each) for index, each in enumerate(both)]
+    else:
+        return None if _same(stated, computed) else where
+    found = (difference(inner, computed_inner, place) for place, inner, computed_inner in pairs)
+    return next((place for place in found if place is not None), None)
+
+
+def _same(stated: Any, computed: Any) -> bool:  # noqa: ANN401
+    if type(computed) is float:
+        return type(stated) in (int, float) and _close(stated, computed)
+    if isinstance(computed, str):
+        return isinstance(stated, str) and stated == computed
+    return type(stated) is type(computed) and bool(stated == computed)
+
+
+def _close(stated: float, computed: float) -> bool:
+    try:
+        return math.isfinite(computed) and math.isclose(stated, computed, rel_tol=RELATIVE)
+    except OverflowError:
+        return False
+
+
+_ISSUED: Final = "certificate.issued"
+_CLOCK_SKEW: Final = timedelta(minutes=1)
+
+
+def check_log(
+    proof: LogProof,
+    payload: bytes,
+    predicate: Predicate,
+    *,
+    trusted: TrustedKeys,
+    signer: TrustedKey,
+    now: datetime,
+) -> Checkpoint:
+    """Check that a log signed by a key in use recorded the certificate while its key was valid."""
+    recorded_at = _check_entry(proof.entry, payload, predicate)
+    checkpoint = _open_in_use(proof.checkpoint.encode(), trusted, now)
+    try:
+        merkle.verify_inclusion(
+            leaf=merkle.leaf_hash(proof.entry.encode()),
+            index=proof.index,
+            size=checkpoint.size,
+            proof=proof.inclusion,
+            root=checkpoint.root,
+        )
+    except ProofError as error:
+        raise VerificationError("log", str(error)) from error
+    if not signer.vouches_for(recorded_at, now=now):
+        raise VerificationError(
+            "log", "its key was not valid when it was recorded: download the bundle again"
+        )
+    return checkpoint
+
+
+def check_history(
+    proof: LogProof, checkpoint: Checkpoint, older: bytes, trusted: TrustedKeys
+) -> str:
+    """Check that the log extends an older checkpoint; return this in words.
+
+    The user kept the older checkpoint and knows its age, so any key of the log may have signed it.
+    """
+    old = _open("history", older, trusted.origin, trusted.note_keys())
+    if old.size > checkpoint.size:
+        raise VerificationError(
+            "history", "the checkpoint is newer than the bundle: download the bundle again"
+        )
+    if old.size < checkpoint.size and proof.old_size != old.size:
+        raise VerificationError(
+            "history", f"the bundle has no proof from {old.size} entries on: download one that has"
+        )
+    try:
+        merkle.verify_consistency(
+            old_size=old.size,
+            old_root=old.root,
+            new_size=checkpoint.size,
+            new_root=checkpoint.root,
+            proof=proof.consistency if proof.old_size == old.size else (),
+        )
+    except ProofError as error:
+        raise VerificationError("history", str(error)) from error
+    return f"the log of {checkpoint.size} entries begins with the {old.size} known before"
+
+
+def _check_entry(text: str, payload: bytes, predicate: Predicate) -> datetime:
+    """Check an entry's content; return when it was recorded."""
+    try:
+        entry: dict[str, Any] = strict_json.loads(text)
+        stated = (entry["kind"], entry["sha256"], entry["basis"])
+        recorded_at = datetime.fromisoformat(entry["recorded_at"])
+        certified_at = datetime.fromisoformat(predicate.times.certified_at)
+        too_late = certified_at > recorded_at + _CLOCK_SKEW
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise VerificationError("log", "not an entry of the log about a certificate") from error
+    if stated != (_ISSUED, hashlib.sha256(payload).hexdigest(), predicate.basis):
+        raise VerificationError("log", "the entry is about something else")
+    if too_late:
+        raise VerificationError("log", "certified after it was recorded in the log")
+
+    return recorded_at
+
+
+def _open_in_use(note: bytes, trusted: TrustedKeys, now: datetime) -> Checkpoint:
+    _open("log", note, trusted.origin, trusted.note_keys())
+    try:
+        return open_checkpoint(note, trusted.note_keys(in_use_at=now))
+    except NoteError as error:
+        raise VerificationError(
+            "log",
+            "its checkpoint is signed by a retired key: download the bundle again",
+        ) from error
+
+
+def _open(step: str, note: bytes, origin: str, keys: Collection[NoteKey]) -> Checkpoint:
+    if origin_of(note) != origin:
+        raise VerificationError(step, "the checkpoint is of another log than the keys")
+    try:
+        return open_checkpoint(note, keys)
+    except NoteError as error:
+        raise VerificationError(step, str(error)) from error

@@ -4,10 +4,10 @@ Everything raises ``CorruptLogError`` where a node is missing, ``NotReadyError``
 nothing to show, and ``InvalidInputError`` for sizes and indices that the log does not have.
 """
 
-from app.evidence.log.rows import changed
 from app.evidence.log.writing import (
     append,
     canonical_json,
+    changed,
     checkpoint_at_commit,
     entries,
     entry,

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from app.domain import merkle
 from app.domain.errors import ConfigurationError, CorruptLogError, NotReadyError
 from app.domain.merkle import Frontier
-from app.evidence.certificates.checkpoint import Checkpoint
+from app.evidence.certificates.note import Checkpoint
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log.tables import LogCheckpointRow, LogEntryRow, SigningKeyRow
 

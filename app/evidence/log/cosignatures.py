@@ -8,9 +8,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.domain.errors import NoteError, NotReadyError
-from app.evidence.certificates.checkpoint import open_checkpoint
-from app.evidence.certificates.cosignature import WitnessKey, is_cosignature
-from app.evidence.certificates.note import MAX_SIGNATURES, NoteKey
+from app.evidence.certificates.note import (
+    MAX_SIGNATURES,
+    NoteKey,
+    WitnessKey,
+    is_cosignature,
+    open_checkpoint,
+)
 from app.evidence.log import checkpoints, signing_keys
 from app.evidence.log.tables import LogCheckpointRow, LogCosignatureRow
 

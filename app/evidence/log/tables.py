@@ -32,7 +32,7 @@ class LogEntryRow(Base):
 
 
 class TreeNodeRow(Base):
-    """The root of a complete subtree of 2^level leaves: see ``app/evidence/log/nodes.py``."""
+    """The root of a complete subtree of 2^level leaves: see ``app/evidence/log/trees.py``."""
 
     __tablename__ = "tree_nodes"
     __table_args__ = (

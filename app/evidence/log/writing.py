@@ -1,26 +1,33 @@
 """The append-only log of every decision.
 
 Entries are canonical JSON, written in the transaction of the facts they record. ``append`` collects
-them. Just before the commit they get the digests of the rows that were changed (``rows.py``) and
+them. Just before the commit they get the digests of the rows that were changed and
 are inserted, the tree is extended and, after ``checkpoint_at_commit``, signed. A lock held until
 the commit serialises this, so indices have no gaps; it is taken last, which keeps it short and
 prevents deadlocks with all other locks.
+
+A row's digest is the SHA-256 of its canonical JSON, which PostgreSQL makes from all columns of a
+table but those that it leaves out: moments as seconds since 1970, bytes in hex, the members in the
+order and spelling of ``jsonb``. So no row is read by Python.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC
+from functools import cache
 from typing import Any
 
-from sqlalchemy import event, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Column, DateTime, LargeBinary, TextClause, event, inspect, select, text
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
 from app.evidence.certificates.signing import StatementSigner
-from app.evidence.log import actor, checkpoints, merkle, rows
+from app.evidence.log import actor, checkpoints, trees
 from app.evidence.log.tables import LogEntryRow
+from app.runtime.database.logged import Logged
 from app.runtime.database.queries import known
 
 _MAX_INDEX = 2**63 - 1
+_CHANGED = "expunge.log.changed"
 _PENDING = "expunge.log.pending"
 _SIGNER = "expunge.log.signer"
 _EXAMINERS = "expunge.log.examiners"
@@ -28,6 +35,82 @@ _OTHERS = "rows.changed"
 """The kind of an entry that holds the digests of rows that no other entry names."""
 _FACTS = 2
 """Where an entry's facts begin: after its kind and its actor."""
+
+
+@cache
+def columns(table: Mapper[Any]) -> dict[str, Column[Any]]:
+    """Return the columns of which a row's digest is made, by name."""
+    left_out = table.class_.__left_out__
+    return {name: column for name, column in table.columns.items() if name not in left_out}
+
+
+@cache
+def digests_query(table: Mapper[Any]) -> str:
+    """Return the SQL for the name, ``table/id``, and the digest of every row of a table."""
+    (key,) = table.primary_key
+    members = ", ".join(f"'{name}', {_json(column)}" for name, column in columns(table).items())
+    return (
+        f"SELECT '{_name(table)}/' || {key.name} AS row, encode(sha256(convert_to("  # noqa: S608
+        f"jsonb_build_object({members})::text, 'UTF8')), 'hex') AS sha256 FROM {_name(table)}"
+    )
+
+
+def changed(session: Session, table: type[Logged], ids: Iterable[str]) -> None:
+    """Say which rows a statement has inserted or changed; those of the session are known."""
+    session.info.setdefault(_CHANGED, {}).setdefault(inspect(table), set()).update(ids)
+
+
+def digests(session: Session) -> dict[str, str]:
+    """Return the digests of the rows that the transaction has changed, by name.
+
+    It holds these rows' locks until it ends, so what it reads last is what it commits, and of two
+    that change one row the later has the later entry. None was deleted: the service's role may not.
+    """
+    of: dict[Mapper[Any], set[str]] = session.info.pop(_CHANGED, {})
+    if not of:
+        return {}
+    ids = {_name(table): sorted(ids) for table, ids in of.items()}
+    found = session.execute(_changed_ones(frozenset(of)), ids)
+    return {row: sha256 for row, sha256 in found.all()}  # noqa: C416 - each is a Row
+
+
+@cache
+def _changed_ones(tables: frozenset[Mapper[Any]]) -> TextClause:
+    return text(
+        " UNION ALL ".join(
+            f"{digests_query(table)} WHERE {table.primary_key[0].name} = ANY(:{_name(table)})"
+            for table in tables
+        )
+    )
+
+
+def _name(table: Mapper[Any]) -> str:
+    return str(table.class_.__tablename__)
+
+
+def _json(column: Column[Any]) -> str:
+    if isinstance(column.type, DateTime):
+        return f'extract(epoch FROM "{column.name}")'
+    if isinstance(column.type, LargeBinary):
+        return f"encode(\"{column.name}\", 'hex')"
+    return f'"{column.name}"'
+
+
+@event.listens_for(Session, "before_flush")  # after it, what SQL computes is not known as changed
+def _note(session: Session, _context: object, _instances: object) -> None:
+    for row in (*session.new, *session.dirty):
+        if isinstance(row, Logged):
+            state = inspect(row)
+            names = columns(state.mapper)
+            if row in session.new or any(state.attrs[n].history.has_changes() for n in names):
+                changed(session, type(row), state.mapper.primary_key_from_instance(row))
+
+
+@event.listens_for(Session, "after_transaction_create")
+def _refuse_savepoint(_session: Session, transaction: SessionTransaction) -> None:
+    """A part that is rolled back alone would leave entries and digests of what never was."""
+    if transaction.nested:
+        raise TypeError("a transaction that writes to the log has no savepoints")
 
 
 def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
@@ -80,15 +163,15 @@ def canonical_json(document: dict[str, Any]) -> str:
 @event.listens_for(Session, "before_commit")
 def _write_pending(session: Session) -> None:
     session.flush()
-    changed = rows.digests(session)
+    changed = digests(session)
     pending = session.info.pop(_PENDING, [])
     if changed:
-        _tell(pending, changed)
+        _add_digests(pending, changed)
     signer = session.info.pop(_SIGNER, None)
     examiners = session.info.pop(_EXAMINERS, [])
     if not pending and signer is None:
         return
-    now, frontier = merkle.frontier(session)
+    now, frontier = trees.frontier(session)
     if signer is not None:
         # Mark the last entry as covered by a checkpoint, so that deleting the checkpoint shows.
         if not pending and checkpoints.signed_size(session) < frontier.size:
@@ -99,14 +182,14 @@ def _write_pending(session: Session) -> None:
         moment = now.astimezone(UTC).isoformat(timespec="microseconds")
         kinds = [entry["kind"] for entry in pending]
         bodies = [canonical_json({**entry, "recorded_at": moment}) for entry in pending]
-        merkle.extend(session, frontier, kinds=kinds, bodies=bodies)
+        trees.extend(session, frontier, kinds=kinds, bodies=bodies)
     if signer is not None:
         checkpoints.issue(session, signer, frontier)
     for examine in examiners:
         examine(session)
 
 
-def _tell(pending: list[dict[str, Any]], changed: Mapping[str, str]) -> None:
+def _add_digests(pending: list[dict[str, Any]], changed: Mapping[str, str]) -> None:
     """Put the digest of each row into the first entry about it, or else that names it."""
     about: dict[str, dict[str, Any]] = {}
     for most in (1, None):
@@ -123,7 +206,6 @@ def _tell(pending: list[dict[str, Any]], changed: Mapping[str, str]) -> None:
 
 
 @event.listens_for(Session, "after_soft_rollback")
-def _drop_pending(session: Session, _previous: object) -> None:
-    session.info.pop(_PENDING, None)
-    session.info.pop(_SIGNER, None)
-    session.info.pop(_EXAMINERS, None)
+def _drop(session: Session, _previous: object) -> None:
+    for what in (_CHANGED, _PENDING, _SIGNER, _EXAMINERS):
+        session.info.pop(what, None)

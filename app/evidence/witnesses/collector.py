@@ -12,8 +12,8 @@ from typing import Final
 
 import httpx
 
-from app.evidence.certificates.cosignature import WitnessKey, is_cosignature
-from app.evidence.log import cosignatures, merkle
+from app.evidence.certificates.note import WitnessKey, is_cosignature
+from app.evidence.log import cosignatures, trees
 from app.evidence.log.cosignatures import Uncosigned
 from app.runtime.database import Database
 from app.runtime.logs import describe
@@ -95,7 +95,7 @@ class CosignatureCollector:
 
     def _ask(self, wanted: Uncosigned, old_size: int) -> _Answer:
         with self._database.transaction() as session:
-            proof = merkle.consistency_proof(session, old_size=old_size, new_size=wanted.size)
+            proof = trees.consistency_proof(session, old_size=old_size, new_size=wanted.size)
         content = b""
         body = submission(old_size, proof, wanted.note)
         options = client_options(self._url) | {"timeout": self._timeout_s}

@@ -37,7 +37,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.ids import member_commitment
 from app.domain.merkle import Frontier, NodeRun
 from app.evidence.certificates.schema import Excluded, Forgotten, Tree
-from app.evidence.log import nodes
+from app.evidence.log import trees
 from app.ledger.tables import AccountedRequestRow, ForgetRequestRow, ForgottenRecordRow
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, membership_at
@@ -326,7 +326,7 @@ class Account:
                 self.totals, begun_at_epoch=begun_at_epoch, before_training=before
             )
         sizes = (self.totals.covered_size, self.totals.excluded_size)
-        stored = nodes.frontiers(session, dict(zip(lineage.trees, sizes, strict=True)))
+        stored = trees.frontiers(session, dict(zip(lineage.trees, sizes, strict=True)))
         self._covered, self._excluded = (stored[tree] for tree in lineage.trees)
         self._grown: list[tuple[str, NodeRun]] = []
         self._rows: list[dict[str, object]] = []
@@ -397,7 +397,7 @@ class Account:
 
     def store(self) -> None:
         """Write what was added."""
-        nodes.add(self._session, self._grown)
+        trees.add(self._session, self._grown)
         add(self._session, self.lineage.key, self._rows)
         self._grown, self._rows = [], []
 

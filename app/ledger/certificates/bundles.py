@@ -20,12 +20,11 @@ from app.evidence.certificates.bundle import (
     TreeGrowth,
     bundle_json,
 )
-from app.evidence.certificates.checkpoint import origin_of
-from app.evidence.certificates.cosignature import WitnessKey
+from app.evidence.certificates.note import WitnessKey, origin_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
 from app.evidence.certificates.verification import check_place
-from app.evidence.log import checkpoints, cosignatures, merkle, nodes, signing_keys
+from app.evidence.log import checkpoints, cosignatures, signing_keys, trees
 from app.evidence.log.tables import SigningKeyRow
 from app.ledger.certificates import accounts
 from app.ledger.certificates.accounts import Lineage, places_of, tree_names
@@ -141,12 +140,12 @@ def _log_proof(
     return LogProof(
         entry=body,
         index=index,
-        inclusion=tuple(nodes.range_roots(session, nodes.LOG, inclusion_ranges(index, size))),
+        inclusion=tuple(trees.range_roots(session, trees.LOG, inclusion_ranges(index, size))),
         checkpoint=note,
         old_size=since,
         consistency=()
         if since is None
-        else tuple(merkle.consistency_proof(session, old_size=since, new_size=size)),
+        else tuple(trees.consistency_proof(session, old_size=since, new_size=size)),
     )
 
 
@@ -198,7 +197,7 @@ def _tree_growth(
     if old is None or new is None:
         return None
     ranges = consistency_ranges(old["size"], new["size"]) if old["size"] else []
-    return TreeGrowth(old["size"], tuple(nodes.range_roots(session, tree, ranges)))
+    return TreeGrowth(old["size"], tuple(trees.range_roots(session, tree, ranges)))
 
 
 def _stated(certificate: CertificateRow) -> Mapping[str, Any]:
@@ -222,12 +221,12 @@ def _leaf_proof(
     """
     if stated is None or not places or places.stop > stated["size"]:
         return None
-    hashes = nodes.read(session, [(tree, 0, place) for place in places])
+    hashes = trees.read(session, [(tree, 0, place) for place in places])
     ranges = sibling_ranges(places, stated["size"])
     leaves = {place: own[hashes[tree, 0, place]] for place in places}
     members = {place: member for place, (_, member) in leaves.items() if member is not None}
     return LeafProof(
         leaves={place: commitment for place, (commitment, _) in leaves.items()},
-        siblings=tuple(nodes.range_roots(session, tree, ranges)),
+        siblings=tuple(trees.range_roots(session, tree, ranges)),
         members=members or None,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS, Release
-from app.evidence.certificates.cosignature import WitnessKey
+from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.signing import StatementSigner, statement_of
 from app.ledger import repository
 from app.ledger.certificates import issuing

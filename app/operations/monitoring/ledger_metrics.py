@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_RUN_STATES, BlobState, RequestState
-from app.evidence.log import checkpoints, merkle
+from app.evidence.log import checkpoints, trees
 from app.ledger.certificates.present_release import capacities
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.outbox import Topic
@@ -182,7 +182,7 @@ def _outbox(session: Session) -> Iterator[Metric]:
 
 
 def _log(session: Session) -> Iterator[Metric]:
-    entries = merkle.size(session)
+    entries = trees.size(session)
     signed, age_s = checkpoints.newest(session)
     unsigned = "Entries that no signed checkpoint covers."
     yield number("expunge_log_entries", "Entries of the log.", entries)

@@ -9,7 +9,7 @@ from sqlalchemy import func, select, text
 from app.access.idempotency import Call
 from app.access.tables import IdempotencyKeyRow
 from app.domain.errors import NotReadyError
-from app.evidence.log import checkpoints, merkle
+from app.evidence.log import checkpoints, trees
 from app.ledger import outbox, runs
 from app.operations.monitoring.queue_state import queue_state
 from app.registry.tables import ModelRow
@@ -239,7 +239,7 @@ def test_the_log_is_signed_by_and_by(workshop, services, dispatcher):
     with services.database.transaction() as session:
         with pytest.raises(NotReadyError):
             checkpoints.latest(session)
-        entries = merkle.size(session)
+        entries = trees.size(session)
     dispatcher.tick()
     with services.database.transaction() as session:
         assert checkpoints.latest(session).size == entries + 1  # the key that signs is told

@@ -28,7 +28,7 @@ from app.domain.errors import (
 )
 from app.domain.recipes import TrainingRecipe
 from app.evidence.certificates.bundle import read_bundle
-from app.evidence.certificates.checkpoint import size_of
+from app.evidence.certificates.note import size_of
 from app.evidence.certificates.receipts import Receipt
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.trusted_keys import read_trusted_keys

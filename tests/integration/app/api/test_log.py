@@ -7,8 +7,7 @@ from sqlalchemy import Engine, text
 
 from app.domain.merkle import leaf_hash, verify_consistency, verify_inclusion
 from app.domain.states import Scope
-from app.evidence.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.evidence.certificates.note import NoteKey
+from app.evidence.certificates.note import Checkpoint, NoteKey, open_checkpoint, origin_of
 from app.services import Services
 from tests.support.logbook import bodies, forging, sign, write
 

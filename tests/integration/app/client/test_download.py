@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text, update
 from app.cli.application import create_app
 from app.client import ApiError, ExpungeClient, download
 from app.domain.errors import DownloadError, VerificationError
-from app.evidence.certificates.checkpoint import size_of
+from app.evidence.certificates.note import size_of
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.verification import VerifiedStep
 from app.registry.tables import VersionRow

@@ -13,7 +13,7 @@ from app.domain.errors import ProofError
 from app.domain.merkle import verify_consistency
 from app.evidence import log
 from app.evidence.certificates.signing import StatementSigner
-from app.evidence.log import merkle
+from app.evidence.log import trees
 from app.operations import fsck
 from app.services import Services
 from tests.support.logbook import (
@@ -213,7 +213,7 @@ def test_a_log_in_order_has_no_fault_however_it_was_cut_into_chunks(
     monkeypatch.setattr(fsck, "_CHUNK", 7)
     assert faults(services, kept) == []
     with services.database.transaction() as session:
-        root = merkle.root(session, 69)
+        root = trees.root(session, 69)
     summary = fsck.check(
         services.database, keys=[services.signer.public_key], report=lambda _: None
     )
@@ -320,7 +320,7 @@ def _prove_consistency(services: Services, kept: bytes) -> None:
     """Verify, as an outsider would, that the log as it is now begins with a kept checkpoint."""
     old, new = opened(services, kept), opened(services, sign(services))
     with services.database.transaction() as session:
-        proof = merkle.consistency_proof(session, old_size=old.size, new_size=new.size)
+        proof = trees.consistency_proof(session, old_size=old.size, new_size=new.size)
     verify_consistency(
         old_size=old.size, old_root=old.root, new_size=new.size, new_root=new.root, proof=proof
     )

@@ -15,7 +15,7 @@ import app.api as api_package
 from app.api.protocol.access import GuardedRoute, Needs
 from app.cli.application import create_app
 from app.domain.states import Scope
-from app.evidence.certificates.private_keys import public_pem
+from app.evidence.certificates.signing import public_pem
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres

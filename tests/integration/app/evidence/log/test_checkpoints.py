@@ -5,9 +5,10 @@ from sqlalchemy import Engine, func, select, text
 
 from app.domain.errors import CorruptLogError, NoteError, NotReadyError
 from app.evidence import log
-from app.evidence.certificates.checkpoint import open_checkpoint
+from app.evidence.certificates.note import open_checkpoint
 from app.evidence.certificates.signing import StatementSigner
-from app.evidence.log import checkpoints, merkle
+from app.evidence.log import checkpoints
+from app.evidence.log import trees as log_trees
 from app.evidence.log.tables import LogCheckpointRow, LogEntryRow
 from app.services import Services
 from tests.support import trees
@@ -60,7 +61,7 @@ def test_a_publication_is_signed_in_its_own_transaction(workshop: Workshop) -> N
             )
         ).all()
         assert len(entries) == 2
-        assert max(entries) < size <= merkle.size(session)
+        assert max(entries) < size <= log_trees.size(session)
 
 
 def test_the_timer_signs_a_log_that_has_grown_once(

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app as command_line
 from app.domain.errors import ConfigurationError
-from app.evidence.certificates.cosignature import check_witnesses
-from app.evidence.certificates.note import MAX_SIGNATURES
+from app.evidence.certificates.note import MAX_SIGNATURES, check_witnesses
 from app.evidence.certificates.verification import verify
 from app.evidence.log import checkpoints, cosignatures
 from app.evidence.log.tables import LogCheckpointRow, LogCosignatureRow

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from app.domain.errors import VerificationError
-from app.evidence.certificates.checkpoint import size_of
-from app.evidence.certificates.cosignature import check_witnesses
+from app.evidence.certificates.note import check_witnesses, size_of
 from app.evidence.certificates.verification import verify
 from app.evidence.log import checkpoints, cosignatures
 from app.evidence.witnesses.collector import CosignatureCollector, WitnessError

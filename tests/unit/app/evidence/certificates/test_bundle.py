@@ -22,10 +22,9 @@ from app.evidence.certificates.bundle import (
     bundle_json,
     read_bundle,
 )
-from app.evidence.certificates.checkpoint import Checkpoint
-from app.evidence.certificates.private_keys import public_pem
+from app.evidence.certificates.note import Checkpoint
 from app.evidence.certificates.schema import Excluded, Tree
-from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.signing import StatementSigner, public_pem
 from app.evidence.certificates.statement import Subject, Times, exclusion_statement
 from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.evidence.certificates.verification import VerifiedStep, verify

@@ -24,11 +24,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from app.accounting.terms import Direction, Neighbours, Support
 from app.domain.errors import VerificationError
 from app.domain.states import Basis
-from app.evidence.certificates.checks import guarantee
-from app.evidence.certificates.checks.guarantee import RELATIVE
-from app.evidence.certificates.claims import claims_of
+from app.evidence.certificates import verification
 from app.evidence.certificates.signing import StatementSigner
-from app.evidence.certificates.verification import check_statement, verify
+from app.evidence.certificates.statement import claims_of
+from app.evidence.certificates.verification import RELATIVE, check_statement, verify
 from app.planning.mechanisms import catalogue
 from app.planning.mechanisms.mechanism import Mechanism
 from tests.support.bundles import signed_payload
@@ -65,7 +64,7 @@ def _claims_once() -> Iterator[None]:
         return computed(pickle.dumps({"mechanism": mechanism, **others}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guarantee, "claims_of", once)
+        patch.setattr(verification, "claims_of", once)
         yield
 
 

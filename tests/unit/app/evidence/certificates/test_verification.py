@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from app.domain.states import Basis
 from app.evidence.certificates.bundle import MAX_BYTES
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.statement import Subject, unlearning_statement
-from app.evidence.certificates.verification import VerifiedStep, check_statement, verify
+from app.evidence.certificates.verification import VerifiedStep, check_statement, difference, verify
 from tests.support import mechanisms, statements
 from tests.support.bundles import signed_payload
 from tests.support.statements import synthetic
@@ -294,3 +295,46 @@ def test_a_statement_is_not_made_unless_the_target_is_met() -> None:
             phase=replace(phase, parameters=quiet),
             evaluation={},
         )
+
+
+COMPUTED = {"a": 1.5, "b": 3, "c": [True, "x", None], "d": {"e": 0.0}}
+
+
+def test_equal_values_have_no_difference() -> None:
+    assert difference(COMPUTED, COMPUTED, "top") is None
+    assert difference(COMPUTED | {"a": 1.5 * (1 + 5e-10)}, COMPUTED, "top") is None
+    assert difference(2, 2.0, "whole") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"a": 1.5 * (1 + 2e-9)}, "top.a"),
+        ({"a": 1.5 * (1 - 2e-9)}, "top.a"),
+        ({"a": math.nan}, "top.a"),
+        ({"a": math.inf}, "top.a"),
+        ({"a": True}, "top.a"),
+        ({"a": "1.5"}, "top.a"),
+        ({"a": 10**400}, "top.a"),
+        ({"b": 3.0}, "top.b"),
+        ({"b": True}, "top.b"),
+        ({"b": 4}, "top.b"),
+        ({"c": [True, "x"]}, "top.c"),
+        ({"c": [1, "x", None]}, "top.c.0"),
+        ({"c": [True, "y", None]}, "top.c.1"),
+        ({"c": [True, "x", 0]}, "top.c.2"),
+        ({"c": "x"}, "top.c"),
+        ({"d": {"e": 1e-300}}, "top.d.e"),
+        ({"d": {"e": 0.0, "f": 1}}, "top.d"),
+        ({"d": {}}, "top.d"),
+        ({"d": None}, "top.d"),
+    ],
+    ids=str,
+)
+def test_a_difference_is_named_by_its_place(change: dict[str, Any], where: str) -> None:
+    assert difference(COMPUTED | change, COMPUTED, "top") == where
+
+
+def test_what_was_computed_and_is_no_number_equals_nothing() -> None:
+    assert difference(math.inf, math.inf, "x") == "x"
+    assert difference(math.nan, math.nan, "x") == "x"

@@ -9,11 +9,10 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
 from app.cli.main import app as command_line
-from app.evidence.certificates.private_keys import public_pem
-from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.signing import StatementSigner, public_pem
 from app.evidence.certificates.trusted_keys import TrustedKeys, read_trusted_keys
 from app.evidence.log import signing_keys
-from app.evidence.log.trust_file import ensure_trusted_keys
+from app.evidence.log.signing_keys import ensure_trusted_keys
 from app.runtime.locations import signing_key_file
 from app.services import Services
 from tests.support.logbook import faults, write

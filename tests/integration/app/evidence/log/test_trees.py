@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
 from app.evidence import log
-from app.evidence.log import merkle
+from app.evidence.log import trees as log_trees
 from app.evidence.log.tables import LogEntryRow, TreeNodeRow
 from app.services import Services
 from tests.support import trees
@@ -31,16 +31,16 @@ def test_proofs_are_those_of_the_definition_whatever_the_steps_of_growth(
     assert len(leaves) == 70
     with services.database.transaction() as session:
         for size in range(71):
-            assert merkle.root(session, size) == trees.root(leaves[:size])
+            assert log_trees.root(session, size) == trees.root(leaves[:size])
         for size in (1, 2, 3, 31, 32, 33, 69, 70):
             for index in range(size):
-                proof = merkle.inclusion_proof(session, index=index, size=size)
+                proof = log_trees.inclusion_proof(session, index=index, size=size)
                 assert proof == trees.path(index, leaves[:size])
             for old in range(1, size + 1):
-                proof = merkle.consistency_proof(session, old_size=old, new_size=size)
+                proof = log_trees.consistency_proof(session, old_size=old, new_size=size)
                 assert proof == trees.proof(old, leaves[:size])
-        assert merkle.consistency_proof(session, old_size=0, new_size=70) == []
-        assert merkle.root(session, 0) == EMPTY_ROOT
+        assert log_trees.consistency_proof(session, old_size=0, new_size=70) == []
+        assert log_trees.root(session, 0) == EMPTY_ROOT
 
 
 def test_only_complete_subtrees_are_stored(services: Services) -> None:
@@ -57,12 +57,12 @@ def test_sizes_and_indices_beyond_the_log_are_refused(services: Services) -> Non
     with services.database.transaction() as session:
         for index, size in ((5, 5), (0, 6), (-1, 5), (0, 0), (0, -1)):
             with pytest.raises(InvalidInputError):
-                merkle.inclusion_proof(session, index=index, size=size)
+                log_trees.inclusion_proof(session, index=index, size=size)
         for old, new in ((4, 3), (1, 6), (-1, 3), (0, -1)):
             with pytest.raises(InvalidInputError):
-                merkle.consistency_proof(session, old_size=old, new_size=new)
+                log_trees.consistency_proof(session, old_size=old, new_size=new)
         with pytest.raises(InvalidInputError):
-            merkle.root(session, 6)
+            log_trees.root(session, 6)
 
 
 def test_a_missing_node_is_an_error_and_stops_the_log(
@@ -72,7 +72,7 @@ def test_a_missing_node_is_an_error_and_stops_the_log(
     with forging(app_database) as connection:
         connection.execute(text("DELETE FROM tree_nodes WHERE level = 2"))
     with services.database.transaction() as session, pytest.raises(CorruptLogError):
-        merkle.inclusion_proof(session, index=5, size=6)
+        log_trees.inclusion_proof(session, index=5, size=6)
     with pytest.raises(CorruptLogError):
         write(services, 1)
     assert len(bodies(services)) == 6
@@ -113,7 +113,7 @@ def test_many_writers_of_whom_some_fail_at_commit_grow_one_tree(workshop: Worksh
     assert len(leaves) == before + writers * committed
     with services.database.transaction() as session:
         assert session.scalar(select(func.max(LogEntryRow.index))) == len(leaves) - 1
-        assert merkle.root(session, len(leaves)) == trees.root(leaves)
+        assert log_trees.root(session, len(leaves)) == trees.root(leaves)
     assert faults(services) == []
 
 
@@ -137,18 +137,18 @@ def test_stored_proofs_convince_a_verifier(services: Services) -> None:
     write(services, 13)
     leaves = bodies(services)
     with services.database.transaction() as session:
-        root = merkle.root(session, 13)
+        root = log_trees.root(session, 13)
         verify_inclusion(
             leaf=leaf_hash(leaves[6]),
             index=6,
             size=13,
-            proof=merkle.inclusion_proof(session, index=6, size=13),
+            proof=log_trees.inclusion_proof(session, index=6, size=13),
             root=root,
         )
         verify_consistency(
             old_size=6,
-            old_root=merkle.root(session, 6),
+            old_root=log_trees.root(session, 6),
             new_size=13,
             new_root=root,
-            proof=merkle.consistency_proof(session, old_size=6, new_size=13),
+            proof=log_trees.consistency_proof(session, old_size=6, new_size=13),
         )
