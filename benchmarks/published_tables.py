@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
-from app.accounting.chains import noisy_step
+from app.accounting.chains import noisy_chain
 from app.accounting.chains.noisy_chain import constant_mu
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import worst_case_drift
@@ -186,7 +186,7 @@ def steps_enough(target: dict[str, float], setting: dict[str, Any]) -> int | Non
         account = gradient_clipping.account(**{**setting, "steps": steps}) if steps else None
         return account is not None and account.meets(**target)
 
-    return fewest(meets) if meets(noisy_step.MOST_STEPS) else None
+    return fewest(meets) if meets(noisy_chain.MOST_STEPS) else None
 
 
 def model_clipping_rows(published: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,40 +9,148 @@ sigma = noise_std, T = steps. All but C0 and T may vary by step. The step map is
 (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss.
 
 Guarantee: at each epsilon the better of mu-GDP, by the running minimum, and of the reflection
-coupling. Neighbouring relation: any two starts. Assumptions: ``TERMS``; norms and noise may be
-those of any affine frame that they allow. Source: docs/guarantees.md, section 3.
+coupling, which takes milliseconds and is computed only where a formula says that it may help.
+Neighbouring relation: any two starts. Assumptions: ``TERMS``; norms and noise may be those of any
+affine frame that they allow. Source: docs/guarantees.md, section 3.
 
 With a ``dimension`` the guarantee is about what a worker computes in floats; without, about real
-numbers, as in the paper.
+numbers, as in the paper. A step's map first rounds the position to the grid and then takes at most
+four roundings of 2^-53 of what it handles. ``precision.sampling_residue`` refuses a reach above
+2^26 times the noise, so that those are at most 2^-24 of the noise for both worlds together
+(docs/guarantees.md, section 11.5).
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from app.accounting import gaussian, precision
 from app.accounting.chains import reflection
-from app.accounting.chains.computed_chain import chain_residue, with_rounding
-from app.accounting.chains.coupled_guarantee import CoupledGuarantee
-from app.accounting.chains.noisy_chain import NoisyChain, constant_mu, one_minus_product
-from app.accounting.chains.noisy_step import NoisyStep, Run, least_delta
+from app.accounting.chains.noisy_chain import (
+    NoisyChain,
+    NoisyStep,
+    Run,
+    constant_mu,
+    least_delta,
+    one_minus_product,
+)
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import GaussianGuarantee, Guarantee, ProfileGuarantee
+from app.accounting.precision import Residue, cell_diagonal, noise_norm, sampling_residue
 from app.accounting.search import meeting, smallest_noise, smallest_noise_by_secant
 from app.accounting.terms import any_start
-from app.domain.checks import require_non_negative, require_positive, require_steps
+from app.domain.checks import require_delta, require_non_negative, require_positive, require_steps
 from app.domain.errors import CalibrationError, ParameterError
 from app.domain.schedules import Schedule, at, varies
 
 NAME = "gradient_clipping"
 _WIDTH, _NEAR = 1e-4, 1e-3
 _WORTH_A_SEARCH = 1e-3
+_ARITHMETIC = 2.0**-24
 
 TERMS = any_start(
     "Koloskova et al. 2025, eq. 3 and Theorem A.9; "
     "Bok, Su & Altschuler 2024 for the trade-off function; Lindvall & Rogers 1986 for the coupling",
 )
+
+
+def with_rounding(step: NoisyStep, *, after_noise_std: float, dimension: int) -> NoisyStep:
+    """Return a step, from the grid of the noise before it, with what floats add to its shift."""
+    cell = cell_diagonal(dimension=dimension, noise_std=after_noise_std)
+    moved = step.contraction * cell + _ARITHMETIC * step.noise_std
+    return replace(step, shift=(step.shift + moved) * (1 + 1e-15))
+
+
+def chain_residue(*, start_norm: float, run: Run, dimension: int) -> Residue:
+    """Return what sampler and addition leave after a run of steps with rounding.
+
+    A position is a sum of two parts: one that is bounded, by half the drift of the worlds, and the
+    noise of all steps so far, contracted, which is Gaussian.
+    """
+    bounded = furthest = start_norm
+    variance = largest = 0.0
+    for step, count in run:
+        # Both grow or fall throughout a block, so that its end and its start are the extremes.
+        left = step.contraction**count
+        bounded = left * bounded + step.shift / 2 * _passes(step.contraction, count)
+        variance = left**2 * variance + step.noise_std**2 * _passes(step.contraction**2, count)
+        furthest, largest = max(furthest, bounded), max(largest, variance)
+    reach = furthest + noise_norm(dimension=dimension, noise_std=math.sqrt(largest))
+    return sampling_residue(
+        dimension=dimension,
+        draws=sum(count for _, count in run),
+        reach=reach * (1 + 1e-9),
+        noise_std=min(step.noise_std for step, _ in run),
+    )
+
+
+def _passes(contraction: float, count: int) -> float:
+    """Return 1 + c + ... + c^(count - 1)."""
+    if contraction >= 1:
+        return float(count)
+    return (1 - contraction**count) / (1 - contraction)
+
+
+@dataclass(frozen=True)
+class CoupledGuarantee(GaussianGuarantee):
+    """mu-GDP, as ``GaussianGuarantee``, and beside it the guarantee of a coupling.
+
+    Attributes:
+        coupled: returns the coupling's guarantee.
+        least: from epsilon to a lower bound on the coupling's delta.
+    """
+
+    coupled: Callable[[], Guarantee] = field(compare=False, repr=False, kw_only=True)
+    least: Callable[[float], float] = field(compare=False, repr=False, kw_only=True)
+
+    def epsilon(self, *, delta: float) -> float:
+        """Return the smaller of both epsilons, rounded up, or raise ``CalibrationError``."""
+        delta = require_delta(delta)
+        try:
+            alone = self.alone().epsilon(delta=delta)
+        except CalibrationError:
+            return self.coupled().epsilon(delta=delta)
+        coupled = None if alone == 0 else self._helpful(alone, delta)
+        if coupled is None or coupled.delta(epsilon=alone) > delta:
+            return alone
+        try:
+            return min(alone, coupled.epsilon(delta=delta))
+        except CalibrationError:
+            return alone
+
+    def delta(self, *, epsilon: float) -> float:
+        """Return the smaller of both deltas, rounded up."""
+        epsilon = require_non_negative("epsilon", epsilon)
+        alone = self.alone().delta(epsilon=epsilon)
+        coupled = self._helpful(epsilon, alone)
+        return alone if coupled is None else min(alone, coupled.delta(epsilon=epsilon))
+
+    def advantage(self) -> float:
+        """Return the smaller of both advantages, rounded up."""
+        alone = self.alone().advantage()
+        coupled = self._helpful(0.0, alone)
+        return alone if coupled is None else min(alone, coupled.advantage())
+
+    def meets(self, *, epsilon: float, delta: float) -> bool:
+        """Say whether either implies (epsilon, delta)."""
+        epsilon, delta = require_non_negative("epsilon", epsilon), require_delta(delta)
+        if epsilon > 0 and self.alone().meets(epsilon=epsilon, delta=delta):
+            return True
+        return self.delta(epsilon=epsilon) <= delta
+
+    def alone(self) -> GaussianGuarantee:
+        """Return the Gaussian guarantee without the coupling."""
+        return GaussianGuarantee(terms=self.terms, mu=self.mu, slack=self.slack)
+
+    def _helpful(self, epsilon: float, beyond: float) -> Guarantee | None:
+        """Return the coupling's guarantee if its delta may lie below ``beyond``."""
+        if self.least(epsilon) > beyond:
+            return None
+        try:
+            return self.coupled()
+        except CalibrationError:
+            return None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ Nothing here reads a session, and no cost grows with the number of earlier reque
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
 from app.accounting.guarantees import Guarantee
 from app.accounting.histories.history_account import noisy_visits
 from app.domain.errors import ExpungeError, PlanError
@@ -22,6 +21,16 @@ from app.planning.mechanisms.dp_sgd import DpSgd
 from app.planning.mechanisms.mechanism import Mechanism
 from app.planning.mechanisms.tracked import Tracked
 from app.planning.tracking import CurrentRelease, Tracking
+from functools import lru_cache
+from app.accounting.histories.history import History
+from app.accounting.histories.history_account import placed_worst
+from app.accounting.search import largest
+from app.domain.errors import PlanError
+from app.domain.policy import Policy
+from app.planning.mechanisms.dp_sgd import DpSgd, largest_group, private_training
+from app.planning.quote import Quote
+from app.planning.shape import ModelShape
+
 
 # A caller waits: walking so many visits takes some 20 ms.
 _MOST_VISITS = 5_000
@@ -112,3 +121,77 @@ def covering_mechanism(tracking: Tracking) -> type[Mechanism]:
     if tracking.training is TrainingKind.PRIVATE:
         return DpSgd
     return mechanism_named(tracking.mechanism)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many more records the present release covers, and how many it covered when it was made.
+
+    DP-SGD makes its releases by its training: ``full`` is the whole group.
+    """
+
+    left: int
+    full: int
+
+
+def capacity(present: CurrentRelease, policy: Policy) -> Capacity | None:
+    """Return how many more records the present release covers, wherever in the training they were.
+
+    None where each request is answered by a run: the mechanism of the release covers no later one,
+    or the policy names another mechanism or the steps of each request, or has requests adapt.
+    """
+    kind, tracking = covering_mechanism(present.tracking), present.tracking
+    try:
+        refuse_policy(policy, kind)
+        training = private_training(tracking) if kind is DpSgd else None
+    except PlanError:
+        return None
+    if training is not None:
+        group = largest_group(training, **policy.target)
+        return Capacity(max(0, group - present.forgotten), group)
+    history = tracking.history
+    if history is None:
+        return None
+    left, full = (
+        most_covered(
+            kind.name, each, version=present.version, adaptive=policy.adaptive, **policy.target
+        )
+        for each in (history, history.as_released())
+    )
+    return Capacity(left, max(left, full))
+
+
+def quoted_capacity(quote: Quote, policy: Policy, shape: ModelShape) -> int | None:
+    """Return how many more records a quoted run's release will cover; None for no later ones."""
+    mechanism = mechanism_named(quote.mechanism).of(quote.parameters)
+    if isinstance(mechanism, Tracked):
+        version, adaptive = shape.earlier_releases + 1, policy.adaptive
+        return most_covered(
+            mechanism.name, mechanism.history, version=version, adaptive=adaptive, **policy.target
+        )
+    if isinstance(mechanism, DpSgd):
+        training = replace(mechanism, group_size=1)
+        forgotten = 0 if shape.dp_training is None else shape.dp_training.forgotten
+        return largest_group(training, **policy.target) - forgotten
+    return None
+
+
+@lru_cache(maxsize=4096)
+def most_covered(
+    mechanism: str,
+    history: History,
+    *,
+    version: int,
+    epsilon: float,
+    delta: float,
+    adaptive: bool = False,
+) -> int:
+    """Return how many more records at the worst position the last release of a history covers."""
+    recipe, forgotten = history.recipe, history.forgotten()
+    present = CurrentRelease(Tracking(mechanism, 0, history=history), version, forgotten)
+    policy = Policy(epsilon=epsilon, delta=delta, adaptive=adaptive)
+
+    def covers(records: int) -> bool:
+        return isinstance(coverage(present, policy, placed_worst(history, records)), Covered)
+
+    return largest(covers, most=recipe.batches * recipe.batch_size - forgotten)

@@ -15,7 +15,7 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.tasks import catalogue
 from app.evidence.certificates.verification import verify
 from app.planning.mechanisms.catalogue import MECHANISMS
-from app.planning.mechanisms.deterministic import Deterministic
+from app.planning.mechanisms.mechanism import Deterministic
 from app.runtime.settings import Settings
 from app.services import Services
 from tests.integration.workers.training.test_tasks import next_token

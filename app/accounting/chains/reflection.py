@@ -16,7 +16,7 @@ from typing import Final
 
 from app.accounting import gaussian
 from app.accounting.chains.folded_normal import ROOT_HALF, FoldedNormals
-from app.accounting.chains.noisy_step import MOST_STEPS, NoisyStep, Run
+from app.accounting.chains.noisy_chain import MOST_STEPS, NoisyStep, Run
 from app.accounting.chains.reflection_profile import ReflectionProfile
 from app.accounting.numerics import confirmed, root_between
 from app.domain.checks import require_delta, require_non_negative

@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Self
-
 from pydantic import ConfigDict
-
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import ParameterError
 from app.domain.plan import Plan
@@ -20,6 +18,16 @@ from app.domain.policy import Policy
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 from app.planning.tracking import CurrentRelease
+from collections.abc import Sequence
+from typing import Annotated, Final
+from pydantic import Field
+from app.domain.schedules import MAX_SCHEDULE_STEPS
+from dataclasses import dataclass
+from typing import ClassVar
+from app.accounting.guarantees import ExactGuarantee
+from app.accounting.terms import Terms
+from app.domain.checks import require_positive
+from app.domain.plan import TrainingKind
 
 
 class Needs(StrEnum):
@@ -210,3 +218,47 @@ def dimension_of(mechanism: Mechanism) -> int:
     if dimension is None:
         raise ParameterError("dimension", "given")
     return dimension
+
+
+MAX_BATCHES: Final = 1_000_000
+
+Positive = Annotated[float, Field(gt=0)]
+Steps = Annotated[int, Field(ge=1, le=10_000_000)]
+Whole = Annotated[int, Field(ge=1, le=2**53)]
+Dimension = Annotated[int, Field(ge=1, le=2**40)]
+# Its square is a normal float64 (``app.domain.checks.require_noise``).
+NoiseStd = Annotated[float, Field(ge=1e-140, le=1e140)]
+NoNoise = Annotated[float, Field(ge=0, le=0)]
+
+_LENGTHS: Final = Field(min_length=1, max_length=MAX_SCHEDULE_STEPS)
+Numbers = float | Annotated[Sequence[float], _LENGTHS]
+NoiseStds = NoiseStd | Annotated[Sequence[NoiseStd], _LENGTHS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deterministic(Mechanism):
+    """A mechanism whose releases are computed anew, without a seed and without earlier weights.
+
+    Attributes:
+        terms: of the guarantee.
+    """
+
+    trains_anew: ClassVar[bool] = True
+    carries_adaptive: ClassVar[bool] = True
+    terms: ClassVar[Terms]
+
+    def account(self) -> ExactGuarantee:
+        """Return (0, 0), for parameters above 0."""
+        for name, value in self.parameters().items():
+            if not isinstance(value, str):
+                require_positive(name, value)
+        return ExactGuarantee(terms=self.terms)
+
+    def counted(self) -> None:
+        """Return None: the guarantee does not depend on the size of the head."""
+
+    def offer(self, gradients: float) -> Quote:
+        """Return the quote of a run that takes so many gradients."""
+        return self.quoted(
+            self.account(), gradients, surviving_information_bits=0.0, training=TrainingKind.EXACT
+        )

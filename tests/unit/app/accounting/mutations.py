@@ -18,7 +18,7 @@ from types import ModuleType
 
 import pytest
 
-from app.accounting.chains.noisy_step import NoisyStep
+from app.accounting.chains.noisy_chain import NoisyStep
 from app.accounting.chains.reflection import Uncoupled
 from app.accounting.computed_guarantee import ComputedGuarantee
 from app.accounting.guarantees import (
@@ -157,8 +157,8 @@ MUTATIONS = [
     Mutation("precision.sampling_residue", "test_gradient_clipping", smaller_residue),
     Mutation("precision.noise_norm", "test_precision", smaller),
     Mutation("precision.cell_diagonal", "test_precision", smaller),
-    Mutation("chains.computed_chain.with_rounding", "test_gradient_clipping", smaller_shift),
-    Mutation("chains.computed_chain.chain_residue", "chains.test_computed_chain", smaller_residue),
+    Mutation("gradient_clipping.with_rounding", "test_gradient_clipping", smaller_shift),
+    Mutation("gradient_clipping.chain_residue", "test_gradient_clipping", smaller_residue),
     Mutation("dp_sgd.largest_sample", "test_dp_sgd", fewer),
     Mutation("model_clipping.separation_of", "test_model_clipping", smaller),
     # The coupling.
@@ -168,12 +168,10 @@ MUTATIONS = [
     Mutation(
         "chains.reflection_profile.ReflectionProfile.delta", "chains.test_reflection", smaller
     ),
+    Mutation("gradient_clipping.CoupledGuarantee.delta", "test_gradient_clipping", smaller),
     Mutation(
-        "chains.coupled_guarantee.CoupledGuarantee.delta", "chains.test_coupled_guarantee", smaller
-    ),
-    Mutation(
-        "chains.coupled_guarantee.CoupledGuarantee.epsilon",
-        "chains.test_coupled_guarantee",
+        "gradient_clipping.CoupledGuarantee.epsilon",
+        "test_gradient_clipping",
         smaller,
     ),
     # What several mechanisms share.
@@ -248,7 +246,7 @@ MUTATIONS = [
     Mutation(
         "published.full_batch.chourasia_theorem_5_1", "published.test_baselines", better_guarantee
     ),
-    Mutation("published.dp_sgd_groups.group_privacy", "test_dp_sgd", better_point_epsilon),
+    Mutation("published.koloskova.group_privacy", "test_dp_sgd", better_point_epsilon),
 ]
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.chains import minorant, reflection
-from app.accounting.chains.noisy_chain import NoisyChain
-from app.accounting.chains.noisy_step import NoisyStep
+from app.accounting.chains.noisy_chain import NoisyChain, NoisyStep
 from app.accounting.histories.history import History, Release, Steps
 from app.accounting.histories.history_account import HistoryAccountant
 from tests.support.attacking import mu_lower_bound, rates, upper

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from app.accounting import dp_sgd, gaussian
-from app.accounting.published import dp_sgd_groups
+from app.accounting.published import koloskova
 from app.domain.errors import ParameterError
 from benchmarks.calibration import calibrate
 
@@ -50,12 +50,12 @@ def test_one_group_step_against_the_mixture_itself():
 def test_groups_cost_less_than_generic_group_privacy():
     group = {**GOOD, "group_size": 3}
     tight = dp_sgd.account(**group).epsilon(delta=1e-5)
-    generic = dp_sgd_groups.group_privacy(delta=1e-5, **group)
+    generic = koloskova.group_privacy(delta=1e-5, **group)
     assert dp_sgd.account(**GOOD).epsilon(delta=1e-5) < tight < generic.at_epsilon
 
 
 def test_generic_group_privacy_in_closed_form():
-    generic = dp_sgd_groups.group_privacy(delta=1e-5, **{**GOOD, "group_size": 3})
+    generic = koloskova.group_privacy(delta=1e-5, **{**GOOD, "group_size": 3})
     single = dp_sgd.account(**GOOD)
     # Find the delta_1 whose group form is 1e-5, independently, on a grid.
     best = min(
@@ -131,11 +131,11 @@ def test_the_search_is_short_and_its_noise_is_the_smallest_that_meets_the_target
 def test_calibrated_generic_noise_meets_its_target():
     target = {"epsilon": 0.5, "delta": 1e-5}
     setting = {"sampling_rate": 1.0, "steps": 1, "group_size": 2}
-    noise = calibrate(dp_sgd_groups.group_privacy, **target, **setting)
-    found = dp_sgd_groups.group_privacy(delta=1e-5, noise_multiplier=noise, **setting)
+    noise = calibrate(koloskova.group_privacy, **target, **setting)
+    found = koloskova.group_privacy(delta=1e-5, noise_multiplier=noise, **setting)
     assert found.meets(**target)
     assert noise > 2 / gaussian.mu_of(**target)
-    below = dp_sgd_groups.group_privacy(delta=1e-5, noise_multiplier=noise * 0.99, **setting)
+    below = koloskova.group_privacy(delta=1e-5, noise_multiplier=noise * 0.99, **setting)
     assert not below.meets(**target)
 
 

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import strategies as st
 
 from app.accounting import gaussian, gradient_clipping
-from app.domain.errors import ParameterError
+from app.accounting.chains.noisy_chain import NoisyStep
+from app.accounting.exact import RETRAINING as TERMS
+from app.accounting.gradient_clipping import CoupledGuarantee, chain_residue, with_rounding
+from app.accounting.guarantees import GaussianGuarantee, PointGuarantee, ProfileGuarantee
+from app.accounting.precision import cell_diagonal, noise_norm, sampling_residue
+from app.domain.errors import CalibrationError, ParameterError
 from tests.support.invented import invented
 
 ROOT = Path(__file__).parents[4]
@@ -290,3 +295,99 @@ def test_refuses_a_schedule_of_the_wrong_length():
     assert caught.value.name == "noise_std"
     with pytest.raises(ParameterError):
         gradient_clipping.account(**{**GOOD, "noise_std": [0.1] * 10 + [math.nan]})
+
+
+def test_a_step_from_a_grid_point_is_shifted_by_a_cell():
+    step = NoisyStep(0.5, 0.2, 0.3)
+    moved = with_rounding(step, after_noise_std=8.0, dimension=100).shift - 0.2
+    cell = cell_diagonal(dimension=100, noise_std=8.0)
+    assert cell == pytest.approx(10 * 8 * 2.0**-20)
+    assert 0.5 * cell < moved <= 0.5 * cell + 0.3 * 2.0**-23
+
+
+def test_the_reach_of_a_run_is_its_furthest_point_and_its_largest_noise():
+    far = NoisyStep(1.0, 2.0, 0.1)
+    back = NoisyStep(0.01, 0.0, 0.1)
+    found = chain_residue(start_norm=1.0, run=((far, 50), (back, 10)), dimension=9)
+    reach = 1.0 + 50.0 + noise_norm(dimension=9, noise_std=0.1 * math.sqrt(50))
+    expected = sampling_residue(dimension=9, draws=60, reach=reach, noise_std=0.1)
+    assert found.mu == pytest.approx(expected.mu, rel=1e-8)
+    assert found.mu >= expected.mu
+    assert found.delta == expected.delta
+
+
+def test_the_smallest_noise_of_a_run_counts():
+    quiet, loud = NoisyStep(0.5, 0.1, 0.01), NoisyStep(0.5, 0.1, 1.0)
+    mixed = chain_residue(start_norm=1.0, run=((loud, 1), (quiet, 1)), dimension=4)
+    alone = chain_residue(start_norm=1.0, run=((loud, 2),), dimension=4)
+    assert mixed.mu > alone.mu
+
+
+def test_noise_in_the_last_digits_of_a_position_is_refused():
+    step = NoisyStep(1.0, 0.0, 1e-9)
+    with pytest.raises(ParameterError) as caught:
+        chain_residue(start_norm=1.0, run=((step, 1),), dimension=1)
+    assert caught.value.name == "noise_std"
+
+
+ALONE = GaussianGuarantee(terms=TERMS, mu=1.0)
+
+
+def better_of(coupled, *, least=lambda _: 0.0, slack=0.0):
+    return CoupledGuarantee(terms=TERMS, mu=1.0, slack=slack, coupled=coupled, least=least)
+
+
+def profile(delta):
+    """delta at every epsilon; epsilon 0 from there on, none below."""
+
+    def epsilon_at(target):
+        if target < delta:
+            raise CalibrationError("none")
+        return 0.0
+
+    return ProfileGuarantee(terms=TERMS, delta_at=lambda _: delta, epsilon_at=epsilon_at)
+
+
+def refuse():
+    raise AssertionError("the coupling was asked for nothing")
+
+
+def test_the_better_of_both_counts_at_each_epsilon():
+    both = better_of(lambda: profile(1e-4))
+    assert both.delta(epsilon=0.5) == 1e-4 < ALONE.delta(epsilon=0.5)
+    assert both.delta(epsilon=8.0) == ALONE.delta(epsilon=8.0) < 1e-4
+    assert both.epsilon(delta=1e-3) == 0.0
+    assert both.epsilon(delta=1e-5) == ALONE.epsilon(delta=1e-5)
+    assert both.advantage() == 1e-4
+    assert both.meets(epsilon=0.0, delta=1e-4)
+    assert both.meets(epsilon=5.0, delta=1e-5)
+    assert not both.meets(epsilon=0.1, delta=1e-5)
+    assert both.kind == "gaussian"
+
+
+def test_the_coupling_is_not_asked_where_it_cannot_help():
+    both = better_of(refuse, least=lambda _: 1.0)
+    assert both.delta(epsilon=1.0) == ALONE.delta(epsilon=1.0)
+    assert both.epsilon(delta=1e-5) == ALONE.epsilon(delta=1e-5)
+    assert both.advantage() == ALONE.advantage()
+    assert not both.meets(epsilon=1.0, delta=1e-5)
+    assert better_of(refuse).meets(epsilon=5.0, delta=1e-5)
+
+
+def test_a_coupling_that_cannot_be_evaluated_does_not_help():
+    def fails():
+        raise CalibrationError("too far apart")
+
+    both = better_of(fails)
+    assert both.delta(epsilon=1.0) == ALONE.delta(epsilon=1.0)
+    assert both.epsilon(delta=1e-5) == ALONE.epsilon(delta=1e-5)
+
+
+def test_where_rounding_leaves_the_gaussian_no_epsilon_the_coupling_answers():
+    both = better_of(lambda: profile(1e-7), slack=1e-6)
+    assert both.epsilon(delta=1e-6) == 0.0
+
+
+def test_any_form_may_come_from_the_coupling():
+    point = PointGuarantee(terms=TERMS, at_epsilon=0.0, at_delta=1e-6)
+    assert better_of(lambda: point).delta(epsilon=1.0) == pytest.approx(1e-6)

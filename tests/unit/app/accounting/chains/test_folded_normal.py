@@ -7,7 +7,7 @@ import pytest
 
 from app.accounting.chains import folded_normal
 from app.accounting.chains.folded_normal import FoldedNormals
-from app.accounting.chains.noisy_step import NoisyStep
+from app.accounting.chains.noisy_chain import NoisyStep
 from app.accounting.chains.reflection import ReflectionCoupling
 
 RUNS = [

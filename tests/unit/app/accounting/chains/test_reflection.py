@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
 from app.accounting import gaussian
-from app.accounting.chains.noisy_step import MOST_STEPS, NoisyStep, least_delta
+from app.accounting.catalogue import reflection_delta
+from app.accounting.chains.noisy_chain import MOST_STEPS, NoisyStep, least_delta
 from app.accounting.chains.reflection import ReflectionCoupling, apart_after
-from app.accounting.quantities import reflection_delta
 from app.domain.errors import CalibrationError, ParameterError
 
 CHAIN = {"start_distance": 2.0, "contraction": 0.5, "shift": 0.2, "noise_std": 0.275702}
