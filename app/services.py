@@ -33,7 +33,7 @@ from app.ledger.completion import Completion
 from app.ledger.models.releases import Releases, answered_by, served
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import SubjectRequests
-from app.planning.planners import Planners
+from app.planning.planner import Planners
 from app.registry.datasets.reading import readers_of
 from app.registry.datasets.service import Records
 from app.runtime import locations, spans

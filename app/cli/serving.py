@@ -10,7 +10,7 @@ import uvicorn
 
 from app.api.protocol.waiting import Watcher
 from app.cli.application import app_from_environment
-from app.planning.planners import Planners
+from app.planning.planner import Planners
 from app.runtime import spans
 from app.runtime.processes import memory
 from app.runtime.settings import Settings

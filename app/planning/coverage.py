@@ -6,31 +6,32 @@ policy's target, the same weights can be certified again, for all records togeth
 (docs/guarantees.md, section 6.1). Adaptive requests may have been chosen by looking at the present
 release as well, so only mechanisms that compose releases answer them (section 9).
 
+*Capacity* is how many more records the release covers wherever they were: bisection, with all of
+them where a position tells most, in the batch that was visited last, and when that is full in the
+one before. A number for the operator, who sees when the next run is due; each request is decided
+from the batches of its own records.
+
 Nothing here reads a session, and no cost grows with the number of earlier requests.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
 from app.accounting.guarantees import Guarantee
-from app.accounting.histories.history_account import noisy_visits
+from app.accounting.histories.history import History
+from app.accounting.histories.history_account import noisy_visits, placed_worst
+from app.accounting.search import largest
 from app.domain.errors import ExpungeError, PlanError
 from app.domain.plan import TrainingKind
 from app.domain.policy import AUTO, Policy
 from app.planning.mechanisms.catalogue import mechanism_named
-from app.planning.mechanisms.dp_sgd import DpSgd
+from app.planning.mechanisms.dp_sgd import DpSgd, largest_group, private_training
 from app.planning.mechanisms.mechanism import Mechanism
 from app.planning.mechanisms.tracked import Tracked
-from app.planning.tracking import CurrentRelease, Tracking
-from functools import lru_cache
-from app.accounting.histories.history import History
-from app.accounting.histories.history_account import placed_worst
-from app.accounting.search import largest
-from app.domain.errors import PlanError
-from app.domain.policy import Policy
-from app.planning.mechanisms.dp_sgd import DpSgd, largest_group, private_training
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
-
+from app.planning.tracking import CurrentRelease, Tracking
 
 # A caller waits: walking so many visits takes some 20 ms.
 _MOST_VISITS = 5_000

@@ -8,7 +8,10 @@ weights: for a model that began with them, training from nothing is offered, and
 the policy names it.
 """
 
+import threading
 from dataclasses import replace
+from typing import Any
+
 from app.accounting.guarantees import ExactGuarantee, GaussianGuarantee
 from app.domain.errors import (
     CalibrationError,
@@ -19,19 +22,19 @@ from app.domain.errors import (
 )
 from app.domain.plan import Plan
 from app.domain.policy import AUTO, Policy
-from app.planning.capacity import quoted_capacity
+from app.planning.coverage import quoted_capacity
 from app.planning.lineage import head_of
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.mechanism import Deterministic, Needs
 from app.planning.mechanisms.retraining import Retraining
 from app.planning.quote import Declined, Quote, Quotes
 from app.planning.shape import ModelShape
-import threading
-from typing import Any
-from app.domain.policy import Policy
 from app.runtime.processes.process_pool import ProcessPool
 
-
+PROCESSES = 2
+TIME_LIMIT_S = 30.0
+_WAITING = 8  # each holds a thread of the API
+_MEMORY_BYTES = 1 << 30
 _OF_THEIR_OWN = {
     Needs.RIDGE_HEAD: "a ridge_head is solved, not trained by gradients",
     Needs.ENSEMBLE: "an ensemble forgets by training the members concerned anew",
@@ -170,14 +173,8 @@ def _rank(quote: Quote) -> int:
     return 2 if quote.gradient_computations == 0 else 3
 
 
-PROCESSES = 2
-TIME_LIMIT_S = 30.0
-_WAITING = 8  # each holds a thread of the API
-_MEMORY_BYTES = 1 << 30
-
-
 class Planners:
-    """Makes plans as ``planner`` does.
+    """Makes plans for waiting callers, in separate processes, each within limits.
 
     Every method raises ``OverloadedError`` where too many calls wait, the caller has left or the
     service stops, and ``TooCostlyError`` where one takes more than it may.

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute, _IncludedRouter
 from starlette.routing import BaseRoute
 
 from app.evidence.certificates import signing
-from app.planning import planners
+from app.planning import planner
 from app.runtime.processes.process_pool import ProcessPool
 
 
@@ -33,7 +33,7 @@ def built_once() -> Iterator[None]:
         parsed = cache(JSONFileLoader().load_file)
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: parsed(path))
         pool = _pools_once()
-        patch.setattr(planners, "ProcessPool", pool)
+        patch.setattr(planner, "ProcessPool", pool)
         yield
 
 

@@ -48,8 +48,7 @@ from app.evidence.certificates.statement import (
 )
 from app.evidence.certificates.weights_file import WeightsFile
 from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
-from app.planning.mechanisms.deterministic import Deterministic
-from app.planning.mechanisms.mechanism import Needs
+from app.planning.mechanisms.mechanism import Deterministic, Needs
 from tests.support.mechanisms import CASES, CLIPPED, COVERING, FORGOTTEN, RELEASED, SOLVED
 
 Document = dict[str, Any]

@@ -9,8 +9,7 @@ from app.domain.errors import NotFoundError, PlanError
 from app.domain.plan import Plan
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named, mechanism_of
-from app.planning.mechanisms.deterministic import Deterministic
-from app.planning.mechanisms.mechanism import Mechanism
+from app.planning.mechanisms.mechanism import Deterministic, Mechanism
 from workers.data.loading import RunData
 from workers.training.networks.network import Network
 from workers.training.noisy_phase import Rule

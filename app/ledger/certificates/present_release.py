@@ -35,8 +35,7 @@ from app.ledger.certificates import issuing
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.locked_models import LockedModel
 from app.ledger.tables import ObligationRow
-from app.planning.capacity import Capacity, capacity
-from app.planning.coverage import Covered, coverage, may_cover
+from app.planning.coverage import Capacity, Covered, capacity, coverage, may_cover
 from app.planning.tracking import CurrentRelease, Tracking
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets

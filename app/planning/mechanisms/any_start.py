@@ -14,8 +14,7 @@ from typing import ClassVar
 from app.accounting.guarantees import GaussianGuarantee, Guarantee
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
-from app.planning.mechanisms.mechanism import Mechanism
-from app.planning.mechanisms.ranges import Dimension
+from app.planning.mechanisms.mechanism import Dimension, Mechanism
 from app.planning.policy_parameters import numbers
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape

@@ -30,13 +30,10 @@ _NAMES = (
 )
 
 
-def _load(name: str) -> type[Mechanism]:
-    module = import_module(f"app.planning.mechanisms.{name}")
-    mechanism: type[Mechanism] = getattr(module, name.title().replace("_", ""))
-    return mechanism
-
-
-MECHANISMS: Mapping[str, type[Mechanism]] = {name: _load(name) for name in _NAMES}
+MECHANISMS: Mapping[str, type[Mechanism]] = {
+    name: getattr(import_module(f"app.planning.mechanisms.{name}"), name.title().replace("_", ""))
+    for name in _NAMES
+}
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
@@ -66,12 +63,11 @@ def epsilon_by_step(plan: Plan, *, points: int = CURVE_POINTS) -> list[tuple[int
         return []
     # At most so many steps, closest where ε falls fastest.
     spread = {max(1, round(steps * (index / points) ** 2)) for index in range(1, points + 1)}
-    curve = [(step, _epsilon_after(plan, step)) for step in sorted(spread)]
+    curve = []
+    for step in sorted(spread):
+        try:
+            guarantee = mechanism_of(plan).taken(plan, step).account()
+            curve.append((step, guarantee.epsilon(delta=plan.delta)))
+        except (CalibrationError, ParameterError):
+            continue
     return [(step, epsilon) for step, epsilon in curve if math.isfinite(epsilon)]
-
-
-def _epsilon_after(plan: Plan, steps: int) -> float:
-    try:
-        return mechanism_of(plan).taken(plan, steps).account().epsilon(delta=plan.delta)
-    except (CalibrationError, ParameterError):
-        return math.inf

@@ -21,8 +21,15 @@ from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.extras import ACCOUNTING, loaded
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
-from app.planning.mechanisms.mechanism import Claim, Draws, Mechanism, dimension_of
-from app.planning.mechanisms.ranges import Dimension, Steps, Whole
+from app.planning.mechanisms.mechanism import (
+    Claim,
+    Dimension,
+    Draws,
+    Mechanism,
+    Steps,
+    Whole,
+    dimension_of,
+)
 from app.planning.mechanisms.retraining import Retraining
 from app.planning.policy_parameters import only, refuse_unless_named, whole_steps
 from app.planning.quote import Quote

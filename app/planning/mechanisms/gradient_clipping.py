@@ -4,16 +4,23 @@ Each of the four numbers that may vary by step is one number or a list of one nu
 a policy leaves out is chosen for its target: weight_decay so that every step contracts alike,
 gradient_clip so that the gradients spend their half of the drift, and noise_std as one number for
 all steps. Where all three are missing and the reflection coupling allows larger gradients at the
-same noise in the release, they are chosen for that.
+same noise in the release, they are chosen for that: by the running minimum, gradients may move the
+end of a run by half of mu, in units of its noise; where steps contract more, the worlds meet
+instead, and the gradients may be several times larger.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Self
+
 from app.accounting import gaussian, gradient_clipping
+from app.accounting.chains.reflection import SEARCH_CELLS
 from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.search import smallest_noise_by_secant
 from app.domain.checks import require_non_negative, require_positive
-from app.domain.errors import PlanError
+from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.schedules import Schedule, at, until, varies
@@ -29,14 +36,6 @@ from app.planning.mechanisms.mechanism import (
 from app.planning.policy_parameters import numbers, refuse_missed, refuse_unknown, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
-import math
-from dataclasses import dataclass
-from functools import lru_cache
-from app.accounting import gradient_clipping
-from app.accounting.chains.reflection import SEARCH_CELLS
-from app.accounting.search import smallest_noise_by_secant
-from app.domain.errors import CalibrationError, ParameterError
-
 
 # Slower contractions remember more gradients, so the slowest that works is taken.
 _CONTRACTIONS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
@@ -267,9 +266,9 @@ def _uncoupled(
     """Return what is chosen by the running minimum, where it is not fixed."""
     half_drift, steps = _half_drift(target), sizes["steps"]
     contraction = min(0.999, (half_drift / (2 * sizes["initial_clip"])) ** (1 / steps))
-    chosen: dict[str, Any] = {
-        "weight_decay": fixed.get("weight_decay", _over(1 - contraction, rate))
-    }
+    left = 1 - contraction
+    decay = tuple(left / each for each in rate) if isinstance(rate, Sequence) else left / rate
+    chosen: dict[str, Any] = {"weight_decay": fixed.get("weight_decay", decay)}
     clip = fixed.get("gradient_clip")
     if clip is None:
         clip = half_drift / (2 * _reach(rate, chosen["weight_decay"], steps))
@@ -278,12 +277,6 @@ def _uncoupled(
     if noise_std is None:
         noise_std = gradient_clipping.calibrate(**target, **sizes, learning_rate=rate, **chosen)
     return {**chosen, "noise_std": noise_std}
-
-
-def _over(number: float, schedule: Schedule) -> Schedule:
-    if isinstance(schedule, int | float):
-        return number / schedule
-    return tuple(number / each for each in schedule)
 
 
 def _reach(rate: Schedule, decay: Schedule, steps: int) -> float:

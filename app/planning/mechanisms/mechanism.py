@@ -6,28 +6,38 @@ them. ``docs/development.md`` says how to add one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Self
-from pydantic import ConfigDict
-from app.accounting.guarantees import Guarantee
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import ConfigDict, Field
+
+from app.accounting.guarantees import ExactGuarantee, Guarantee
+from app.accounting.terms import Terms
+from app.domain.checks import require_positive
 from app.domain.errors import ParameterError
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
+from app.domain.schedules import MAX_SCHEDULE_STEPS
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 from app.planning.tracking import CurrentRelease
-from collections.abc import Sequence
-from typing import Annotated, Final
-from pydantic import Field
-from app.domain.schedules import MAX_SCHEDULE_STEPS
-from dataclasses import dataclass
-from typing import ClassVar
-from app.accounting.guarantees import ExactGuarantee
-from app.accounting.terms import Terms
-from app.domain.checks import require_positive
-from app.domain.plan import TrainingKind
+
+# Ranges of parameters in a certificate: counts are bounded, which bounds a verifier's work.
+MAX_BATCHES: Final = 1_000_000
+
+Positive = Annotated[float, Field(gt=0)]
+Steps = Annotated[int, Field(ge=1, le=10_000_000)]
+Whole = Annotated[int, Field(ge=1, le=2**53)]
+Dimension = Annotated[int, Field(ge=1, le=2**40)]
+# Its square is a normal float64 (``app.domain.checks.require_noise``).
+NoiseStd = Annotated[float, Field(ge=1e-140, le=1e140)]
+NoNoise = Annotated[float, Field(ge=0, le=0)]
+
+_LENGTHS: Final = Field(min_length=1, max_length=MAX_SCHEDULE_STEPS)
+Numbers = float | Annotated[Sequence[float], _LENGTHS]
+NoiseStds = NoiseStd | Annotated[Sequence[NoiseStd], _LENGTHS]
 
 
 class Needs(StrEnum):
@@ -218,21 +228,6 @@ def dimension_of(mechanism: Mechanism) -> int:
     if dimension is None:
         raise ParameterError("dimension", "given")
     return dimension
-
-
-MAX_BATCHES: Final = 1_000_000
-
-Positive = Annotated[float, Field(gt=0)]
-Steps = Annotated[int, Field(ge=1, le=10_000_000)]
-Whole = Annotated[int, Field(ge=1, le=2**53)]
-Dimension = Annotated[int, Field(ge=1, le=2**40)]
-# Its square is a normal float64 (``app.domain.checks.require_noise``).
-NoiseStd = Annotated[float, Field(ge=1e-140, le=1e140)]
-NoNoise = Annotated[float, Field(ge=0, le=0)]
-
-_LENGTHS: Final = Field(min_length=1, max_length=MAX_SCHEDULE_STEPS)
-Numbers = float | Annotated[Sequence[float], _LENGTHS]
-NoiseStds = NoiseStd | Annotated[Sequence[NoiseStd], _LENGTHS]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,14 @@ from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.mechanisms import any_start
-from app.planning.mechanisms.mechanism import Claim, Draws, dimension_of
-from app.planning.mechanisms.ranges import NoiseStd, NoNoise, Positive
+from app.planning.mechanisms.mechanism import (
+    Claim,
+    Draws,
+    NoiseStd,
+    NoNoise,
+    Positive,
+    dimension_of,
+)
 from app.planning.policy_parameters import numbers, refuse_unknown, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape

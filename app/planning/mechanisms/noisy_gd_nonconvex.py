@@ -12,8 +12,17 @@ from app.accounting.guarantees import Guarantee
 from app.domain.errors import PlanError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
-from app.planning.mechanisms.mechanism import AccountOf, Claim, Descending, Draws, Mechanism
-from app.planning.mechanisms.ranges import Dimension, NoiseStd, Positive, Whole
+from app.planning.mechanisms.mechanism import (
+    AccountOf,
+    Claim,
+    Descending,
+    Dimension,
+    Draws,
+    Mechanism,
+    NoiseStd,
+    Positive,
+    Whole,
+)
 from app.planning.policy_parameters import only, refuse_above_budget
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape

@@ -8,8 +8,7 @@ from app.accounting.guarantees import GaussianGuarantee
 from app.domain.checks import require_positive
 from app.domain.policy import Policy
 from app.planning.mechanisms.any_start import INITIALISATION_STD, AnyStart, budget_of
-from app.planning.mechanisms.mechanism import Draws, dimension_of
-from app.planning.mechanisms.ranges import NoiseStd, Positive
+from app.planning.mechanisms.mechanism import Draws, NoiseStd, Positive, dimension_of
 from app.planning.policy_parameters import numbers, refuse_missed, refuse_unknown
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape

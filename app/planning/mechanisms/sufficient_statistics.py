@@ -14,9 +14,7 @@ from app.accounting import exact
 from app.accounting.terms import Terms
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
-from app.planning.mechanisms.deterministic import Deterministic
-from app.planning.mechanisms.mechanism import Needs
-from app.planning.mechanisms.ranges import Positive
+from app.planning.mechanisms.mechanism import Deterministic, Needs, Positive
 from app.planning.policy_parameters import only
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape

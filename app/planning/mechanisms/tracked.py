@@ -21,7 +21,7 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.planning.lineage import TrackedLineage, head_of, lineage_of
 from app.planning.mechanisms import mechanism
-from app.planning.mechanisms.ranges import MAX_BATCHES
+from app.planning.mechanisms.mechanism import MAX_BATCHES
 from app.planning.policy_parameters import refuse_above_budget, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape

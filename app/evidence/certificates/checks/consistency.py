@@ -9,8 +9,7 @@ from app.domain.merkle import EMPTY_ROOT
 from app.domain.states import Basis
 from app.evidence.certificates import schema
 from app.evidence.certificates.parameters import draws_of, grid_of
-from app.planning.mechanisms.deterministic import Deterministic
-from app.planning.mechanisms.mechanism import Claim, Mechanism, Needs
+from app.planning.mechanisms.mechanism import Claim, Deterministic, Mechanism, Needs
 
 # A lineage is trained and trained again, whose noise may cover later requests.
 _FIRST_OF_NEW_TRAINING: Final = 2

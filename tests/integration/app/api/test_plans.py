@@ -15,7 +15,7 @@ from app.cli.application import create_app
 from app.domain.architectures import ArchitectureSpec
 from app.domain.plan import Plan
 from app.domain.tasks import catalogue
-from app.planning import planners
+from app.planning import planner
 from app.registry.backbones.use import parameters_of_model
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
@@ -98,7 +98,7 @@ def test_bad_questions_are_problems(api: TestClient, head: str, subtests: pytest
 def test_a_quote_that_takes_too_long_is_a_problem_of_its_own(
     services: Services, admin_key: str, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planners, "TIME_LIMIT_S", 0.05)
+    monkeypatch.setattr(planner, "TIME_LIMIT_S", 0.05)
     app = create_app(replace(services))  # with processes of its own
     api = TestClient(app, headers={"Authorization": f"Bearer {admin_key}"})
     answer = api.post("/v1/plans", json=LONG)
@@ -126,11 +126,11 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
 ) -> None:
     headers = {"Authorization": f"Bearer {admin_key}"}
     headers |= {"Idempotency-Key": "key"} if idempotent else {}
-    monkeypatch.setattr(planners, "TIME_LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr(planner, "TIME_LIMIT_S", PATIENCE_S)
     services = replace(services)  # with processes of its own
     processes = services.planners._pool._idle
     with serve(create_app(services)) as url:
-        until(lambda: processes.qsize() == planners.PROCESSES)
+        until(lambda: processes.qsize() == planner.PROCESSES)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(
                 f"{url}/v1/plans",
@@ -138,7 +138,7 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
                 headers=headers,
                 timeout=httpx.Timeout(PATIENCE_S, read=1),
             )
-        until(lambda: processes.qsize() == planners.PROCESSES)
+        until(lambda: processes.qsize() == planner.PROCESSES)
         assert all(process.connected() is None for process in processes.queue)
         assert (
             httpx.post(

@@ -12,8 +12,7 @@ from app.accounting.histories.history_account import placed_worst
 from app.domain.errors import PlanError
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
-from app.planning.capacity import Capacity, capacity
-from app.planning.coverage import Covered, coverage
+from app.planning.coverage import Capacity, Covered, capacity, coverage
 from app.planning.planner import make_plan, quote_all
 from app.planning.shape import DpTrainingShape, ModelShape
 from app.planning.tracking import CurrentRelease, Tracking, history_of_run, trained_history
