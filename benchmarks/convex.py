@@ -24,10 +24,9 @@ from benchmarks.noise_throughput import OrdinaryNoise
 from workers.mechanisms.descent import Descent
 from workers.training.evaluate import Evaluation
 from workers.training.examples import Examples, classified
-from workers.training.feeds import FixedBatches
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
 from workers.training.networks.network import Network
-from workers.training.noisy_phase import descend
+from workers.training.noisy_phase import FixedBatches, descend
 
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
 PAPER_WEIGHT_DECAY: Final = 1e-6 * PAPER_RECORDS

@@ -32,7 +32,7 @@ from workers.mechanisms.exact_training import minimum
 from workers.training.evaluate import evaluate
 from workers.training.exact import ridge
 from workers.training.exact.statistics import Statistics
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 
 TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5

@@ -28,7 +28,7 @@ from benchmarks.harness import seconds_of
 from workers.mechanisms.exact_training import minimum
 from workers.training.evaluate import Evaluation, evaluate
 from workers.training.examples import classified
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 
 RESULTS: Final = harness.RESULTS / "head_costs.json"
 EQUAL: Final = 0.003  # nats

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import harness
 from workers.noise.generators import NoiseSource, SecureNoise
-from workers.training.device import choose_device
+from workers.training.team import choose_device
 
 SIZE: Final = 1 << 23
 TARGET: Final = 0.1

@@ -28,8 +28,8 @@ from workers.training.evaluate import evaluate
 from workers.training.exact import ridge
 from workers.training.exact.statistics import Statistics, one_hot, quantised
 from workers.training.examples import Examples, classified
-from workers.training.networks.ridge_head import RidgeHead
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.networks.heads import RidgeHead
+from workers.training.tasks.built_in import CLASSIFICATION
 
 PIXELS: Final = 128
 _LAST_BLOCKS: Final = {  # of each width

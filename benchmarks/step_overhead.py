@@ -19,7 +19,7 @@ from benchmarks.noise_throughput import OrdinaryNoise
 from benchmarks.step_cases import CASES, Case, Clock
 from workers.data.memory import keep_freed
 from workers.noise.generators import NoiseSource, SecureNoise
-from workers.training.device import choose_device
+from workers.training.team import choose_device
 
 STEPS: Final = 3
 LIMIT: Final = 1.05

@@ -33,11 +33,11 @@ from benchmarks.data import Pictures, load, network_of
 from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Certified, Sealed
-from workers.training.device import choose_device
 from workers.training.examples import Examples
-from workers.training.feeds import RandomBatches
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network, Tensors
+from workers.training.noisy_phase import RandomBatches
+from workers.training.team import choose_device
 
 EPSILON: Final = 1.0
 DELTA: Final = 1e-5

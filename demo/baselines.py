@@ -9,11 +9,11 @@ from torch import nn
 from app.domain.architectures import ArchitectureSpec
 from app.domain.recipes import TrainingRecipe
 from demo.digits import CLASSES
-from workers.training.device import choose_device
 from workers.training.examples import Examples
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
+from workers.training.team import choose_device
 
 
 class Baselines:

@@ -42,13 +42,13 @@ from app.registry.datasets.columns.reading import read_source
 from app.runtime.settings import Settings
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.lineage import lineage_of, meet_target, sealing
-from workers.mechanisms.rehearsal.rehearse import rehearse, require_drawn_start
-from workers.training.device import choose_device
+from workers.mechanisms.rehearsal import rehearse, require_drawn_start
 from workers.training.examples import Examples
 from workers.training.networks.buffers import statistics_of
 from workers.training.networks.network import Network
 from workers.training.networks.operator_code import called, text_of
 from workers.training.tasks.catalogue import encoder_of, task_of
+from workers.training.team import choose_device
 
 _RECORDS: Final = 32
 _RECIPE: Final = TrainingRecipe(epochs=4, batch_size=16, learning_rate=1e-3)

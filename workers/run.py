@@ -53,15 +53,13 @@ from workers.data.run_records import load_records
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
-from workers.mechanisms import measuring
+from workers.mechanisms import publishing
 from workers.mechanisms.ensembles.run import EnsembleRun, Made
 from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, sealing
-from workers.mechanisms.publishing import publish_result, stored
-from workers.mechanisms.rehearsal.rehearse import rehearse_model, require_drawn_start
+from workers.mechanisms.publishing import publish_result, require_drawn, stored
+from workers.mechanisms.rehearsal import rehearse_model, require_drawn_start
 from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
-from workers.seal.witness import require_drawn
-from workers.training.device import choose_device
 from workers.training.exact.arithmetic import kernels
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.held import pinned, start_of
@@ -75,7 +73,7 @@ from workers.training.orders import (
     require_same_frame,
 )
 from workers.training.published.content import WeightsContent
-from workers.training.team import ALONE, Team
+from workers.training.team import ALONE, Team, choose_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +146,8 @@ def _carry_out(run: _Run) -> None:
     else:
         certified, phase = _certify(run)
         tensors = certified.views()
-        evaluation = measuring.evaluate(lease, data, certified)
-        evaluation |= measuring.noise_curve(data, certified, phase, evaluation)
+        evaluation = publishing.evaluate(lease, data, certified)
+        evaluation |= publishing.noise_curve(data, certified, phase, evaluation)
     certified_at = outlast_outages(lease.check, lambda: _time_of_database(services))
     with lease.phase(Phase.PUBLISHING):
         content = WeightsContent(
@@ -304,4 +302,4 @@ def _train_openly(run: _Run) -> tuple[Mapping[str, NDArray[Any]], None, dict[str
             held_out=data.held_out,
             on_progress=halfway("mid_training", loss_reporter(lease)),
         )
-    return network.views(), None, measuring.evaluate(lease, data, network)
+    return network.views(), None, publishing.evaluate(lease, data, network)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _Numpy = Any  # the module
 _DTYPES: Final[Mapping[str, str]] = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
-# As in ``workers.training.networks.linear_head``.
+# As in ``workers.training.networks.heads``.
 _NORM_MARGIN: Final = 1 - 2.0**-30
 _SMALLEST_NORM: Final = 1e-30
 

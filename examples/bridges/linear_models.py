@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge, SGDClassifier
 
 import expunge
 
-# As workers.training.networks.linear_head: docs/how-to/use-a-model.md has the formulas.
+# As workers.training.networks.heads: docs/how-to/use-a-model.md has the formulas.
 MARGIN = 1 - 2.0**-30
 
 

@@ -18,11 +18,11 @@ from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.data.shards import as_it_is_now
 from workers.seal.write_guard import store_reachable
-from workers.training.device import choose_device
 from workers.training.examples import Examples
 from workers.training.forms import InputForm
 from workers.training.part import Decode, Part
 from workers.training.tasks.task import INPUTS
+from workers.training.team import choose_device
 
 _ALONE: Final = 32
 

@@ -43,8 +43,8 @@ from workers.training.examples import Records
 from workers.training.forms import InputForm
 from workers.training.networks.architectures import build
 from workers.training.part import Decode, Part
+from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.catalogue import Encoder, encoder_of, form_of, task_of
-from workers.training.tasks.classification import CLASSIFICATION
 from workers.training.tasks.task import Task
 
 _MOST_SHOWN: Final = 20

@@ -35,8 +35,8 @@ from workers.data.shards import read_records, read_shards
 from workers.data.streaming import Streamed, Survey
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
+from workers.training.exact.statistics import Targets
 from workers.training.exact.summing import Quantiser, Summed, sums_less, sums_over
-from workers.training.exact.targets import Targets
 from workers.training.part import Part, ascending
 
 _log = logging.getLogger("expunge.worker")

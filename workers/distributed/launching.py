@@ -20,7 +20,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
-    RendezvousParameters,
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
@@ -68,7 +67,7 @@ def launch(entry: Callable[..., None], *arguments: object, devices: int, name: s
         RunInterruptedError: this process was asked to stop.
         ProcessLostError: a process ended otherwise.
     """
-    rendezvous_handler_registry.register(_NAME, _created)
+    rendezvous_handler_registry.register(_NAME, lambda given: _Loopback(given.run_id))
     context = get_context("spawn")
     pipes = [context.Pipe(duplex=False) for _ in range(devices)]
     config = LaunchConfig(
@@ -107,12 +106,10 @@ def _why(told: list[Connection], error: ChildFailedError) -> Exception:
             if known == kind and not (kind == "other" and silent):
                 return raised(reason)
     for rank, failure in silent.items():
-        return ProcessLostError(f"process {rank} of this run ended: {_ended(failure.exitcode)}")
+        code = failure.exitcode
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return ProcessLostError(f"process {rank} of this run ended: {how}")
     return ProcessLostError(next(reason for _, reason in said.values()))
-
-
-def _ended(exit_code: int) -> str:
-    return signal.Signals(-exit_code).name if exit_code < 0 else f"exit status {exit_code}"
 
 
 @contextmanager
@@ -179,7 +176,3 @@ class _Loopback(RendezvousHandler):
     def shutdown(self) -> bool:
         self._store = None
         return True
-
-
-def _created(parameters: RendezvousParameters) -> RendezvousHandler:
-    return _Loopback(parameters.run_id)

@@ -11,10 +11,9 @@ from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.exact_training import ExactTraining
 from workers.data.loading import RunData
 from workers.training.exact.arithmetic import repeatable
-from workers.training.exact.losses import loss_of
-from workers.training.exact.minimum import Minimum, minimise
+from workers.training.exact.minimum import Minimum, loss_of, minimise
 from workers.training.examples import Records
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
 from workers.training.networks.network import Network
 from workers.training.tasks.task import INPUTS, Batch, joined
 

@@ -26,18 +26,16 @@ from workers.data.backbone import frame_of
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import rule_of, solver_of
 from workers.mechanisms.descent import Descent
-from workers.mechanisms.rehearsal.one_loss import require_one_loss
+from workers.mechanisms.rehearsal import require_one_loss
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.seal.certified import Certified
 from workers.seal.sealed import Sealed, SealedProgress
-from workers.training.device import choose_device
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.examples import Examples
-from workers.training.feeds import Feed, FixedBatches, RandomBatches
 from workers.training.frame import ReferenceFrame
 from workers.training.loop import TrainingProgress
-from workers.training.noisy_phase import NoisyProgress, descend
-from workers.training.team import ALONE, Team
+from workers.training.noisy_phase import Feed, FixedBatches, NoisyProgress, RandomBatches, descend
+from workers.training.team import ALONE, Team, choose_device
 
 Training = Callable[[Sealed, NoiseSource, SealedProgress], object]
 """Trains a sealed, fresh network on the retained records."""

@@ -1,4 +1,8 @@
-"""The last of a run: its result is stored, checked by the offline verifier, and published."""
+"""The last of a run: its result is measured, stored, checked by the offline verifier, published.
+
+The noise source counts the numbers it gives out, and the claim follows from the certificate's
+parameters. So a run that deviated from its plan, or whose noise was not added, is not published.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,20 +10,89 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app.domain.errors import DraftOutdatedError
+from app.domain.errors import DraftOutdatedError, TargetNotMetError
+from app.domain.plan import TrainingKind
+from app.domain.states import Basis, Phase
 from app.evidence.certificates.note import origin_of
+from app.evidence.certificates.parameters import draws_of
 from app.evidence.certificates.signing import payload_from
+from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.evidence.certificates.verification import check_place, check_statement
 from app.evidence.certificates.weights_file import WeightsFile
 from app.ledger import publication
+from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.mechanisms.mechanism import Draws
+from app.planning.mechanisms.tracked import Tracked
 from app.runtime.failpoints import reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from app.storage.encryption import Content
+from workers.data.loading import RunData
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
+from workers.seal.certified import Certified
+from workers.training.networks.network import Network
 from workers.training.published.content import WeightsContent
+
+
+def evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[str, Any]:
+    """Return the metrics on held-out records, if there are any, and the baseline's beside them."""
+    with lease.phase(Phase.EVALUATING):
+        if len(data.held_out) == 0:
+            return {"held_out_records": 0}
+        measured = network.evaluate(data.held_out)
+        compared = {"baseline": measured.baseline, "higher_is_better": measured.higher_is_better}
+        return {
+            "held_out_records": measured.examples,
+            "held_out_loss": measured.mean_loss,
+            "metrics": dict(measured.metrics),
+            "headline": measured.headline,
+            **{name: value for name, value in compared.items() if value is not None},
+        }
+
+
+def noise_curve(
+    data: RunData, certified: Certified, phase: CertifyingPhase, evaluation: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what more noise, and so more capacity, would cost a tracked head."""
+    mechanism = mechanism_named(phase.plan.mechanism).of(phase.parameters)
+    noise_std = mechanism.history.noise_std() if isinstance(mechanism, Tracked) else 0.0
+    if noise_std == 0 or len(data.held_out) == 0:
+        return {}
+    released = {
+        "noise_std": noise_std,
+        "score": evaluation["metrics"][evaluation["headline"]],
+    }
+    return {"noise_curve": [released, *certified.noise_curve(data.held_out, noise_std=noise_std)]}
+
+
+_ROUNDING = 1e-9
+
+
+def require_drawn(
+    phase: CertifyingPhase, drawn: Mapping[float, int], *, basis: Basis, trains: bool, size: int
+) -> None:
+    """Check a run's noise: ``drawn`` counts the numbers that the source gave out, by deviation.
+
+    ``trains`` says whether the run trained the network, of ``size`` weights, from scratch.
+
+    Raises:
+        TargetNotMetError: some of the claimed noise was not drawn.
+    """
+    if phase.plan.training is TrainingKind.PRIVATE:
+        # Later certificates rest on its training, whatever this one says.
+        settings = phase.plan.settings
+        noise_std = settings["noise_multiplier"] * settings["gradient_clip"]
+        count = int(settings["private_steps"]) * size
+        claimed = [Draws(noise_std=noise_std, count=count)] if trains else []
+    else:
+        claimed = draws_of(phase.plan.mechanism, phase.parameters, basis=basis)
+    for noise_std in {draws.noise_std for draws in claimed}:
+        least = noise_std * (1 - _ROUNDING)
+        needed = sum(draws.count for draws in claimed if draws.noise_std >= least)
+        if sum(count for std, count in drawn.items() if std >= least) < needed:
+            raise TargetNotMetError("the run drew less noise than its certificate would claim")
 
 
 def stored(

@@ -7,10 +7,9 @@ from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from workers.data.loading import RunData
 from workers.training.exact import ridge
-from workers.training.exact.statistics import LEVELS
-from workers.training.exact.targets import Targets
+from workers.training.exact.statistics import LEVELS, Targets
+from workers.training.networks.heads import RidgeHead
 from workers.training.networks.network import Network
-from workers.training.networks.ridge_head import RidgeHead
 
 
 def solve(mechanism: SufficientStatistics, network: Network, data: RunData, task: TaskSpec) -> None:

@@ -38,12 +38,11 @@ from workers.noise.generators import NoiseSource
 from workers.seal.certified import OPENING, Certified
 from workers.seal.scrubbing import from_caller, scrubbed
 from workers.training.examples import Records
-from workers.training.feeds import Feed
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.buffers import recompute_buffers
 from workers.training.networks.network import Network, Tensors
-from workers.training.noisy_phase import NoisyProgress, Rule, run_noisy_phase
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.noisy_phase import Feed, NoisyProgress, Rule, run_noisy_phase
+from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.task import Task
 from workers.training.team import ALONE, Team
 
@@ -163,7 +162,10 @@ class Sealed:
             PlanError: the function cannot train this architecture.
             RunFailedError: it failed.
         """
-        held = self._begin_training()
+        held = self._require_held()
+        if held.origin is not _Origin.FRESH:
+            raise SealedStateError("training starts from a fresh initialisation")
+        held.origin = _Origin.TRAINED_HERE
         report = from_caller(on_progress)
         self._inside("training", lambda: how(held.network, report))
 
@@ -256,13 +258,6 @@ class Sealed:
         held = self._require()
         if held.met is not None:
             raise SealedStateError("these weights have been through their noisy phase already")
-        return held
-
-    def _begin_training(self) -> _Held:
-        held = self._require_held()
-        if held.origin is not _Origin.FRESH:
-            raise SealedStateError("training starts from a fresh initialisation")
-        held.origin = _Origin.TRAINED_HERE
         return held
 
     def _inside(self, what: str, work: Callable[[], Result]) -> Result:

@@ -58,16 +58,6 @@ _ALWAYS_REFUSED: Final = frozenset(
 )
 
 
-def _opens_to_write(arguments: tuple[Any, ...]) -> bool:
-    path, _, flags = arguments
-    return bool(flags & _WRITING) and path not in ALLOWED_FILES
-
-
-def _maps_to_write(arguments: tuple[Any, ...]) -> bool:
-    fileno, _, access, _ = arguments
-    return fileno != -1 and access not in _READ_ONLY_MAPS
-
-
 _THREAD: Final = threading.local()
 
 
@@ -81,14 +71,11 @@ def store_reachable() -> Iterator[None]:
         _THREAD.reads_store = False
 
 
-def _connects_elsewhere(_: tuple[Any, ...]) -> bool:
-    return not getattr(_THREAD, "reads_store", False)
-
-
 _SOMETIMES_REFUSED: Final[Mapping[str, Callable[[tuple[Any, ...]], bool]]] = {
-    "open": _opens_to_write,
-    "mmap.__new__": _maps_to_write,
-    "socket.connect": _connects_elsewhere,
+    # By the event's arguments: path, mode and flags; file, length, access and offset; a socket's.
+    "open": lambda given: bool(given[2] & _WRITING) and given[0] not in ALLOWED_FILES,
+    "mmap.__new__": lambda given: given[0] != -1 and given[2] not in _READ_ONLY_MAPS,
+    "socket.connect": lambda _: not getattr(_THREAD, "reads_store", False),
 }
 
 

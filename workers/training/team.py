@@ -82,3 +82,8 @@ class Team:
 
 
 ALONE: Final = Team()
+
+
+def choose_device() -> torch.device:
+    """Return the first CUDA device if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

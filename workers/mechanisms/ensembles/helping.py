@@ -34,7 +34,7 @@ from workers.leases.holding import Holding, Term
 from workers.leases.outages import outlast_outages
 from workers.mechanisms.ensembles.training import train_member
 from workers.mechanisms.publishing import stored
-from workers.mechanisms.rehearsal.rehearse import rehearse_model
+from workers.mechanisms.rehearsal import rehearse_model
 from workers.seal.ram_only import ram_only
 from workers.training.networks.held import pinned, start_of
 

@@ -32,13 +32,13 @@ from workers.data.member_records import MemberRecords
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import step_reporter
-from workers.mechanisms import measuring
+from workers.mechanisms import publishing
 from workers.mechanisms.ensembles.training import Numbers, train_member
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import SealedProgress
-from workers.training.device import choose_device
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network, Tensors
+from workers.training.team import choose_device
 
 _POLL_S: Final = 0.1
 _LOOK_S: Final = 1.0
@@ -102,7 +102,7 @@ class EnsembleRun:
         reach("after_load")
         made = self._make(head)
         reach("at_target")
-        return made, measuring.evaluate(self.lease, self.data, self._whole(made.tensors))
+        return made, publishing.evaluate(self.lease, self.data, self._whole(made.tensors))
 
     def _make(self, head: Tensors) -> Made:
         """Train the members concerned on their retained records alone, and keep the others.

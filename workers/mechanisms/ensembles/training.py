@@ -9,9 +9,9 @@ from torch import nn
 from app.domain.plan import Plan
 from workers.data.loading import ModelSpec
 from workers.seal.sealed import Sealed, SealedProgress
-from workers.training.device import choose_device
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
+from workers.training.team import choose_device
 
 Numbers = Mapping[str, NDArray[Any]]
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.registry.statistics_file import StatisticsFile
-from workers.training.exact.statistics import CHUNK_ROWS, Statistics, quantised
-from workers.training.exact.targets import Targets
+from workers.training.exact.statistics import CHUNK_ROWS, Statistics, Targets, quantised
 from workers.training.part import Part, ascending
 from workers.training.tasks.task import INPUTS, TARGET
 

@@ -21,7 +21,7 @@ from workers.training.examples import Records
 from workers.training.networks.base import digest_of, digests_of, require_same
 from workers.training.networks.buffers import require_supported_buffers, statistics_of
 from workers.training.networks.tensor_names import renamed, require_tied_alike
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.task import Task
 from workers.training.team import ALONE, Team
 

@@ -22,13 +22,13 @@ from workers.data.backbone_loading import load_backbone
 from workers.data.features import FeatureReader
 from workers.data.loading import columns_by
 from workers.data.shards import read_shards
-from workers.training.device import choose_device
 from workers.training.examples import Examples
 from workers.training.forms import InputForm
 from workers.training.networks.architectures import build
 from workers.training.part import Part
 from workers.training.tasks.catalogue import encoder_of, task_of
 from workers.training.tasks.task import INPUTS, TARGET
+from workers.training.team import choose_device
 
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 SPEC = catalogue.from_json(TASK)

@@ -14,17 +14,16 @@ from app.domain.errors import ProcessLostError, RunFailedError
 from app.domain.recipes import TrainingRecipe
 from tests.support.insecure_noise import InsecureNoise
 from tests.support.processes import launched, together
-from workers.distributed.following import Elsewhere
+from workers.distributed.execution import Elsewhere
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
 from workers.noise.generators import SecureNoise
 from workers.training.examples import Examples
-from workers.training.feeds import RandomBatches
 from workers.training.forms import InputForm
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network
-from workers.training.noisy_phase import run_noisy_phase
+from workers.training.noisy_phase import RandomBatches, run_noisy_phase
 from workers.training.team import ALONE, Team
 
 CPU = torch.device("cpu")

@@ -14,15 +14,14 @@ from torch import nn
 from app.accounting import gradient_clipping
 from tests.support.attacking import FAILURE, mu_lower_bound
 from tests.support.processes import together
-from workers.distributed.following import Elsewhere
+from workers.distributed.execution import Elsewhere
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise.generators import SecureNoise
 from workers.training.examples import Examples
-from workers.training.feeds import RandomBatches
 from workers.training.forms import InputForm
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network
-from workers.training.noisy_phase import run_noisy_phase
+from workers.training.noisy_phase import RandomBatches, run_noisy_phase
 from workers.training.team import ALONE
 
 CPU = torch.device("cpu")

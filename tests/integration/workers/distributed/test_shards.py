@@ -11,14 +11,14 @@ from app.domain.errors import PlanError, RunFailedError, SealedStateError
 from app.domain.recipes import TrainingRecipe
 from tests.support.processes import together
 from workers.distributed import shards
-from workers.distributed.following import Elsewhere
-from workers.mechanisms.rehearsal.rehearse import rehearse
+from workers.distributed.execution import Elsewhere
+from workers.mechanisms.rehearsal import rehearse
 from workers.training.examples import Examples
 from workers.training.forms import InputForm
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.network import Network
 from workers.training.orders import require_same_frame
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.team import ALONE
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from app.domain.architectures import FeatureLayer
 from app.domain.errors import InvalidInputError
 from expunge import backbones
 from expunge.backbones.images import IMAGENET_MEAN, IMAGENET_STD, Images
-from workers.training.networks.layers import Layered
+from workers.training.networks.architectures import Layered
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 from app.domain.architectures import FeatureLayer
 from app.domain.errors import InvalidInputError
 from expunge import backbones
-from workers.training.networks.layers import Layered
+from workers.training.networks.architectures import Layered
 
 SMALL = {
     "hidden_size": 32,

@@ -9,7 +9,7 @@ FAULTS = """
 import resource, sys
 import torch
 from workers.data.memory import keep_freed
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
 
 if sys.argv[1] == "kept":
     keep_freed()

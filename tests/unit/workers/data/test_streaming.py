@@ -13,8 +13,8 @@ import torch
 from app.domain.errors import GoneError, LeaseLostError, ObjectStoreError, RunFailedError
 from workers.data.selecting import Selected
 from workers.data.streaming import Streamed, Survey
-from workers.training.feeds import FixedBatches, RandomBatches
 from workers.training.forms import InputForm
+from workers.training.noisy_phase import FixedBatches, RandomBatches
 from workers.training.part import Part
 from workers.training.tasks.task import INPUTS, TARGET
 

@@ -23,7 +23,7 @@ from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.lineage import lineage_of
 from workers.training.examples import classified
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
 
 CPU = torch.device("cpu")
 RECORDS, BATCH_SIZE, BATCHES = 10, 2, 5

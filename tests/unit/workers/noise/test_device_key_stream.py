@@ -23,7 +23,7 @@ RFC_FIRST = "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
 INTERPRETED = """
 import json, sys
 import torch
-from workers.noise.chacha_kernel import fill_
+from workers.noise.device_key_stream import fill_
 key = torch.frombuffer(bytearray.fromhex(sys.argv[1]), dtype=torch.int32)
 found = {}
 for counter, count in json.loads(sys.argv[2]):

@@ -31,10 +31,9 @@ from workers.noise.generators import SecureNoise
 from workers.seal.sealed import Sealed
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.examples import classified
-from workers.training.feeds import RandomBatches
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
 from workers.training.networks.network import Network
-from workers.training.noisy_phase import Conditions, descend
+from workers.training.noisy_phase import Conditions, RandomBatches, descend
 
 CPU = torch.device("cpu")
 TRIALS = 120

@@ -12,10 +12,10 @@ from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
-from workers.training.feeds import RandomBatches
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.base import public_tensors
 from workers.training.networks.network import Network
+from workers.training.noisy_phase import RandomBatches
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

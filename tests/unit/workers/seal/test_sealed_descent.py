@@ -12,7 +12,7 @@ from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
 from workers.training import noisy_phase
-from workers.training.feeds import RandomBatches
+from workers.training.noisy_phase import RandomBatches
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

@@ -13,7 +13,7 @@ from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
-from workers.training.feeds import RandomBatches
+from workers.training.noisy_phase import RandomBatches
 
 CPU = torch.device("cpu")
 TARGET = {"epsilon": 8.0, "delta": 1e-5}

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from app.domain.recipes import TrainingRecipe
 from workers.training.gradients import add_gradient, parts_of
 from workers.training.networks.network import Network
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 
 
 class Watched(nn.Module):

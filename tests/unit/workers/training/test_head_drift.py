@@ -13,8 +13,8 @@ from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, Regres
 from app.domain.tasks.spec import WeightColumn
 from workers.mechanisms.descent import Descent
 from workers.training.examples import Examples
-from workers.training.feeds import FixedBatches
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
+from workers.training.noisy_phase import FixedBatches
 from workers.training.tasks.catalogue import form_of, task_of
 from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
 

@@ -15,8 +15,8 @@ from workers.training import loop, optimizers
 from workers.training.evaluate import evaluate, mean_loss
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
+from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.catalogue import task_of
-from workers.training.tasks.classification import CLASSIFICATION
 
 
 def mlp():

@@ -11,7 +11,7 @@ from app.domain.errors import PlanError, RunFailedError, WriteRefusedError
 from app.domain.tasks import catalogue
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.own_tasks import OWN, Rents
-from workers.mechanisms.rehearsal.rehearse import rehearse
+from workers.mechanisms.rehearsal import rehearse
 from workers.training.examples import Examples
 from workers.training.tasks.catalogue import form_of, task_of
 

@@ -8,12 +8,12 @@ from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import InputSchema
 from tests.support import hostile_networks as hostile
 from workers.data.backbone_rehearsal import Rehearsal
-from workers.mechanisms.rehearsal.rehearse import rehearse, require_drawn_start
+from workers.mechanisms.rehearsal import rehearse, require_drawn_start
 from workers.training.forms import InputForm
 from workers.training.networks.base import digests_of
 from workers.training.networks.held import copied, digests_held, pinned, start_of
 from workers.training.networks.network import Network
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 
 RECORDS = InputSchema(shape=(6,), classes=2)
 CPU = torch.device("cpu")

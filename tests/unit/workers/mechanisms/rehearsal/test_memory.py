@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from workers.mechanisms.rehearsal.rehearse import evaluated, remembers
+from workers.mechanisms.rehearsal import evaluated, remembers
 from workers.training.forms import fainter
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 
 BATCH = {"inputs": torch.linspace(-2, 2, 30).reshape(5, 6), "target": torch.arange(5)}
 SEEN: list[torch.Tensor] = []

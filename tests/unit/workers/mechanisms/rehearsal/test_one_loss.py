@@ -6,10 +6,10 @@ from torch import nn
 
 from app.domain.errors import PlanError
 from app.domain.tasks import catalogue
-from workers.mechanisms.rehearsal.one_loss import require_one_loss
+from workers.mechanisms.rehearsal import require_one_loss
 from workers.training.forms import InputForm
+from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.catalogue import task_of
-from workers.training.tasks.classification import CLASSIFICATION
 
 FORM = InputForm(shape=(6,))
 VARIED = task_of(

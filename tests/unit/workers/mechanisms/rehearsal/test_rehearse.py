@@ -10,9 +10,9 @@ from torch import nn
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import InputSchema
 from tests.support.networks import Computing, Tied
-from workers.mechanisms.rehearsal.rehearse import rehearse
+from workers.mechanisms.rehearsal import rehearse
 from workers.training.forms import InputForm
-from workers.training.tasks.classification import CLASSIFICATION
+from workers.training.tasks.built_in import CLASSIFICATION
 
 CPU = torch.device("cpu")
 NUMBERS = InputSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, classes=2)

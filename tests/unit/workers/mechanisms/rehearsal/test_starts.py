@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import PlanError
-from workers.mechanisms.rehearsal.rehearse import require_drawn_start
+from workers.mechanisms.rehearsal import require_drawn_start
 
 LEARNED = torch.linspace(-1, 1, 12).reshape(2, 6)
 

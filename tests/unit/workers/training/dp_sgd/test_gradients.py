@@ -13,9 +13,8 @@ from workers.training.dp_sgd.capture import capturing
 from workers.training.dp_sgd.contributions import Product, Whole, norms_of
 from workers.training.dp_sgd.gradients import per_record_gradients
 from workers.training.networks.flat import FlatParameters
-from workers.training.networks.linear_head import LinearHead
-from workers.training.networks.ridge_head import RidgeHead
-from workers.training.tasks.classification import CLASSIFICATION, Classification
+from workers.training.networks.heads import LinearHead, RidgeHead
+from workers.training.tasks.built_in import CLASSIFICATION, Classification
 
 CLIP = 0.25
 CLIPS = (1e-3, 0.5, 1e6)

@@ -8,7 +8,7 @@ from torch.nn import functional
 from app.domain.errors import PlanError
 from tests.support.networks import Computing
 from tests.unit.workers.training.dp_sgd.test_gradients import attached, inputs_of, per_record
-from workers.training.dp_sgd import trial
+from workers.training.dp_sgd import gradients
 
 
 def before(change):
@@ -216,9 +216,9 @@ def test_where_others_change_last_bits_a_pass_has_one_row():
 
 def test_the_trial_replaces_records_by_all_that_floats_can_be():
     some = {"inputs": inputs_of((6,), 4).abs() + 1, "target": torch.arange(4)}
-    kept = trial._kept(4)
-    replaced = [each["inputs"] for each in trial._with_others(some, kept)]
-    assert len(replaced) == len(trial._OTHERS)
+    kept = gradients._kept(4)
+    replaced = [each["inputs"] for each in gradients._with_others(some, kept)]
+    assert len(replaced) == len(gradients._OTHERS)
     for each in replaced:
         assert torch.equal(each[kept], some["inputs"][kept])
     others = torch.stack([each[1] for each in replaced])

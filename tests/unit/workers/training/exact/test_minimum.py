@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from app.domain.errors import RunFailedError
-from app.domain.tasks.built_in import ClassificationSpec
-from tests.unit.workers.training.exact.test_losses import ALL, COUNT, tensors_of
-from workers.training.exact.losses import loss_of
-from workers.training.exact.minimum import minimise
-from workers.training.tasks.task import TARGET
+from app.domain.tasks.built_in import ClassificationSpec, LanguageModelSpec
+from tests.unit.workers.training.networks.test_head_bounds import SPECS, SQUARED
+from workers.training.exact.minimum import loss_of, minimise
+from workers.training.tasks.catalogue import task_of
+from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
+
+ALL = SPECS | {"squared": SQUARED}
 
 RANDOM = np.random.default_rng(6)
 FEATURES = RANDOM.normal(size=(500, 7)) * [3, 1, 0.1, 2, 1, 1, 0.5] + 0.3
@@ -119,3 +122,47 @@ def test_the_squared_loss_leads_to_the_ridge_solution():
     n, size = FEATURES.shape
     normal = FEATURES.T @ FEATURES / n + 0.01 * np.eye(size)
     assert found == pytest.approx(np.linalg.solve(normal, FEATURES.T @ targets / n).T, abs=1e-8)
+
+
+COUNT = 30
+
+
+def targets_of(spec, random):
+    if spec.name == "classification":
+        return random.integers(0, spec.classes, COUNT)
+    if spec.name == "multi_label":
+        return random.integers(0, 2, (COUNT, spec.outputs)).astype(np.float32)
+    return random.normal(size=(COUNT, spec.outputs)).astype(np.float32)
+
+
+def tensors_of(spec, seed=3):
+    random = np.random.default_rng(seed)
+    tensors = {TARGET: targets_of(spec, random)}
+    if spec.weight is not None:
+        tensors[WEIGHT] = random.uniform(0, spec.weight.most, COUNT).astype(np.float32)
+    return tensors
+
+
+@pytest.mark.parametrize("spec", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 300.0])
+def test_they_are_those_of_the_task(spec, scale):
+    tensors = tensors_of(spec)
+    loss = loss_of(spec, tensors)
+    assert loss.rows == spec.rows
+    scores = scale * np.random.default_rng(4).normal(size=(COUNT, spec.rows))
+    held = torch.from_numpy(scores.copy()).requires_grad_()
+    outputs = held
+    if spec.rows < spec.outputs:
+        outputs = torch.cat([torch.zeros_like(held), held], dim=1)
+    batch = {name: torch.from_numpy(values) for name, values in tensors.items()}
+    expected = task_of(spec).loss(lambda _: outputs, batch | {INPUTS: held}).sum()
+    (slopes,) = torch.autograd.grad(expected, held)
+    for records in (slice(0, COUNT), slice(0, 7), slice(7, COUNT)):
+        _, found = loss.at(scores[records], records)
+        assert found == pytest.approx(slopes[records].numpy(), rel=1e-9, abs=1e-9)
+    assert loss.at(scores, slice(0, COUNT))[0] == pytest.approx(expected.item(), rel=1e-9)
+
+
+def test_a_task_without_a_convex_head_has_none():
+    with pytest.raises(RunFailedError, match="language_model"):
+        loss_of(LanguageModelSpec(vocabulary=9), {TARGET: np.zeros(3)})

@@ -8,7 +8,9 @@ from hypothesis.extra import numpy as arrays
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
-from workers.training.exact.statistics import LEVELS, Statistics, one_hot, quantised
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
+from workers.training.exact import ridge
+from workers.training.exact.statistics import LEVELS, Statistics, Targets, one_hot, quantised
 
 LARGEST = LEVELS - 1
 INTEGERS = arrays.arrays(
@@ -92,3 +94,44 @@ def test_offset_and_scale_are_those_that_a_network_sees():
     raw = np.array([[0, 128, 255, 3]], np.uint8)
     seen = InputSchema(shape=(4,), dtype="uint8", offset=128.0, scale=0.5, classes=2)
     assert quantised(raw, seen, 2.0**15).tolist() == [[-64, 0, 64, -62]]
+
+
+LABELS = Targets(MultiLabelSpec(labels=("a", "b")))
+NUMBERS = Targets(RegressionSpec(targets=("y",)), 4.0)
+
+
+def test_a_class_is_one_and_the_others_nothing():
+    targets = Targets(ClassificationSpec(classes=3))
+    assert targets.numbers(np.array([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert targets.unit == 1.0
+
+
+def test_labels_lie_around_zero_and_may_be_in_doubt():
+    found = LABELS.numbers(np.array([[0.0, 1.0], [0.5, 0.25]], dtype=np.float32))
+    assert found.tolist() == [[-32767, 32767], [0, -16384]]
+    assert 32767 * LABELS.unit == 1.0
+
+
+@pytest.mark.parametrize("value", [4.0, 9.0, 1e38, np.inf])
+def test_numbers_beyond_the_range_are_clipped_to_its_end(value):
+    found = NUMBERS.numbers(np.array([[value], [-value], [1.0], [np.nan]]))
+    assert found[:, 0].tolist() == [LEVELS - 1, 1 - LEVELS, LEVELS // 4, 0]
+
+
+def test_every_target_is_rounded_by_itself_alone():
+    given = np.random.default_rng(1).normal(size=(50, 1)) * 3
+    alone = [NUMBERS.numbers(given[row : row + 1])[0, 0] for row in range(50)]
+    assert NUMBERS.numbers(given)[:, 0].tolist() == alone
+    assert np.abs(np.array(alone) * NUMBERS.unit - np.clip(given[:, 0], -4, 4)).max() <= 4 / LEVELS
+
+
+def test_the_solution_learns_numbers_in_their_own_units():
+    random = np.random.default_rng(2)
+    features = random.normal(size=(400, 3))
+    truth = features @ [0.5, -1.0, 0.25] + 0.7
+    schema = InputSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=1)
+    sums = Statistics.over(quantised(features, schema, 8.0), NUMBERS.numbers(truth[:, None]))
+    found = ridge.solve(sums, regularisation=1e-5)
+    scale = LEVELS / 8.0 * NUMBERS.unit
+    assert found.weight[0] * scale == pytest.approx([0.5, -1.0, 0.25], abs=2e-3)
+    assert found.bias[0] * NUMBERS.unit == pytest.approx(0.7, abs=2e-3)

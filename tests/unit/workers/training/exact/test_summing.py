@@ -10,8 +10,8 @@ from app.domain.schema import InputSchema
 from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.registry.statistics_file import StatisticsFile
 from workers.training.exact import summing
+from workers.training.exact.statistics import Targets
 from workers.training.exact.summing import Quantiser, sums_less, sums_over
-from workers.training.exact.targets import Targets
 from workers.training.part import Part
 from workers.training.tasks.task import INPUTS, TARGET
 

@@ -11,7 +11,7 @@ import torch
 
 from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
 from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
 

@@ -1,13 +1,22 @@
-"""A linear head on features of norm at most 1: see ``app.domain.heads.linear_head``."""
+"""Heads: linear functions of features. See ``app.domain.heads``."""
 
 import math
 from typing import Final
 
 import torch
 from torch import nn
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
-from workers.training.networks.inner_product import InnerProduct
+
+class InnerProduct(nn.Module):
+    """Maps features [n, size] to [n, rows] by weights that the layer around it owns."""
+
+    def forward(
+        self, features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the products with each row of weights [rows, size], plus ``bias`` [rows]."""
+        return linear(features, weight, bias)
+
 
 # Rounding must not lift a norm above 1.
 _NORM_MARGIN: Final = 1 - 2.0**-30
@@ -65,3 +74,31 @@ class LinearHead(nn.Module):
         if self._bias == 0:
             return unit
         return pad(unit, (0, 1), value=self._bias)
+
+
+class RidgeHead(nn.Module):
+    """Maps features [n, *shape] to scores [n, outputs], in float64.
+
+    Args:
+        size: entries of one record's features.
+        outputs: classes, or targets.
+        feature_range: to which features are clipped.
+
+    Attributes:
+        weight: float64 [outputs, size], initially zero.
+        bias: float64 [outputs], initially zero.
+    """
+
+    def __init__(self, size: int, outputs: int, *, feature_range: float) -> None:
+        super().__init__()
+        self.feature_range = feature_range
+        self.product = InnerProduct()
+        self.weight = nn.Parameter(torch.zeros(outputs, size, dtype=torch.float64))
+        self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float64))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return scores: the largest is the predicted class. What is not a number counts as 0."""
+        flat = torch.nan_to_num(features.flatten(1).double())
+        clipped = flat.clamp(-self.feature_range, self.feature_range)
+        scores: torch.Tensor = self.product(clipped, self.weight, self.bias)
+        return scores

@@ -15,6 +15,9 @@ and no certificate would name them: those are for a backbone or the base.
 A task of the operator's own is tried on its own made-up records. A mechanism counts on it that a
 record has a part in its own encoding and its own loss alone: what the task kept of one record for
 another could carry forgotten records past the noise.
+
+Descent on fixed batches counts on a sum of functions of one record each. In training, normalisation
+over the batch mixes records, and dropout or random variants give one another loss at every visit.
 """
 
 import math
@@ -32,9 +35,7 @@ from app.domain.errors import PlanError, RunFailedError
 from app.runtime.settings import Settings
 from workers.data.backbone import starting
 from workers.data.loading import ModelSpec
-from workers.mechanisms.rehearsal.one_loss import in_halves
 from workers.seal.write_guard import encoding
-from workers.training.device import choose_device
 from workers.training.dp_sgd.gradients import per_record_gradients
 from workers.training.evaluate import evaluating
 from workers.training.examples import Examples
@@ -47,7 +48,7 @@ from workers.training.networks.network import Network
 from workers.training.networks.operator_code import called, text_of
 from workers.training.tasks.custom import SAMPLES, CustomTask, Encoded
 from workers.training.tasks.task import INPUTS, Batch, Task
-from workers.training.team import ALONE, Team
+from workers.training.team import ALONE, Team, choose_device
 from workers.training.vectors import pieces
 
 _SEED: Final = 5
@@ -193,7 +194,8 @@ def rehearse(
         network.require_base()
         _require_unchanged(network, weights)
         for name, tensor in _tensors_kept(module):
-            if name not in before or not _same(tensor, before[name]):
+            then = before.get(name)
+            if then is None or tensor.dtype != then.dtype or not torch.equal(tensor, then):
                 raise PlanError(
                     f"the network keeps the tensor {name!r} from one batch to the next, which "
                     "could carry forgotten records past the noise: compute it in forward"
@@ -259,10 +261,6 @@ def _tensors_kept(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in vars(layer).items():
             if isinstance(value, torch.Tensor):
                 yield f"{path}.{name}".lstrip("."), value
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
 _SEEDS: Final = (3, 17)
@@ -436,3 +434,43 @@ def _require_gradients(task: CustomTask, network: Network, batch: Batch) -> None
         raise RunFailedError("the task's loss does not depend on the network")
     if not all(math.isfinite(float(each.abs().sum())) for each in found):
         raise RunFailedError("the task's loss has gradients that are not finite")
+
+
+_TRIED_TOGETHER: Final = 8
+
+
+def require_one_loss(factory: Callable[[], nn.Module], task: Task, form: InputForm) -> None:
+    """Compare losses of random records in training: again, and with others beside them.
+
+    Raises:
+        PlanError: a record's loss depends on chance, or on other records.
+    """
+    network = Network(factory, device=choose_device(), task=task, dtype=torch.float64)
+    module = network.module.train()
+    batch = Examples.random(form, _TRIED_TOGETHER).rows(
+        0, _TRIED_TOGETHER, device=network.flat.device
+    )
+
+    def losses(some: Batch) -> torch.Tensor:
+        return task.loss(module, task.augment(some))
+
+    with torch.no_grad(), without_buffers(module):
+        once, again, apart = losses(batch), losses(batch), in_halves(losses, batch)
+        if not all(torch.allclose(once, each, equal_nan=True) for each in (again, apart)):
+            raise PlanError(
+                "this mechanism counts on one loss of each record, and in training the network or "
+                "the task gives a record another one at every visit, or beside others: leave out "
+                "dropout, augment and normalisation over the batch, or choose another mechanism"
+            )
+    network.destroy()
+
+
+def in_halves(losses: Callable[[Batch], torch.Tensor], batch: Batch) -> torch.Tensor:
+    """Return each record's loss, [n], with half of the other records beside it."""
+    half = len(batch[INPUTS]) // 2
+    return torch.cat(
+        [
+            losses({name: each[part] for name, each in batch.items()})
+            for part in (slice(0, half), slice(half, None))
+        ]
+    )

@@ -8,7 +8,7 @@ from app.domain.columns import InputColumns, NumberColumn
 from app.domain.errors import InvalidRecordsError
 from app.domain.tasks.built_in import MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
-from workers.training.tasks.encoding import encode
+from workers.training.tasks.catalogue import encode
 from workers.training.tasks.task import TARGET, WEIGHT
 
 INPUTS = InputColumns(columns=(NumberColumn(name="x"),))

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from torch.nn.functional import cross_entropy
 
 from app.domain.tasks.built_in import ClassificationSpec, rows_of
-from workers.training.networks.linear_head import LinearHead
+from workers.training.networks.heads import LinearHead
 
 SIZE = 5
 ANYTHING = arrays(np.float32, (3, SIZE), elements=st.floats(width=32))

@@ -14,8 +14,8 @@ from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, head
 from workers import run
 from workers.mechanisms import lineage
+from workers.mechanisms.publishing import require_drawn
 from workers.noise.generators import SecureNoise
-from workers.seal.witness import require_drawn
 
 SIZE = 65
 RECIPE = {

@@ -1,1 +1,0 @@
-"""What a network is tried on before any record is read."""

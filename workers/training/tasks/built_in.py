@@ -1,0 +1,209 @@
+"""The built-in tasks: classification, several labels, regression and language models."""
+
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    mse_loss,
+)
+
+from app.domain.tasks.built_in import (
+    HUBER,
+    QUANTILE,
+    ClassificationSpec,
+    LanguageModelSpec,
+    MultiLabelSpec,
+    RegressionSpec,
+)
+from workers.training.tasks import metrics
+from workers.training.tasks.augmented import Augmented
+from workers.training.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
+
+
+class Classification(Augmented[ClassificationSpec]):
+    """Softmax cross-entropy over classes: logits [n, classes], targets int64 [n]."""
+
+    headline = "accuracy"
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return each record's cross-entropy in nats, [n]."""
+        target, smoothing = batch[TARGET], self.spec.label_smoothing
+        losses = cross_entropy(
+            module(batch[INPUTS]), target, reduction="none", label_smoothing=smoothing
+        )
+        if self.spec.class_weights:
+            losses = losses * losses.new_tensor(self.spec.class_weights)[target]
+        return weighted(losses, batch)
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return ``probabilities`` [n, classes]."""
+        return {"probabilities": module(batch[INPUTS]).softmax(dim=1)}
+
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
+        """Return accuracy, macro F1, calibration error and, of two classes, AUC."""
+        probabilities, target = predictions["probabilities"], batch[TARGET]
+        return metrics.of_classes(probabilities, target, calibrated=self.calibrated)
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return the share of the most frequent class."""
+        target = batch[TARGET]
+        return float(np.bincount(target).max() / len(target))
+
+
+CLASSIFICATION: Final = Classification(ClassificationSpec(classes=2))
+"""Without weights and smoothing; of any number of classes."""
+
+
+class MultiLabel(Augmented[MultiLabelSpec]):
+    """Logistic loss per label, added up: logits [n, labels], targets 0 or 1 of the same shape."""
+
+    headline = "f1"
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return each record's sum of logistic losses in nats, [n]."""
+        logits, smoothing = module(batch[INPUTS]), self.spec.label_smoothing
+        target = batch[TARGET].to(logits.dtype)
+        target = target * (1 - smoothing) + smoothing / 2
+        losses = binary_cross_entropy_with_logits(logits, target, reduction="none")
+        if self.spec.class_weights:
+            losses = losses * losses.new_tensor(self.spec.class_weights)
+        return weighted(losses.sum(dim=1), batch)
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return ``probabilities`` [n, labels]."""
+        return {"probabilities": module(batch[INPUTS]).sigmoid()}
+
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
+        """Return accuracy over all labels and over whole records, macro F1, AUC, calibration."""
+        probabilities, target = predictions["probabilities"], batch[TARGET]
+        return metrics.of_labels(probabilities, target, calibrated=self.calibrated)
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return the F1 of giving every record all labels, which of no other answer is larger.
+
+        The most frequent answer to a rare label is that it is absent, and has an F1 of 0.
+        """
+        truth = batch[TARGET] > 0.5
+        return metrics.of_labels(np.ones_like(truth), truth)["f1"]
+
+
+class Regression(Augmented[RegressionSpec]):
+    """Half the squared error, Huber's or the quantile loss, added up over targets [n, targets]."""
+
+    @property
+    def headline(self) -> str:  # type: ignore[override]
+        """Return the mean absolute error, or the quantile loss where that is what is learned."""
+        return "quantile_loss" if self.spec.loss == QUANTILE else "mae"
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return each record's loss, [n]."""
+        predicted, spec = module(batch[INPUTS]), self.spec
+        target = batch[TARGET].to(predicted.dtype)
+        if spec.loss == HUBER:
+            losses = huber_loss(predicted, target, reduction="none", delta=spec.threshold)
+        elif spec.loss == QUANTILE:
+            short = target - predicted
+            losses = torch.maximum(spec.quantile * short, (spec.quantile - 1) * short)
+        else:
+            losses = mse_loss(predicted, target, reduction="none") / 2
+        return weighted(losses.sum(dim=1), batch)
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return ``numbers`` in the targets' units, float64 [n, targets]."""
+        return {"numbers": self.spec.in_units(module(batch[INPUTS]).to(torch.float64))}
+
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:
+        """Return mean absolute error, root mean squared error, both in units, and R².
+
+        Of a quantile there is also its loss, in units and a mean over targets.
+        """
+        found = metrics.of_numbers(predictions["numbers"], self._targets(batch))
+        if self.spec.loss == QUANTILE:
+            quantile, short = self.spec.quantile, self._targets(batch) - predictions["numbers"]
+            losses = np.maximum(quantile * short, (quantile - 1) * short)
+            found["quantile_loss"] = float(losses.mean())
+        return found
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return the first metric of each target's mean, or of its quantile if that is learned."""
+        targets, answer = self._targets(batch), self._targets(batch).mean(axis=0)
+        if self.spec.loss == QUANTILE:
+            answer = np.quantile(targets, self.spec.quantile, axis=0, method="inverted_cdf")
+        return self.metrics({"numbers": answer[None]}, batch)[self.headline]
+
+    def _targets(self, batch: Arrays) -> NDArray[np.float64]:
+        return np.asarray(self.spec.in_units(batch[TARGET].astype(np.float64)))
+
+
+_IGNORED: Final = -100
+
+
+class LanguageModel(Augmented[LanguageModelSpec]):
+    """Cross-entropy of each next token, averaged over a record's tokens: int64 [n, places].
+
+    A record's loss is the mean over its own tokens, so that long texts count no more than short
+    ones. Padding comes after a text and is never predicted; whether the network attends to it is
+    the network's to say: a causal one cannot.
+    """
+
+    headline = "perplexity"
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return each record's mean cross-entropy in nats, [n]; 0 where nothing is predicted."""
+        losses, predicted = self._losses(module, batch)
+        return weighted(losses.sum(dim=1) / predicted.sum(dim=1).clamp(min=1), batch)
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return ``next_token`` [n], and of the text ``log_likelihood`` and ``tokens`` [n]."""
+        logits = module(batch[INPUTS])
+        losses, predicted = self._losses(lambda _: logits, batch)
+        last = (batch[INPUTS] != self.spec.padding).sum(dim=1).clamp(min=1) - 1
+        return {
+            "next_token": logits[torch.arange(len(logits)), last].argmax(dim=1),
+            "log_likelihood": -losses.sum(dim=1),
+            "tokens": predicted.sum(dim=1),
+        }
+
+    def metrics(self, predictions: Arrays, batch: Arrays) -> dict[str, float]:  # noqa: ARG002
+        """Return perplexity over all tokens, if there is one; the text is its own target."""
+        tokens = int(predictions["tokens"].sum())
+        if not tokens:
+            return {}
+        mean = -float(predictions["log_likelihood"].astype(np.float64).sum()) / tokens
+        return {"perplexity": float(np.exp(min(mean, 700.0)))}
+
+    def truth(self, batch: Batch) -> Batch:
+        """Return how often each token is to be predicted, [1, vocabulary]: texts may be long."""
+        following = batch[INPUTS][:, 1:]
+        counts = torch.bincount(
+            following[following != self.spec.padding], minlength=self.spec.vocabulary
+        )
+        return {"counts": counts[None]}
+
+    def baseline(self, batch: Arrays) -> float | None:
+        """Return the perplexity of the tokens' frequencies, each counted once more.
+
+        Without that, the frequencies of a short text would be a model of that text.
+        """
+        counts = batch["counts"].sum(axis=0)
+        tokens = counts.sum()
+        if not tokens:
+            return None
+        shares = (counts + 1) / (tokens + len(counts))
+        return float(np.exp(-(counts * np.log(shares)).sum() / tokens))
+
+    def _losses(self, module: Forward, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of each place but the last, and which of them are predicted."""
+        inputs = batch[INPUTS]
+        logits, following = module(inputs)[:, :-1], inputs[:, 1:]
+        predicted = following != self.spec.padding
+        target = following.masked_fill(~predicted, _IGNORED)
+        losses = cross_entropy(
+            logits.transpose(1, 2), target, reduction="none", ignore_index=_IGNORED
+        )
+        return losses, predicted
