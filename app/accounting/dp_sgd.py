@@ -221,12 +221,11 @@ def members_taken(sampling_rate: float, group_size: int) -> tuple[list[float], l
     changes no delta above 1e-280.
     """
     chances = {
-        float(taken): _binomial(group_size, taken, sampling_rate) for taken in range(group_size + 1)
+        float(taken): math.comb(group_size, taken)
+        * sampling_rate**taken
+        * (1 - sampling_rate) ** (group_size - taken)
+        for taken in range(group_size + 1)
     }
     likely = {taken: chance for taken, chance in chances.items() if chance > 1e-290}
     total = math.fsum(likely.values())
     return list(likely), [chance / total for chance in likely.values()]
-
-
-def _binomial(trials: int, hits: int, rate: float) -> float:
-    return math.comb(trials, hits) * rate**hits * (1 - rate) ** (trials - hits)

@@ -190,7 +190,10 @@ class Processes(Team):
     @_together
     def _sent(self, batch: Batch, parts: Sequence[Dealt]) -> Dealt:
         """Send every other process its parts of a batch; return this one's."""
-        layout = [[name, _name_of(each.dtype), *each.shape[1:]] for name, each in batch.items()]
+        layout = [
+            [name, str(each.dtype).removeprefix("torch."), *each.shape[1:]]
+            for name, each in batch.items()
+        ]
         sizes = [[[len(part[INPUTS]), share] for part, share in each] for each in parts]
         self._say({"parts": sizes, "layout": layout})
         sending = [
@@ -274,7 +277,3 @@ def _bytes(content: bytes) -> torch.Tensor:
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's bytes in CPU memory: its own, if they lie there in order."""
     return tensor.cpu().contiguous().view(-1).view(torch.uint8)
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

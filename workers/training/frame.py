@@ -86,7 +86,9 @@ class ReferenceFrame:
             last: dict[str, torch.Tensor] = {}
             last = built_under(seed, factory)
             for name, tensor in last.items():
-                squares[name] = squares.get(name, 0.0) + _squares(tensor)
+                squares[name] = squares.get(name, 0.0) + sum(
+                    float(piece.double().square().sum()) for (piece,) in pieces(tensor.reshape(-1))
+                )
                 contents.setdefault(name, set()).add(digest_of(tensor))
         random = {name for name, found in contents.items() if len(found) > 1}
         # Round to the digits that the certificate prints, so that it states what was used.
@@ -232,11 +234,6 @@ def built_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.
         for name, tensor in module.named_parameters()
         if tensor.requires_grad
     }
-
-
-def _squares(tensor: torch.Tensor) -> float:
-    flat = tensor.reshape(-1)
-    return sum(float(piece.double().square().sum()) for (piece,) in pieces(flat))
 
 
 def _fitting(

@@ -13,7 +13,7 @@ outward, and ``mu`` adds what the units may be off.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from app.domain.checks import require_non_negative
@@ -107,11 +107,9 @@ class Minorant:
             return math.inf
         if not self._shifted:
             return 0.0
-        return math.hypot(*self._terms()) * (1 + 1e-12 + self._off)
-
-    def _terms(self) -> Iterator[float]:
-        for rise, run in zip(self._rises, self._runs, strict=True):
-            yield (rise + _SMALLEST) / math.sqrt(run)
+        pairs = zip(self._rises, self._runs, strict=True)
+        terms = ((rise + _SMALLEST) / math.sqrt(run) for rise, run in pairs)
+        return math.hypot(*terms) * (1 + 1e-12 + self._off)
 
 
 def power(rate: float, exponent: int) -> float:

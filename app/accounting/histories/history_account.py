@@ -254,14 +254,10 @@ def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
 def noisy_visits(history: History) -> int:
     """Return how many visits to forgotten records must be walked one after the other."""
     return sum(
-        _noisy_visits(history.recipe, event, present) for event, _, present in history.walk()
+        -(-event.count // history.recipe.batches) * len(present)
+        for event, _, present in history.walk()
+        if isinstance(event, Steps) and event.noise_std > 0 and len(present) >= 2
     )
-
-
-def _noisy_visits(recipe: Recipe, event: Event, present: Mapping[int, int]) -> int:
-    if not isinstance(event, Steps) or event.noise_std == 0 or len(present) < 2:
-        return 0
-    return -(-event.count // recipe.batches) * len(present)
 
 
 def _from_the_last_request(history: History) -> Minorant:

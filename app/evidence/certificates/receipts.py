@@ -147,7 +147,13 @@ def check_receipt(
             raise _refusal("a subject's records belonged to several members")
     _require_training(concerned.values(), members, after=forgotten.since_version)
     if isinstance(since, Release):
-        _require_training_since(since, concerned, members, forgotten)
+        # A commitment may be to a record that the older certificate accounts for already, and needs
+        # no training: as many are as were added beyond the records that were.
+        old = since.forgotten
+        added = [member for place, member in concerned.items() if place >= old.covered.size]
+        grown = forgotten.covered.size - old.covered.size
+        again = grown - (forgotten.records - old.records)
+        _require_training(added, members, after=since.model.version, but=again)
     belonged = ", ".join(map(str, sorted(set(concerned.values()))))
     return f"{said}; they belonged to members {belonged}"
 
@@ -178,23 +184,6 @@ def _require_training(
     stayed = [member for member in concerned if members[member].trained_in <= after]
     if len(stayed) > but:
         raise _refusal(f"member {stayed[0]} was not trained anew without its records")
-
-
-def _require_training_since(
-    since: Release,
-    concerned: Mapping[int, int],
-    members: Sequence[MemberSection],
-    forgotten: Forgotten,
-) -> None:
-    """Refuse members that were not trained anew since an older certificate without their records.
-
-    A commitment may be to a record that the older one accounts for already: as many are as were
-    added beyond the records that were. Those need no training.
-    """
-    old = since.forgotten
-    added = [member for place, member in concerned.items() if place >= old.covered.size]
-    named_again = (forgotten.covered.size - old.covered.size) - (forgotten.records - old.records)
-    _require_training(added, members, after=since.model.version, but=named_again)
 
 
 def _require_every_id(

@@ -319,18 +319,14 @@ def difference(stated: Any, computed: Any, where: str) -> str | None:  # noqa: A
 
 
 def _same(stated: Any, computed: Any) -> bool:  # noqa: ANN401
-    if type(computed) is float:
-        return type(stated) in (int, float) and _close(stated, computed)
+    if type(computed) is float and type(stated) in (int, float):
+        try:
+            return math.isfinite(computed) and math.isclose(stated, computed, rel_tol=RELATIVE)
+        except OverflowError:
+            return False
     if isinstance(computed, str):
         return isinstance(stated, str) and stated == computed
     return type(stated) is type(computed) and bool(stated == computed)
-
-
-def _close(stated: float, computed: float) -> bool:
-    try:
-        return math.isfinite(computed) and math.isclose(stated, computed, rel_tol=RELATIVE)
-    except OverflowError:
-        return False
 
 
 _ISSUED: Final = "certificate.issued"

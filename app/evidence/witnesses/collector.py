@@ -80,7 +80,10 @@ class CosignatureCollector:
             return False
         answer = self._ask(wanted, wanted.old_size)
         if answer.status == httpx.codes.CONFLICT and answer.media_type == SIZE_MEDIA_TYPE:
-            known = _size_in(answer.text)
+            size = answer.text.removesuffix("\n")
+            if size == answer.text or not (size.isascii() and size.isdigit()):
+                raise WitnessError("it names no size")
+            known = int(size[:19])
             if known > wanted.size:
                 raise WitnessError("it knows a longer log: was this one restored from a backup?")
             if known == wanted.old_size:
@@ -88,7 +91,10 @@ class CosignatureCollector:
             answer = self._ask(wanted, known)
         if answer.status != httpx.codes.OK:
             raise WitnessError(f"it answered {answer.status}")
-        line = _own_line(wanted.note, answer.text, self._witness)
+        lines = answer.text.splitlines(keepends=True)  # those by other keys are skipped
+        line = next((x for x in lines if is_cosignature(x, wanted.note, self._witness)), None)
+        if line is None:
+            raise WitnessError("its answer holds no cosignature of its own")
         with self._database.transaction() as session:
             cosignatures.store(session, self._witness, size=wanted.size, line=line)
         return True
@@ -121,17 +127,3 @@ def submission(old_size: int, proof: Sequence[bytes], note: str) -> bytes:
     """
     lines = [f"old {old_size}", *(base64.b64encode(hashed).decode() for hashed in proof), ""]
     return ("\n".join(lines) + "\n" + note).encode()
-
-
-def _size_in(text: str) -> int:
-    if not text.endswith("\n") or not text[:-1].isascii() or not text[:-1].isdigit():
-        raise WitnessError("it names no size")
-    return int(text[:19])
-
-
-def _own_line(note: str, lines: str, witness: WitnessKey) -> str:
-    """Return the witness's own line; lines by other keys are skipped."""
-    for line in lines.splitlines(keepends=True):
-        if is_cosignature(line, note, witness):
-            return line
-    raise WitnessError("its answer holds no cosignature of its own")

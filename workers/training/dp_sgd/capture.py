@@ -267,7 +267,11 @@ class Capture:
                 if gradient is None:
                     continue
                 unit = call.unit
-                _require_unchanged(call)
+                if _versions(call.args, call.kwargs) != call.versions:
+                    raise PlanError(
+                        f"the network changes in place what layer {unit.path!r} read, so DP-SGD "
+                        "has no gradient of each record for it: avoid in-place operations"
+                    )
                 _require_rows(call, gradient, records)
                 used = Call(unit.layer, call.args, call.kwargs, gradient, unit.trained)
                 for name, each in contributions_of(used).items():
@@ -374,14 +378,6 @@ def _require_rows(call: _Noted, gradient: torch.Tensor, records: int) -> None:
         f"{f'{call.unit.path}.{parameter}'.lstrip('.')!r}: the first dimension of what its layer "
         "reads and returns must be the records"
     )
-
-
-def _require_unchanged(call: _Noted) -> None:
-    if _versions(call.args, call.kwargs) != call.versions:
-        raise PlanError(
-            f"the network changes in place what layer {call.unit.path!r} read, so DP-SGD has no "
-            "gradient of each record for it: avoid in-place operations"
-        )
 
 
 def _versions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:

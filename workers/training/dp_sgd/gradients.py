@@ -295,21 +295,15 @@ def _equal_bits(capture: Capture, task: Task, batch: Batch) -> bool:
                 return False
     with _without_dropout(capture.module):
         one_place = _parts(capture, task, batch, drawing=False)
-        for order in _orders(records):
+        places = torch.arange(records)
+        shuffled = torch.randperm(records, generator=torch.Generator().manual_seed(_SEED))
+        for order in (places.roll(1), places.flip(0), shuffled):
             moved = {name: each[order.to(each.device)] for name, each in batch.items()}
             another = _parts(capture, task, moved, drawing=False)
             for _, one, other in _pairs(one_place, another):
                 if not torch.equal(one[order.to(one.device)], other):
                     return False
     return True
-
-
-def _orders(records: int) -> Iterator[torch.Tensor]:
-    """Yield three orders of the records: moved by one place, reversed and shuffled."""
-    places = torch.arange(records)
-    yield places.roll(1)
-    yield places.flip(0)
-    yield torch.randperm(records, generator=torch.Generator().manual_seed(_SEED))
 
 
 def _kept(records: int) -> torch.Tensor:

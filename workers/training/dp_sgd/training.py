@@ -50,14 +50,13 @@ def poisson_sample(records: int, rate: float) -> NDArray[np.int64]:
         return np.arange(records)
     threshold = np.uint64(int(rate * 2.0**64))
     taken = [
-        first + np.flatnonzero(_words(min(_CHUNK, records - first)) < threshold)
+        first
+        + np.flatnonzero(
+            np.frombuffer(os.urandom(8 * min(_CHUNK, records - first)), dtype=np.uint64) < threshold
+        )
         for first in range(0, records, _CHUNK)
     ]
     return np.concatenate([np.empty(0, dtype=np.int64), *taken])
-
-
-def _words(count: int) -> NDArray[np.uint64]:
-    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
 
 @dataclass(frozen=True)

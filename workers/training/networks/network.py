@@ -68,7 +68,12 @@ class Network:
             torch.default_generator.manual_seed(int.from_bytes(os.urandom(8)))
             self.module = factory().to(device=device, dtype=dtype)
         if dtype is not None:
-            self.module.register_forward_pre_hook(lambda _, inputs: _converted(inputs, dtype))
+            self.module.register_forward_pre_hook(
+                lambda _, inputs: tuple(
+                    each.to(dtype) if torch.is_tensor(each) and each.is_floating_point() else each
+                    for each in inputs
+                )
+            )
         require_supported_buffers(self.module)
         self._digests = digests_of(self.module)
         self.flat = team.flat_of(self.module)
@@ -215,10 +220,3 @@ def _require_fitting(name: str, tensor: torch.Tensor, target: torch.Tensor) -> N
         )
     if not bool(torch.isfinite(tensor.to(target.dtype)).all()):
         raise RunFailedError(f"the weights' tensor {name!r} is not finite")
-
-
-def _converted(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
-    return tuple(
-        each.to(dtype) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
-        for each in inputs
-    )

@@ -9,7 +9,6 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
 import torch
@@ -58,7 +57,10 @@ def called(
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - replaced, not swallowed
         refusal = refusal_behind(error)
-        error.with_traceback(_from_operator(error.__traceback__))
+        trace = error.__traceback__  # without frames at its beginning that are not the operator's
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FOREIGN):
+            trace = trace.tb_next
+        error.with_traceback(trace)
         said = f"{what} raised {place_of(error)}"
         said += f": {advice}" if advice and isinstance(error, on) else ""
         if in_full:
@@ -122,13 +124,6 @@ def text_of(error: BaseException) -> str:
     if len(text) <= _MOST_CHARACTERS:
         return text
     return f"…{text[-_MOST_CHARACTERS:]}"
-
-
-def _from_operator(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out frames at the beginning that are not the operator's."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FOREIGN):
-        trace = trace.tb_next
-    return trace
 
 
 def refusal_behind(error: BaseException) -> WriteRefusedError | None:

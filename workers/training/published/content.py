@@ -28,13 +28,19 @@ class WeightsContent:
         start = 0
         for name, tensor in ordered:
             stop = start + tensor.nbytes
-            form = {"dtype": _type_of(tensor), "shape": list(tensor.shape)}
-            header[name] = {**form, "data_offsets": [start, stop]}
+            kind = f"{tensor.dtype.kind.upper()}{8 * tensor.itemsize}"  # such as F32
+            header[name] = {
+                "dtype": "BOOL" if tensor.dtype == np.bool_ else kind,
+                "shape": list(tensor.shape),
+                "data_offsets": [start, stop],
+            }
             start = stop
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _ALIGNED)
         self._parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
-        self._parts += [_bytes_of(tensor) for _, tensor in ordered]
+        for _, tensor in ordered:
+            little = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False)
+            self._parts.append(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
         self._starts = [0, *accumulate(map(len, self._parts))]
 
     def __len__(self) -> int:
@@ -85,15 +91,3 @@ class _Reading(io.RawIOBase):
         view[: len(content)] = content
         self._position += len(content)
         return len(content)
-
-
-def _bytes_of(tensor: NDArray[Any]) -> memoryview:
-    little = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
-
-
-def _type_of(tensor: NDArray[Any]) -> str:
-    """Return the name of a tensor's type, such as F32."""
-    if tensor.dtype == np.bool_:
-        return "BOOL"
-    return f"{tensor.dtype.kind.upper()}{8 * tensor.itemsize}"

@@ -68,7 +68,10 @@ def assembled(
         raise InvalidInputError("the file is not safetensors") from error
     public = {name: tensor for name, tensor in own.items() if name.startswith(BACKBONE)}
     own = {name: tensor for name, tensor in own.items() if name not in public}
-    _require_allowed(description, factories)
+    networks = [description.architecture.member]
+    networks += [] if description.backbone is None else [description.backbone.architecture]
+    for path in (each.factory for each in networks if each.factory is not None):
+        require_named(path, factories, "build this network the function")
     features, shape, schema = None, description.schema.shape, description.schema
     with torch.random.fork_rng(devices=[]):
         if description.architecture.on_features:
@@ -84,7 +87,11 @@ def assembled(
             )
     member = network.members[0] if isinstance(network, Ensemble) else network
     if base is not None:
-        _bring(member, base)
+        held = public_tensors(member)
+        with torch.no_grad():
+            for name, tensor in safetensors.torch.load_file(base).items():
+                if name in held and held[name].shape == tensor.shape:
+                    held[name].copy_(tensor)
     if BaseDigest.of(digests_of(member)) != description.base:
         raise InvalidInputError(
             "the network's frozen parameters and buffers are not the base that the file names: "
@@ -93,14 +100,6 @@ def assembled(
         )
     _fill(network, own, base=public_tensors(network).keys())
     return PublishedModel(description, network, features, factories=factories).eval()
-
-
-def _require_allowed(description: ModelDescription, factories: Sequence[str]) -> None:
-    backbone = description.backbone
-    networks = [description.architecture.member]
-    networks += [] if backbone is None else [backbone.architecture]
-    for path in (network.factory for network in networks if network.factory is not None):
-        require_named(path, factories, "build this network the function")
 
 
 def _backbone(
@@ -136,15 +135,6 @@ def _sized_by_its_file(architecture: ArchitectureSpec) -> Iterator[None]:
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError("the file describes a network that cannot be built") from error
-
-
-def _bring(network: nn.Module, base: str | Path) -> None:
-    """Give a network those of its public tensors that a file has, by name."""
-    own = public_tensors(network)
-    with torch.no_grad():
-        for name, tensor in safetensors.torch.load_file(base).items():
-            if name in own and own[name].shape == tensor.shape:
-                own[name].copy_(tensor)
 
 
 def _fill(

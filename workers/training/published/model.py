@@ -135,7 +135,12 @@ class PublishedModel(nn.Module):
         given = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
         table = None if isinstance(given, np.ndarray) else as_table(given)
         if table is not None and self._own_task is not None:
-            return _encoded_by(self._own_task, table)
+            problems = Problems()
+            own = self._own_task
+            read = {name: column_named(table, name, problems) for name in own.reads}
+            problems.raise_any()
+            encoded = own.encode_inputs(pa.table(read))
+            return {name: torch.from_numpy(np.array(values)) for name, values in encoded.items()}
         inputs = inputs_of(given if table is None else table, self.description)
         return {INPUTS: torch.from_numpy(np.array(inputs))}
 
@@ -153,14 +158,6 @@ class PublishedModel(nn.Module):
         size = max(1, min(_ROWS_AT_ONCE, _OUTPUTS_AT_ONCE // each))
         for start in range(0, max(len(batch[INPUTS]), 1), size):
             yield {name: values[start : start + size] for name, values in batch.items()}
-
-
-def _encoded_by(task: CustomTask, rows: pa.Table) -> Batch:
-    problems = Problems()
-    read = {name: column_named(rows, name, problems) for name in task.reads}
-    problems.raise_any()
-    encoded = task.encode_inputs(pa.table(read))
-    return {name: torch.from_numpy(np.array(values)) for name, values in encoded.items()}
 
 
 def require_named(path: str, factories: Sequence[str], purpose: str) -> None:

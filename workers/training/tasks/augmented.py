@@ -80,12 +80,8 @@ def _shifted(inputs: torch.Tensor, pixels: float) -> torch.Tensor:
     return moved.movedim(-1, 1).contiguous()
 
 
-def _noisy(inputs: torch.Tensor, std: float) -> torch.Tensor:
-    return inputs + std * torch.randn(inputs.shape).to(inputs.device)
-
-
 _VARIANTS: Final[Mapping[str, Callable[[torch.Tensor, float], torch.Tensor]]] = {
     FLIP: _flipped,
     SHIFT: _shifted,
-    NOISE: _noisy,
+    NOISE: lambda inputs, std: inputs + std * torch.randn(inputs.shape).to(inputs.device),
 }
