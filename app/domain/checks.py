@@ -48,9 +48,7 @@ def known_fields(
 
 def require_finite(name: str, number: float) -> float:
     """Return ``number`` as a float, or raise ``ParameterError`` if it is NaN or infinite."""
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ParameterError(name, "a finite number")
-    if not abs(number) <= sys.float_info.max:
+    if not is_number(number):
         raise ParameterError(name, "a finite number")
     return float(number)
 

@@ -15,7 +15,17 @@ MAX_SCHEDULE_STEPS = 20_000
 
 def require_schedules(parameters: Mapping[str, Any]) -> dict[str, Schedule]:
     """Return parameters with lists as tuples; ``ParameterError`` unless all numbers are finite."""
-    return {name: _require_schedule(name, value) for name, value in parameters.items()}
+    read: dict[str, Schedule] = {}
+    for name, value in parameters.items():
+        many = isinstance(value, list | tuple)
+        if not isinstance(value, int | float) and not (
+            many and 1 <= len(value) <= MAX_SCHEDULE_STEPS
+        ):
+            raise ParameterError(name, f"a number or a list of 1 to {MAX_SCHEDULE_STEPS} numbers")
+        for number in value if many else (value,):
+            require_finite(name, number)
+        read[name] = tuple(value) if many else value
+    return read
 
 
 def to_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,14 +60,3 @@ def varies(schedule: Schedule) -> bool:
 def at(schedule: Schedule, step: int) -> float:
     """Return the value at one step, counted from 0."""
     return schedule if isinstance(schedule, int | float) else schedule[step]
-
-
-def _require_schedule(name: str, value: object) -> Schedule:
-    if isinstance(value, int | float):
-        require_finite(name, value)
-        return value
-    if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_SCHEDULE_STEPS:
-        raise ParameterError(name, f"a number or a list of 1 to {MAX_SCHEDULE_STEPS} numbers")
-    for number in value:
-        require_finite(name, number)
-    return tuple(value)

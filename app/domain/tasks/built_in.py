@@ -238,16 +238,6 @@ class LanguageModelSpec(TaskSpec):
         """Return [places, vocabulary]: the scores of the next token at every place."""
         return (*input_shape, self.vocabulary)
 
-    @property
-    def target_columns(self) -> tuple[str, ...]:
-        """None of its own."""
-        return ()
-
-    @property
-    def bounds(self) -> Bounds | None:
-        """None: it has no linear head."""
-        return None
-
     def options(self) -> dict[str, Any]:
         """Return the padding, if it is not 0, and the vocabulary, where no column says it."""
         return {

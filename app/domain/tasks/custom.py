@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from app.domain.architectures import IMPORT_PATH
 from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema
-from app.domain.tasks.spec import Bounds, TaskSpec
+from app.domain.tasks.spec import TaskSpec
 
 MOST_OUTPUTS: Final = 10_000_000
 
@@ -63,11 +63,6 @@ class CustomSpec(TaskSpec):
     def columns(self) -> tuple[str, ...]:
         """Every column that it reads."""
         return (*self.reads, *self.targets)
-
-    @property
-    def bounds(self) -> Bounds | None:
-        """None: nothing is known of its loss."""
-        return None
 
     def schema(self) -> InputSchema:
         """Return the schema of what it encodes."""

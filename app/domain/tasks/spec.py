@@ -150,9 +150,9 @@ class TaskSpec(ABC):
         return None
 
     @property
-    @abstractmethod
     def target_columns(self) -> tuple[str, ...]:
-        """The columns that hold the target."""
+        """The columns that hold the target; none where the inputs are their own."""
+        return ()
 
     @property
     def rough(self) -> str | None:
@@ -162,9 +162,9 @@ class TaskSpec(ABC):
         return None
 
     @property
-    @abstractmethod
     def bounds(self) -> Bounds | None:
         """The bounds of its loss in a linear head; None if it has none or is not convex."""
+        return None
 
     @abstractmethod
     def options(self) -> dict[str, Any]:

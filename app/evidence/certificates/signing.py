@@ -68,7 +68,7 @@ class StatementSigner:
     def __init__(self, private_key: Ed25519PrivateKey) -> None:
         self._private_key = private_key
         self._signer = CryptoSigner(private_key)
-        self._public_key = private_key.public_key()
+        self.public_key = private_key.public_key()
 
     @classmethod
     def from_file(cls, path: Path, *, create: bool = False) -> "StatementSigner":
@@ -82,11 +82,6 @@ class StatementSigner:
     def key_id(self) -> str:
         """Identifier of the public key."""
         return str(self._signer.public_key.keyid)
-
-    @property
-    def public_key(self) -> Ed25519PublicKey:
-        """The public key."""
-        return self._public_key
 
     def sign(self, statement: Mapping[str, Any]) -> SignedStatement:
         """Sign a statement in an envelope."""
@@ -103,7 +98,7 @@ class StatementSigner:
 
     def note_key(self, name: str) -> NoteKey:
         """Return the public key as a key for notes under this name."""
-        return NoteKey(name, self._public_key)
+        return NoteKey(name, self.public_key)
 
     def sign_note(self, text: str, *, name: str) -> str:
         """Sign a text, which begins with the name, as a note (https://c2sp.org/signed-note)."""
