@@ -10,18 +10,15 @@ from app.domain.errors import InvalidInputError
 
 
 def _require(name: str, condition: object, allowed: str) -> None:
-    """Raise ``InvalidInputError`` unless the condition holds."""
     if not condition:
         raise InvalidInputError(f"recipe: {name} must be {allowed}")
 
 
 def _require_choice(name: str, choice: object, choices: tuple[str, ...]) -> None:
-    """Raise ``InvalidInputError`` unless this is one of the choices."""
     _require(name, isinstance(choice, str) and choice in choices, f"one of {', '.join(choices)}")
 
 
 def _require_whole(name: str, number: object, most: int) -> None:
-    """Raise ``InvalidInputError`` unless this is a whole number from 1 to ``most``."""
     fits = type(number) is int and 1 <= number <= most
     _require(name, fits, f"a whole number from 1 to {most}")
 

@@ -63,7 +63,17 @@ def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
         for offer in offers
         if shape.trained_here or not MECHANISMS[offer.mechanism].trains_anew
     ]
-    return Quotes(tuple(offers), tuple(declined), _choose(policy, shape, choosable))
+    best = min(
+        choosable,
+        key=lambda quote: (
+            _rank(quote) if shape.is_head else 0,
+            quote.gradient_computations,
+            quote.guarantee.epsilon(delta=policy.delta),
+            quote.mechanism,
+        ),
+        default=None,
+    )
+    return Quotes(tuple(offers), tuple(declined), None if best is None else best.mechanism)
 
 
 def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
@@ -148,20 +158,6 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         raise
     except (ArithmeticError, ValueError) as error:
         raise PlanError("these numbers leave the range of floating point") from error
-
-
-def _choose(policy: Policy, shape: ModelShape, offers: list[Quote]) -> str | None:
-    best = min(
-        offers,
-        key=lambda quote: (
-            _rank(quote) if shape.is_head else 0,
-            quote.gradient_computations,
-            quote.guarantee.epsilon(delta=policy.delta),
-            quote.mechanism,
-        ),
-        default=None,
-    )
-    return None if best is None else best.mechanism
 
 
 def _rank(quote: Quote) -> int:

@@ -157,13 +157,13 @@ class Processes(Team):
         if the batch has more: then there are fewer.
         """
         if not self.leads:
-            return self._receiving()
+            return iter(self._received, [])
         return self._dealing(batches, lambda each: _divided(each, self.devices, micro_batches))
 
     def same(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the leading process's batches, whole, until it has no more."""
         whole = self._dealing(batches, lambda each: [[(each, 1.0)]] * self.devices)
-        dealt = whole if self.leads else self._receiving()
+        dealt = whole if self.leads else iter(self._received, [])
         return (batch for parts in dealt for batch, _ in parts)
 
     def flat_of(self, module: nn.Module) -> Shards:
@@ -208,10 +208,6 @@ class Processes(Team):
             if sent is not None:
                 sent.wait()
         return parts[self.rank]
-
-    def _receiving(self) -> Iterator[Dealt]:
-        while dealt := self._received():
-            yield dealt
 
     @_together
     def _received(self) -> Dealt:

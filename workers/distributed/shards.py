@@ -47,7 +47,12 @@ class Shards(FlatParameters):
         trained = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
         frozen = set(named.values()) - set(trained.values())
         require_supported(trained)
-        _require_divisible(trained)
+        for name, tensor in trained.items():
+            if tensor.dim() == 0:
+                raise PlanError(
+                    f"parameter {name!r} is a single number without a dimension, which cannot be "
+                    "divided among processes: give it the shape [1]"
+                )
         self.shapes = {name: tensor.shape for name, tensor in trained.items()}
         for tensor in trained.values():
             tensor.data = tensor.data.contiguous()
@@ -170,15 +175,6 @@ class Shards(FlatParameters):
             held.zero_()
             held.untyped_storage().resize_(0)
         self.release_gradients()
-
-
-def _require_divisible(trained: Mapping[str, torch.Tensor]) -> None:
-    for name, tensor in trained.items():
-        if tensor.dim() == 0:
-            raise PlanError(
-                f"parameter {name!r} is a single number without a dimension, which cannot be "
-                "divided among processes: give it the shape [1]"
-            )
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

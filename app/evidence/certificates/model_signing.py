@@ -56,7 +56,23 @@ class ModelSigner:
 
     def sign(self, *, name: str, sha256: str) -> dict[str, Any]:
         """Return the bundle that signs one file; deterministic. Verifiers accept any name."""
-        payload = json.dumps(_statement(name, sha256), separators=(",", ":")).encode()
+        # The manifest of a model that is one file: the root digest is over its digest.
+        root = hashlib.sha256(bytes.fromhex(sha256)).hexdigest()
+        file = {"name": _THE_FILE_ITSELF, "algorithm": "sha256", "digest": sha256}
+        statement = {
+            "_type": STATEMENT_TYPE,
+            "subject": [{"name": name, "digest": {"sha256": root}}],
+            "predicateType": _PREDICATE_TYPE,
+            "predicate": {
+                "serialization": {
+                    "method": "files",
+                    "hash_type": "sha256",
+                    "allow_symlinks": False,
+                },
+                "resources": [file],
+            },
+        }
+        payload = json.dumps(statement, separators=(",", ":")).encode()
         encoding = Envelope(payload, PAYLOAD_TYPE, {}).pae()
         signature = self._private_key.sign(encoding, ECDSA(SHA256(), deterministic_signing=True))
         return {
@@ -68,17 +84,3 @@ class ModelSigner:
                 "signatures": [{"sig": base64.b64encode(signature).decode(), "keyid": ""}],
             },
         }
-
-
-def _statement(name: str, sha256: str) -> dict[str, Any]:
-    """Return the manifest of a model that is one file: the root digest is over its digest."""
-    root = hashlib.sha256(bytes.fromhex(sha256)).hexdigest()
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": root}}],
-        "predicateType": _PREDICATE_TYPE,
-        "predicate": {
-            "serialization": {"method": "files", "hash_type": "sha256", "allow_symlinks": False},
-            "resources": [{"name": _THE_FILE_ITSELF, "algorithm": "sha256", "digest": sha256}],
-        },
-    }

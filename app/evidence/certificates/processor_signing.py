@@ -27,6 +27,17 @@ SIGNATURE_HEADER = "X-OpenDSR-Signature"
 _RSA_BITS = 3072
 _VALIDITY = timedelta(days=3650)
 _CLOCK_SKEW = timedelta(hours=1)
+_SIGNATURES_ONLY = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=True,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class ProcessorSigner:
@@ -113,7 +124,7 @@ def self_signed_certificate(key: PrivateKey, *, domain: str) -> str:
         .not_valid_after(now + _VALIDITY)
         .add_extension(x509.SubjectAlternativeName([_general_name(domain)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_signatures_only(), critical=True)
+        .add_extension(_SIGNATURES_ONLY, critical=True)
         .sign(key, SHA256())
         .public_bytes(Encoding.PEM)
         .decode()
@@ -135,20 +146,6 @@ def _general_name(domain: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(domain))
     except ValueError:
         return x509.DNSName(domain)
-
-
-def _signatures_only() -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=True,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=False,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _public_bytes(holder: x509.Certificate | PrivateKey) -> bytes:

@@ -84,15 +84,12 @@ def budget_of(policy: Policy, shape: ModelShape, *, needed: int = 0) -> int:
         steps = max(1, steps, needed, int(fixed))
     if steps < 1:
         raise PlanError("budget_epochs allows no step at all: raise it")
-    _refuse_beyond(max(needed, fixed), steps)
-    return steps
-
-
-def _refuse_beyond(steps: float, budget_steps: int) -> None:
-    if steps > budget_steps:
+    planned = max(needed, fixed)
+    if planned > steps:
         raise PlanError(
-            f"the plan takes {steps:g} noisy steps but budget_epochs allows {budget_steps}: raise "
+            f"the plan takes {planned:g} noisy steps but budget_epochs allows {steps}: raise "
             "budget_epochs or lower steps"
         )
-    if steps > MOST_STEPS:
-        raise PlanError(f"a run takes at most {MOST_STEPS:,} noisy steps, not {steps:g}")
+    if planned > MOST_STEPS:
+        raise PlanError(f"a run takes at most {MOST_STEPS:,} noisy steps, not {planned:g}")
+    return steps

@@ -190,7 +190,12 @@ class NoisyGdNonconvex(Descending):
         cls, policy: Policy, order: float, sizes: Mapping[str, Any], *, earlier_steps: int
     ) -> "NoisyGdNonconvex":
         """Return all parameters; what floats leave takes a share of the target."""
-        divergence = _divergence(policy, order)
+        if order <= 1:
+            raise PlanError("order must be above 1")
+        # The Renyi divergence that the target leaves after its conversion.
+        divergence = policy.epsilon - math.log(1 / policy.delta) / (order - 1)
+        if divergence <= 0:
+            raise PlanError("order must be larger: the conversion alone exceeds epsilon")
         for share in _SHARES:
             training, unlearning = noisy_gd_nonconvex.steps_needed(
                 order=order, divergence=share * divergence, **sizes
@@ -214,13 +219,3 @@ def _refuse_changes(trained: Mapping[str, float], fixed: Mapping[str, Any]) -> N
                 f"the lineage was trained with {name} {trained[name]:g}: another needs a new "
                 "training"
             )
-
-
-def _divergence(policy: Policy, order: float) -> float:
-    """Return the Renyi divergence at ``order`` that the target leaves after its conversion."""
-    if order <= 1:
-        raise PlanError("order must be above 1")
-    divergence = policy.epsilon - math.log(1 / policy.delta) / (order - 1)
-    if divergence <= 0:
-        raise PlanError("order must be larger: the conversion alone exceeds epsilon")
-    return divergence

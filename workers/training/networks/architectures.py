@@ -282,22 +282,19 @@ def build_features(
         network = _build_custom(
             architecture, input_shape, classes, allowed_factories, in_full=in_full
         )
-        return network, _layered(network, layers) or nn.Sequential(network, nn.Flatten())
+        flat = nn.Sequential(network, nn.Flatten())
+        return network, Layered(network, layers) if layers else flat
     network = build(
         architecture,
         input_shape=input_shape,
         classes=classes,
         allowed_factories=allowed_factories,
     )
-    if layered := _layered(network, layers):
-        return network, layered
+    if layers:
+        return network, Layered(network, layers)
     if not isinstance(network, nn.Sequential) or not isinstance(network[-1], nn.Linear):
         raise RunFailedError(f"the architecture {architecture.name!r} cannot be a frozen backbone")
     return network, nn.Sequential(*list(network)[:-1], nn.Flatten())
-
-
-def _layered(network: nn.Module, layers: Sequence[FeatureLayer]) -> nn.Module | None:
-    return Layered(network, layers) if layers else None
 
 
 def _build_mlp(options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
