@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.domain import merkle
 from app.domain.errors import NoteError, ProofError
-from app.evidence.certificates.note import WitnessKey, cosignature_line, open_checkpoint
+from app.evidence.certificates.note import WitnessKey, cosigned, open_checkpoint, signature_line
 from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.witnesses.collector import PATH, SIZE_MEDIA_TYPE
 from tests.support.patience import PATIENCE_S
@@ -29,7 +29,8 @@ class WitnessSigner:
 
     def cosign(self, text: str, *, time_s: int) -> str:
         """Return the signature line for a checkpoint's text at a time, in seconds since 1970."""
-        return cosignature_line(self._private_key, self.key, text, time_s=time_s)
+        signature = self._private_key.sign(cosigned(text, time_s))
+        return signature_line(self.key, time_s.to_bytes(8) + signature)
 
 
 def witness_signer(name: str = "witness.example") -> WitnessSigner:

@@ -88,7 +88,7 @@ PARTS = {
     "witnesses": Part(
         "app.evidence.witnesses",
         "app/services.py",
-        ("tests/unit/app/evidence/certificates/checks",),
+        ("tests/unit/app/evidence/certificates/test_growth.py",),
         {"EXPUNGE_WITNESSES": json.dumps({"https://witness.example": WITNESS})},
     ),
     "a folder to publish to": _target("folder", kind="folder", path="/models"),

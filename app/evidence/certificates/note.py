@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from app.domain.errors import NoteError, VerificationError
 from app.domain.merkle import HASH_BYTES
@@ -232,14 +232,12 @@ class WitnessKey(NoteKey):
         (time_s,) = _TIME.unpack(signature[: _TIME.size])
         if time_s > _MOST_SECONDS:
             raise InvalidSignature
-        self.public_key.verify(signature[_TIME.size :], _message(text, time_s))
+        self.public_key.verify(signature[_TIME.size :], cosigned(text, time_s))
 
 
-def cosignature_line(
-    private_key: Ed25519PrivateKey, key: WitnessKey, text: str, *, time_s: int
-) -> str:
-    """Return a witness's line for a checkpoint's text at a time, in seconds since 1970."""
-    return signature_line(key, _TIME.pack(time_s) + private_key.sign(_message(text, time_s)))
+def cosigned(text: str, time_s: int) -> bytes:
+    """Return what a witness signs of a checkpoint's text at a time, in seconds since 1970."""
+    return f"cosignature/v1\ntime {time_s}\n{text}".encode()
 
 
 def is_cosignature(line: str, note: str, witness: WitnessKey) -> bool:
@@ -267,7 +265,3 @@ def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: i
             f"{count}, {required} are required: download it again later",
         )
     return count
-
-
-def _message(text: str, time_s: int) -> bytes:
-    return f"cosignature/v1\ntime {time_s}\n{text}".encode()

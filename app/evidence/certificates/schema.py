@@ -1,7 +1,8 @@
 """The statement's schema: the fields of each basis, with types and ranges.
 
 Every field is known and none is missing; no value is converted. Their content is checked in
-``checks``: against each other, against the weights and against what is computed again.
+``consistency``, ``tensors`` and ``verification``: against each other, against the weights and
+against what is computed again.
 """
 
 from collections.abc import Sequence
@@ -53,7 +54,6 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Number = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[str, Field(max_length=64), AfterValidator(_moment)]
 
 

@@ -39,9 +39,8 @@ from app.domain.errors import (
     VerificationError,
 )
 from app.evidence.certificates.bundle import Bundle, LogProof, read_bundle
-from app.evidence.certificates.checks.consistency import check_consistency
-from app.evidence.certificates.checks.growth import check_growth
-from app.evidence.certificates.checks.tensors import check_tensors
+from app.evidence.certificates.consistency import check_consistency
+from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.note import (
     Checkpoint,
     NoteKey,
@@ -67,6 +66,7 @@ from app.evidence.certificates.statement import (
     claims_of,
     exclusion_assumptions,
 )
+from app.evidence.certificates.tensors import check_tensors
 from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys, read_trusted_keys
 from app.evidence.certificates.weights_file import WeightsFile, opened
 from app.planning.mechanisms.mechanism import Mechanism

@@ -28,7 +28,7 @@ from app.client.download import bundle_bytes
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanError
 from app.domain.states import UNMET_OBLIGATION_STATES
 from app.evidence.certificates.bundle import read_bundle
-from app.evidence.certificates.checks.growth import check_growth
+from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.receipts import Receipt, check_receipt
 from app.evidence.certificates.schema import read_statement
 from app.evidence.certificates.signing import payload_of, statement_of

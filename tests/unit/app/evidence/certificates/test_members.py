@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.errors import VerificationError
 from app.evidence.certificates.bundle import Growth
-from app.evidence.certificates.checks.growth import check_growth
+from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.schema import Statement, read_statement
 from app.evidence.certificates.verification import check_statement
 from tests.support.statements import synthetic

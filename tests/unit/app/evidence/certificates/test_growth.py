@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.errors import VerificationError
 from app.evidence.certificates.bundle import Growth, TreeGrowth
-from app.evidence.certificates.checks.growth import check_growth
+from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.schema import (
     Digest,
     Exclusion,

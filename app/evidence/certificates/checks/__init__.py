@@ -1,1 +1,0 @@
-"""A verifier's checks: fields, place in the log, weights, guarantee."""
