@@ -1,4 +1,4 @@
-"""The noisy phase: steps on retained records until the target is met.
+"""The noisy phase: its batches, and steps on retained records until the target is met.
 
 It controls all state beside the parameters that could carry the original model past the noise
 (docs/guarantees.md, section 1): statistics are reset and detached, frozen parameters and other

@@ -1,4 +1,4 @@
-"""Who carries out a run: one process, or several that divide its batches and weights.
+"""Who carries out a run, and where: one process, or several that divide its batches and weights.
 
 Each process computes the gradient of its rows of every batch. Of every trained tensor it holds some
 rows (``workers.distributed.shards``): their weights, gradients, optimiser's state and float64

@@ -1,4 +1,4 @@
-"""What every task says: the columns that a network reads, and the weight of a record."""
+"""What every task says: the columns that a network reads, a record's weight, and its variants."""
 
 import hashlib
 import json

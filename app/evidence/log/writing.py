@@ -1,10 +1,10 @@
 """The append-only log of every decision.
 
 Entries are canonical JSON, written in the transaction of the facts they record. ``append`` collects
-them. Just before the commit they get the digests of the rows that were changed and
-are inserted, the tree is extended and, after ``checkpoint_at_commit``, signed. A lock held until
-the commit serialises this, so indices have no gaps; it is taken last, which keeps it short and
-prevents deadlocks with all other locks.
+them. Just before the commit they get the digests of the rows that were changed and are inserted,
+the tree is extended and, after ``checkpoint_at_commit``, signed. A lock held until the commit
+serialises this, so indices have no gaps; it is taken last, which keeps it short and prevents
+deadlocks with all other locks.
 
 A row's digest is the SHA-256 of its canonical JSON, which PostgreSQL makes from all columns of a
 table but those that it leaves out: moments as seconds since 1970, bytes in hex, the members in the
@@ -60,7 +60,7 @@ def changed(session: Session, table: type[Logged], ids: Iterable[str]) -> None:
     session.info.setdefault(_CHANGED, {}).setdefault(inspect(table), set()).update(ids)
 
 
-def digests(session: Session) -> dict[str, str]:
+def _digests(session: Session) -> dict[str, str]:
     """Return the digests of the rows that the transaction has changed, by name.
 
     It holds these rows' locks until it ends, so what it reads last is what it commits, and of two
@@ -98,11 +98,12 @@ def _json(column: Column[Any]) -> str:
 
 @event.listens_for(Session, "before_flush")  # after it, what SQL computes is not known as changed
 def _note(session: Session, _context: object, _instances: object) -> None:
-    for row in (*session.new, *session.dirty):
+    new = session.new
+    for row in (*new, *session.dirty):
         if isinstance(row, Logged):
             state = inspect(row)
             names = columns(state.mapper)
-            if row in session.new or any(state.attrs[n].history.has_changes() for n in names):
+            if row in new or any(state.attrs[name].history.has_changes() for name in names):
                 changed(session, type(row), state.mapper.primary_key_from_instance(row))
 
 
@@ -163,7 +164,7 @@ def canonical_json(document: dict[str, Any]) -> str:
 @event.listens_for(Session, "before_commit")
 def _write_pending(session: Session) -> None:
     session.flush()
-    changed = digests(session)
+    changed = _digests(session)
     pending = session.info.pop(_PENDING, [])
     if changed:
         _add_digests(pending, changed)

@@ -1,4 +1,4 @@
-"""Builds a freshly initialised network from an ``ArchitectureSpec``."""
+"""Builds a freshly initialised network from an ``ArchitectureSpec``, and features of its layers."""
 
 import difflib
 import math

@@ -1,1 +1,1 @@
-"""What a model learns: the loss of a record, predictions, and metrics. One task a file."""
+"""What a model learns: the loss of a record, predictions, and metrics."""
