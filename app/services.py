@@ -18,7 +18,7 @@ from app.delivery.callbacks.keys import CallbackKeys
 from app.delivery.callbacks.posting import Poster
 from app.delivery.publishing.publisher import Publisher
 from app.delivery.publishing.publisher import Terms as PublishingTerms
-from app.delivery.publishing.targets import targets_of
+from app.delivery.publishing.target import targets_of
 from app.domain.errors import ConfigurationError, NoteError
 from app.evidence import log
 from app.evidence.certificates.model_signing import ModelSigner

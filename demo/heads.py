@@ -19,7 +19,7 @@ from safetensors.numpy import save
 
 from app.client import ExpungeClient
 from app.client.answers import Json
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 from demo.digits import TASK, Digits
 from demo.saying import console, require, step
 from demo.service import data_dir_in, trusted_keys_in

@@ -14,7 +14,7 @@ from app.accounting import gaussian
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 from demo.baselines import Baselines
 from demo.digits import TASK, Digits
 from demo.heads import Forgetful, second_act

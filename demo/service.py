@@ -13,7 +13,7 @@ import httpx
 
 from app.client import ExpungeClient
 from app.domain.errors import ConfigurationError
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
 
 _TIMEOUT_S = 600.0

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from app.api.models import ModelBody, RecipeBody
-from app.api.policies import PolicyBody
-from app.api.protocol.problem_types import PROBLEM_TYPES
+from app.api.plans import PolicyBody
+from app.api.protocol.errors import PROBLEM_TYPES
 from app.api.protocol.schemas import attributes_of
 from app.cli.application import create_app
 from app.cli.commands.service import init

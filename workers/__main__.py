@@ -10,7 +10,7 @@ import sys
 from app.domain.errors import ConfigurationError
 from app.runtime import logs
 from app.runtime.processes.hardening import harden
-from app.runtime.processes.loading import uncollected
+from app.runtime.processes.starting import uncollected
 from app.runtime.processes.supervisor import stop_with_supervisor
 
 

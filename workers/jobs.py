@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from app.domain.errors import RunInterruptedError, ScoreTooLowError
 from app.domain.plan import Plan
 from app.ledger import repository, runs
-from app.runtime import log_context
+from app.runtime import logs
 from app.runtime.logs import describe
 from app.runtime.processes.stopping import StopSignal
 from app.runtime.settings import Settings
@@ -33,7 +33,7 @@ def execute_run(run_id: str) -> None:
     Raises nothing. If taking a run fails, it is retried, because the dispatcher enqueues every
     waiting run again.
     """
-    with log_context.in_process(run=run_id):
+    with logs.in_process(run=run_id):
         _with_services(
             f"run {run_id}: could not be taken", lambda services: _take(services, run_id)
         )
@@ -41,7 +41,7 @@ def execute_run(run_id: str) -> None:
 
 def train_members(run_id: str) -> None:
     """Help with an ensemble's run, if it goes on and a member waits. Raises nothing."""
-    with log_context.in_process(run=run_id):
+    with logs.in_process(run=run_id):
         _with_services(f"run {run_id}: no help", lambda services: help_with(services, run_id, stop))
 
 
@@ -49,7 +49,7 @@ def carry_out_import(import_id: str) -> None:
     """Carry out an import, if it still waits for that. Raises nothing."""
 
     def take(services: Services) -> None:
-        with log_context.in_process(**{"import": import_id}):
+        with logs.in_process(**{"import": import_id}):
             attempt(services, import_id, stop)
 
     _with_services(f"import {import_id}: could not be taken", take)
@@ -71,7 +71,7 @@ def _take(services: Services, run_id: str) -> None:
     lease = Lease.take(services.database, run_id, lease_s=services.settings.lease_s, stop=stop)
     if lease is not None:
         note_current(lease.run_id)
-        with log_context.in_process(run=lease.run_id):
+        with logs.in_process(run=lease.run_id):
             _execute(services, lease)
 
 

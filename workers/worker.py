@@ -24,11 +24,11 @@ from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 
 from app.operations.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_KEPT_S, WORKER_TTL_S
-from app.runtime import log_context
+from app.runtime import logs
 from app.runtime.locations import redis_connection
 from app.runtime.logs import describe
 from app.runtime.processes.hardening import harden, may_lock_memory
-from app.runtime.processes.loading import uncollected
+from app.runtime.processes.starting import uncollected
 from app.runtime.processes.stopping import GRACE_S, StopSignal, stop_with_parent
 from app.runtime.settings import Settings
 from workers import jobs
@@ -151,7 +151,7 @@ def main() -> None:
                 worker_ttl=WORKER_TTL_S,
                 job_monitoring_interval=MONITORING_INTERVAL_S,
             )
-            log_context.note_process(worker=worker.name)
+            logs.note_process(worker=worker.name)
             worker.work(logging_level="WARNING")
         except StopRequested:
             return

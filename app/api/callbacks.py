@@ -9,7 +9,7 @@ from pydantic import Field
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Page, PageByMoment
-from app.delivery.callbacks import repository, signing_secrets
+from app.delivery.callbacks import keys, repository
 from app.delivery.callbacks.repository import EventState
 from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.domain.states import RequestState
@@ -123,9 +123,7 @@ def get_callback_secret(
     """Show the secret that signs the callbacks of this API key."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return SecretAnswer.of(
-            signing_secrets.current(session, services.callbacks.keys, caller.key_id)
-        )
+        return SecretAnswer.of(keys.current(session, services.callbacks.keys, caller.key_id))
 
 
 @router.post("/callback-secret/rotate", **answers())
@@ -135,9 +133,7 @@ def rotate_callback_secret(
     """Replace the secret; callbacks are signed with the previous one as well for a day."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return SecretAnswer.of(
-            signing_secrets.rotate(session, services.callbacks.keys, caller.key_id)
-        )
+        return SecretAnswer.of(keys.rotate(session, services.callbacks.keys, caller.key_id))
 
 
 def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackAnswer:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.policies import PolicyBody
+from app.api.plans import PolicyBody
 from app.api.protocol.access import GuardedRoute, Make, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.conditions import IfMatch, etag_of, require_match

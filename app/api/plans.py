@@ -1,18 +1,41 @@
-"""``/v1/plans``: every mechanism's quote for a policy and a model."""
+"""A policy in request bodies."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.policies import PolicyBody
 from app.api.protocol.access import GuardedRoute, Left, ModelsReader, ServicesOf
 from app.api.protocol.errors import answers
-from app.api.protocol.schemas import Answer, Body, Name
+from app.api.protocol.schemas import Answer, Body, Name, shaped_as
+from app.domain.policy import Policy
 from app.planning.quote import Declined
 from app.registry import repository as registry
 from app.registry.noise_curves import score_at
 from app.registry.shapes import shape_of
+
+_MOST_PARAMETERS = 50  # more than any mechanism has
+_Schedules = dict[str, float | Annotated[list[float], Field(fail_fast=True)]]
+
+
+@shaped_as(
+    Policy,
+    parameters=(
+        _Schedules,
+        {
+            "default_factory": dict,
+            "max_length": _MOST_PARAMETERS,
+            "examples": [{"noise_std": [3.0, 2.0, 1.0]}],
+        },
+    ),
+)
+class PolicyBody(Body):
+    """The guarantee, deadlines and cost limits of forget requests."""
+
+    def to_policy(self) -> Policy:
+        """Return the validated policy."""
+        return Policy.from_json(self.model_dump())
+
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=GuardedRoute)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
-from app.api.protocol.downloads import download
+from app.api.protocol.conditions import download
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.schemas import Answer, Page, PageByNumber, described
 from app.domain.release import signature_filename, weights_filename

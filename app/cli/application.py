@@ -10,18 +10,17 @@ from starlette.middleware.cors import CORSMiddleware
 from app.access.authentication import Authentication
 from app.access.rate_limits import Counters, limits_of
 from app.access.tokens import Tokens
-from app.api import callbacks, forget_requests, forgetting, operations
+from app.api import callbacks, forget_requests, operations
 from app.api.protocol import bodies, errors, openapi
 from app.api.protocol.access import metrics_access
 from app.api.protocol.admission import Admission
 from app.api.protocol.conditions import EntityTags
 from app.api.protocol.idempotency import HEADER
-from app.api.protocol.observation import REQUEST_ID, Observation
+from app.api.protocol.observation import REQUEST_ID, ApiMetrics, Observation
 from app.api.protocol.schemas import HEADERS
 from app.api.protocol.waiting import Watcher
 from app.domain.errors import KeyStoreError
 from app.operations import schema
-from app.operations.monitoring.api_metrics import ApiMetrics
 from app.operations.monitoring.collector import ServiceCollector
 from app.operations.monitoring.readiness import ReadinessChecks
 from app.runtime.locations import is_key_store_apart, redis_url
@@ -34,10 +33,8 @@ _log = logging.getLogger("expunge.api")
 # Modules with a router each, in the order of the documentation. A call is compared with each route
 # before its own, so those that are called most come first. OpenDSR may be left out.
 _ROUTERS = (
-    "app.api.forgetting",
     "app.api.forget_requests",
     "app.api.datasets",
-    "app.api.imports",
     "app.api.backbones",
     "app.api.models",
     "app.api.versions",
@@ -76,7 +73,7 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.authentication = _authentication(services)
-    app.state.forgetting = forgetting.Forgetting(services)
+    app.state.forgetting = forget_requests.Forgetting(services)
     app.state.polls = forget_requests.Polls(services.database)
     app.state.watcher = Watcher(services.database)
     app.state.readiness = ReadinessChecks(services)

@@ -21,7 +21,7 @@ from app.cli.examples import epilog
 from app.cli.output import fail, with_json
 from app.domain.errors import MissingExtraError
 from app.domain.extras import missing
-from app.runtime.processes.loading import uncollected
+from app.runtime.processes.starting import uncollected
 
 WITHOUT_FACTS = {"up", "serve", "worker", "dispatcher", "demo", "api-key revoke"}
 """Commands that run until they are stopped, or do one thing in silence."""

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import httpx
 
-from app.runtime.retries import retry_after_s
+from app.runtime.outgoing import retry_after_s
 
 Json = dict[str, Any]
 """An answer, as the OpenAPI document describes it."""

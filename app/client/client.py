@@ -21,8 +21,7 @@ from app.domain import strict_json
 from app.domain.errors import ConfigurationError
 from app.domain.ids import id_of
 from app.runtime.keyfiles import read_key_file
-from app.runtime.outgoing import client_options
-from app.runtime.retries import Retry
+from app.runtime.outgoing import Retry, client_options
 from app.runtime.settings import Settings
 
 if TYPE_CHECKING:

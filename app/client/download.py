@@ -34,7 +34,7 @@ from app.client.answers import ApiError, Json, error_of
 from app.domain.errors import DownloadError, NoteError, VerificationError
 from app.domain.release import certificate_filename, weights_filename
 from app.evidence.certificates.note import MAX_NOTE_BYTES, size_of
-from app.runtime.retries import asks_for_patience
+from app.runtime.outgoing import asks_for_patience
 
 if TYPE_CHECKING:
     from app.client.client import ExpungeClient

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from app.opendsr import discovery, endpoints
+from app.opendsr.endpoints import public, signed
 
 router = APIRouter()
-router.include_router(discovery.router)
-router.include_router(endpoints.router)
+router.include_router(public)
+router.include_router(signed)

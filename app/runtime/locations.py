@@ -9,7 +9,7 @@ from redis import Redis
 
 from app.runtime.database import Database
 from app.runtime.embedded import EmbeddedServers
-from app.runtime.embedded.claim import ClaimedError, claimed
+from app.runtime.embedded.home import ClaimedError, claimed
 from app.runtime.keyfiles import not_set_up
 from app.runtime.settings import Settings
 

@@ -2,6 +2,8 @@
 
 Messages of foreign exceptions and warnings may quote records, keys and statements. Logs hold our
 own messages, and of every other exception or warning the type and the places that it came from.
+Each line also has the fields of its request, which belong to the context of the request and of the
+threads that work for it, and those of its process. They are our own ids, never an owner's.
 
 ``EXPUNGE_LOG_FORMAT`` is ``text``, for people, or ``json``: one object a line, with an access line
 for every request.
@@ -14,14 +16,15 @@ import sys
 import threading
 import traceback
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from app.domain.errors import ExpungeError
-from app.runtime import log_context
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -38,6 +41,46 @@ _OUTAGES = {
 """What other libraries' exceptions mean, by name: few of our processes load these libraries."""
 ACCESS_LOG = logging.getLogger("expunge.access")
 _log = logging.getLogger("expunge")
+_request: ContextVar[dict[str, str] | None] = ContextVar("expunge_request", default=None)
+_process: dict[str, str] = {}
+
+
+def begin_request(**fields: str) -> None:
+    """Add these fields, and those noted later, to all lines of the present context.
+
+    It is not undone: a request has its own context, and lines that its server writes about it after
+    its end belong to it too.
+    """
+    _request.set(dict(fields))
+
+
+def note(**fields: str) -> None:
+    """Add fields to those of the present request; outside of one, do nothing."""
+    noted = _request.get()
+    if noted is not None:
+        noted.update(fields)
+
+
+def note_process(**fields: str) -> None:
+    """Add these fields to all lines of this process and of its forks."""
+    _process.update(fields)
+
+
+@contextmanager
+def in_process(**fields: str) -> Iterator[None]:
+    """Add these fields to all lines of this process until the block ends."""
+    before = dict(_process)
+    _process.update(fields)
+    try:
+        yield
+    finally:
+        _process.clear()
+        _process.update(before)
+
+
+def present() -> Mapping[str, str]:
+    """Return the fields of a line that is written now."""
+    return _process | (_request.get() or {})
 
 
 def configure() -> None:
@@ -83,7 +126,7 @@ class DiscreetFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, followed by the fields of its request or process."""
-        fields = " ".join(f"{name}={value}" for name, value in log_context.present().items())
+        fields = " ".join(f"{name}={value}" for name, value in present().items())
         line = super().format(record)
         return f"{line} [{fields}]" if fields else line
 
@@ -114,7 +157,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **log_context.present(),
+            **present(),
             **getattr(record, "fields", {}),
         }
         error = record.exc_info[1] if record.exc_info else None

@@ -19,6 +19,7 @@ random bytes, which are deleted as soon as the object store can.
 """
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,14 +28,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, func, select, true, update
 from sqlalchemy.orm import Session
 
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
 from app.runtime.database import Database
+from app.runtime.database.queries import is_one_of
 from app.runtime.failpoints import reach
+from app.storage import encryption
 from app.storage.encryption import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -44,10 +47,217 @@ from app.storage.encryption import (
     encrypt,
 )
 from app.storage.file_keys import FileKeyStore
-from app.storage.objects import ObjectStore
-from app.storage.ranges import BlobRange
-from app.storage.sweeper import Sweeper
+from app.storage.objects import ObjectReader, ObjectStore
 from app.storage.tables import BlobRow
+
+
+class BlobRange:
+    """The bytes of a part of a blob, chunk by chunk.
+
+    If the blob is shredded meanwhile, the next chunk raises ``GoneError`` although this object
+    still has the key.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        keys: FileKeyStore,
+        identity: encryption.Identity,
+        size: int,
+        part: range,
+    ) -> None:
+        """Open bytes ``part.start`` up to ``part.stop`` of content of ``size`` bytes."""
+        self._keys = keys
+        self._blob_id = identity.blob_id
+        self._position, self._stop = part.start, part.stop
+        self.size = len(part)
+        header = _header(objects, self._blob_id, expected_size=encryption.stored_size(size))
+        self._chunks = encryption.Chunks(header, keys.get(self._blob_id), identity, size)
+        first, last = (
+            part.start // encryption.CHUNK_BYTES,
+            max(part.start, part.stop - 1) // encryption.CHUNK_BYTES,
+        )
+        self._index = first
+        start, stop = self._chunks.place(first)[0], self._chunks.place(last)[1]
+        self._reader: ObjectReader | None = None
+        if part or size == 0:
+            self._reader = objects.open_range(self._blob_id, start, stop)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._position >= self._stop or self._reader is None:
+            self.close()
+            raise StopIteration
+        content = self._next_chunk(self._reader)
+        offset = self._position - (self._index - 1) * encryption.CHUNK_BYTES
+        wanted = content[offset : offset + self._stop - self._position]
+        self._position += len(wanted)
+        return wanted
+
+    def _next_chunk(self, reader: ObjectReader) -> bytes:
+        start, stop = self._chunks.place(self._index)
+        content = self._chunks.decrypt(self._index, reader.read(stop - start))
+        if not self._keys.holds(self._blob_id):
+            raise GoneError("the stored object was shredded")
+        self._index += 1
+        return content
+
+    def read_all(self) -> bytes:
+        """Return the whole part; for empty content, verify its one empty chunk."""
+        try:
+            if self._chunks.size == 0 and self._reader is not None:
+                return self._next_chunk(self._reader)
+            return b"".join(self)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Release resources; safe to repeat."""
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _header(objects: ObjectStore, name: str, *, expected_size: int) -> bytes:
+    reader = objects.open_range(name, 0, encryption.HEADER_BYTES)
+    try:
+        if reader.object_size != expected_size:
+            raise CorruptObjectError(
+                f"object {name} has {reader.object_size} bytes, not {expected_size}"
+            )
+        return reader.read(encryption.HEADER_BYTES)
+    finally:
+        reader.close()
+
+
+_DELETIONS_AT_ONCE = 100
+_FAILURES_AT_ONCE = 3
+_RETRY_AFTER_S = 30.0
+_LISTING_INTERVAL_S = 3600.0
+_SWEEP_LOCK = 0x73776565
+"""Number of a Postgres advisory lock, different from the log's."""
+_log = logging.getLogger("expunge.storage")
+
+
+class Sweeper:
+    """Destroys keys and objects. Several sweepers may work at the same time."""
+
+    def __init__(
+        self,
+        database: Database,
+        objects: ObjectStore,
+        keys: FileKeyStore,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._objects = objects
+        self._keys = keys
+        self._clock = clock
+        self._next_deletion = self._next_listing = clock()
+
+    def sweep(self, dataset_id: str | None) -> int:
+        """Shred all blobs that were given up, or those of one dataset; see ``Blobs.sweep``."""
+        shredded, failure = 0, None
+        for blob_id in self._doomed(dataset_id):
+            reach("before_shred")
+            try:
+                self._keys.destroy(blob_id)
+            except KeyStoreError as error:
+                failure = error
+                continue
+            reach("after_shred")
+            with self._database.transaction() as session:
+                row = session.get_one(BlobRow, blob_id)
+                row.state = BlobState.SHREDDED
+                row.sha256 = None
+                row.shredded_at = func.now()
+            shredded += 1
+        if dataset_id is None:
+            self._look_for_late_writes()
+        self._delete_objects()
+        if failure is not None:
+            raise failure
+        return shredded
+
+    def _doomed(self, dataset_id: str | None) -> list[str]:
+        """Return the blobs that were given up and that no transaction is writing."""
+        concerned: ColumnElement[bool] = true()
+        if dataset_id is not None:
+            concerned = BlobRow.dataset_id == dataset_id
+        unlocked = (
+            select(BlobRow.id)
+            .where(BlobRow.state == BlobState.PENDING, BlobRow.run_id.is_(None), concerned)
+            .with_for_update(skip_locked=True)
+        )
+        with self._database.transaction() as session:
+            # Another sweep's locks must not be taken for a writer's.
+            session.execute(select(func.pg_advisory_xact_lock(_SWEEP_LOCK)))
+            abandoned = session.scalars(unlocked).all()
+            session.execute(
+                update(BlobRow).where(BlobRow.id.in_(abandoned)).values(state=BlobState.DOOMED)
+            )
+            query = select(BlobRow.id).where(BlobRow.state == BlobState.DOOMED, concerned)
+            return list(session.scalars(query))
+
+    def _look_for_late_writes(self) -> None:
+        """Once an hour, shred what suspended writers wrote after their blob was shredded.
+
+        They leave an object without a key, or a key without an object.
+        """
+        if self._clock() < self._next_listing:
+            return
+        try:
+            names = sorted({*self._keys.blob_ids(), *self._objects.names()})
+        except ObjectStoreError as error:
+            self._next_listing = self._clock() + _RETRY_AFTER_S
+            _log.warning("objects cannot be listed: %s", error)
+            return
+        self._next_listing = self._clock() + _LISTING_INTERVAL_S
+        late = (
+            update(BlobRow)
+            .where(
+                is_one_of(BlobRow.id, names),
+                BlobRow.object_deleted_at.is_not(None),
+            )
+            .values(object_deleted_at=None)
+            .returning(BlobRow.id)
+        )
+        with self._database.transaction() as session:
+            for blob_id in session.scalars(late).all():
+                self._keys.destroy(blob_id)
+
+    def _delete_objects(self) -> None:
+        """Delete objects whose keys are destroyed; retry every 30 s while the store fails."""
+        if self._clock() < self._next_deletion:
+            return
+        failures = 0
+        for blob_id in self._objects_left():
+            try:
+                self._objects.delete(blob_id)
+            except ObjectStoreError as error:
+                failures += 1
+                if failures == _FAILURES_AT_ONCE:
+                    break
+                _log.warning("deletion of an object without a key is delayed: %s", error)
+                continue
+            with self._database.transaction() as session:
+                session.get_one(BlobRow, blob_id).object_deleted_at = func.now()
+        if failures:
+            self._next_deletion = self._clock() + _RETRY_AFTER_S
+
+    def _objects_left(self) -> list[str]:
+        """Return some shredded blobs whose objects still exist, in no fixed order."""
+        query = (
+            select(BlobRow.id)
+            .where(BlobRow.state == BlobState.SHREDDED, BlobRow.object_deleted_at.is_(None))
+            .order_by(func.random())
+            .limit(_DELETIONS_AT_ONCE)
+        )
+        with self._database.transaction() as session:
+            return list(session.scalars(query))
+
 
 _AWAKE_S: Final = 5.0
 """How often a transaction that waits for a write shows Postgres that it is not idle."""

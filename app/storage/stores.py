@@ -2,14 +2,11 @@
 
 from app.domain.errors import ConfigurationError
 from app.runtime.locations import key_store_dir, object_dir
-from app.runtime.publisher_settings import revealed
-from app.runtime.settings import Settings
-from app.storage.file_keys import FileKeyStore
-from app.storage.kms import KmsKey
+from app.runtime.settings import Settings, revealed
+from app.storage.aws import KmsKey, S3ObjectStore
+from app.storage.file_keys import FileKeyStore, InDirectory, InService, Succession, Wrapping
 from app.storage.objects import LocalObjectStore, ObjectStore
-from app.storage.s3 import S3ObjectStore
 from app.storage.vault import Login, VaultKey
-from app.storage.wrapping import InDirectory, InService, Succession, Wrapping
 
 
 def key_store(

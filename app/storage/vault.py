@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from app.domain.errors import KeyServiceError, KeyStoreError
 from app.domain.extras import loaded
 from app.runtime.outgoing import BUNDLES, proxy_of, require_certificates
-from app.storage.wrapping import Context, serialized
+from app.storage.file_keys import Context, serialized
 
 EXTRA = "vault"
 TOKEN_INTERVAL_S = 30.0

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.api import forget_requests as api
-from app.api.forgetting import ForgettingOf
+from app.api.forget_requests import ForgettingOf
 from app.api.protocol.access import Make, ServicesOf
 from app.api.protocol.schemas import ExternalId, OwnerId, PageByMoment
 from app.delivery.publishing import repository as publishing
@@ -27,7 +27,7 @@ from app.ledger.deadlines import IS_OPEN
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.requests import ForgetRequests
 from app.ledger.views import request_views, run_views
-from app.operations.monitoring import ledger_metrics
+from app.operations.monitoring import collector
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.services import Services
@@ -59,8 +59,8 @@ def show_queue(services: ServicesOf, sessions: SessionsOf, visitor: RequestsRead
     with services.database.transaction() as session:
         lines = request_views.most_urgent(session, IS_OPEN, limit=_MOST + 1)
         runs = {run.model: run for run in run_views.active(session)}
-        counts = ledger_metrics.requests_by_state(session)
-        overdue = ledger_metrics.overdue_requests(session)
+        counts = collector.requests_by_state(session)
+        overdue = collector.overdue_requests(session)
         weekly = _by_week(session)
     found = queue_or_none(sessions)
     return render(

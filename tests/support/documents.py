@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from app.runtime.embedded import EmbeddedServers
-from app.runtime.processes.python import START
+from app.runtime.processes.starting import START
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import free_port
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 from rq.serializers import JSONSerializer
 
-from app.runtime import log_context
+from app.runtime import logs
 from app.runtime.locations import redis_connection
 from app.runtime.settings import Settings
 from workers import worker
@@ -36,7 +36,7 @@ def noting():
         with refused():
             yield
     finally:
-        told = {"run": log_context.present()["run"], "late": sorted(set(sys.modules) - before)}
+        told = {"run": logs.present()["run"], "late": sorted(set(sys.modules) - before)}
         os.write(1, (json.dumps(told) + chr(10)).encode())
 
 worker.preload()

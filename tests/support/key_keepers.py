@@ -8,8 +8,8 @@ import boto3
 import pytest
 
 from app.runtime.settings import Settings
+from app.storage.file_keys import Wrapping
 from app.storage.stores import key_wrapping
-from app.storage.wrapping import Wrapping
 from tests.support.s3 import ACCESS, environment_of, moto_at
 from tests.support.service import free_port
 from tests.support.vault import ROLE, TransitKey, VaultServer

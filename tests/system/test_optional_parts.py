@@ -23,9 +23,7 @@ from tests.support.trust import trust_in
 
 ROOT = Path(__file__).parents[2]
 OPENED = "import sys; from app.runtime.settings import Settings; Settings()"
-TARGETS = (
-    "from app.delivery.publishing.targets import targets_of; targets_of(Settings().publishers)"
-)
+TARGETS = "from app.delivery.publishing.target import targets_of; targets_of(Settings().publishers)"
 WALK = "tests/system/test_optional_parts.py::test_a_service_trains_forgets_and_verifies"
 
 # An editable installation would find in its own folder what the copy lacks.
@@ -59,7 +57,7 @@ class Part:
 def _target(module: str, **publisher: str) -> Part:
     return Part(
         f"app.delivery.publishing.{module}",
-        "app/delivery/publishing/targets.py",
+        "app/delivery/publishing/target.py",
         ("tests/unit/app/delivery",),
         {"EXPUNGE_PUBLISHERS": json.dumps({"there": publisher})},
     )

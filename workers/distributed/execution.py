@@ -29,7 +29,7 @@ from app.domain.architectures import BaseDigest
 from app.domain.errors import ProcessLostError, RunFailedError, SealedStateError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_named
-from app.runtime import log_context, logs
+from app.runtime import logs
 from app.runtime.failpoints import halfway, reach
 from app.runtime.processes.hardening import harden
 from app.runtime.processes.stopping import GRACE_S, StopSignal, stop_with_parent
@@ -134,7 +134,7 @@ def _process(parent_pid: int, run_id: str, fencing_token: int, pipes: Sequence[C
     stop = StopSignal()
     try:
         _prepare(parent_pid, stop if rank == 0 else None)
-        log_context.note_process(run=run_id, process=str(rank))
+        logs.note_process(run=run_id, process=str(rank))
         _take_part(run_id, fencing_token, stop)
     except BaseException as error:  # noqa: BLE001 - said in what may be shown, and never raised
         confess(pipes[rank], error)

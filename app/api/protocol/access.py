@@ -26,7 +26,7 @@ from app.domain.errors import ForbiddenError, TooManyRequestsError
 from app.domain.states import Scope
 from app.evidence.log import actor
 from app.registry.forecasts import PlanMaker
-from app.runtime import log_context
+from app.runtime import logs
 from app.services import Services
 
 _bearer = HTTPBearer(
@@ -71,7 +71,7 @@ async def authenticate(request: Request) -> Caller:
             retry_after_s=used.reset_s,
         )
     actor.become(caller.key_id)
-    log_context.note(caller=caller.key_id)
+    logs.note(caller=caller.key_id)
     request.scope[_CALLER] = caller
     return caller
 

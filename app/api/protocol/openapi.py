@@ -6,9 +6,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.api.protocol.errors import PROBLEM_MEDIA_TYPE, Problem
+from app.api.protocol.errors import PROBLEM_MEDIA_TYPE, PROBLEM_TYPES, Problem
 from app.api.protocol.idempotency import HEADER, MAX_KEY_LENGTH, REPLAYED_HEADER
-from app.api.protocol.problem_types import PROBLEM_TYPES
 from app.api.protocol.schemas import described
 
 Json = dict[str, Any]

@@ -19,7 +19,7 @@ from app.domain.architectures import POOLS, ArchitectureSpec, FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.schema import InputSchema
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 
 _STD = "std"
 

@@ -15,7 +15,7 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.tasks import catalogue
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 
 
 def check(

@@ -16,7 +16,7 @@ from app.cli.weights import read_weights
 from app.domain.architectures import network_in_words
 from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
 
 if TYPE_CHECKING:

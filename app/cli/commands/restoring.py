@@ -11,8 +11,8 @@ from app.evidence.log import signing_keys
 from app.evidence.log.signing_keys import ensure_trusted_keys, require_rotated
 from app.operations import reconciliation
 from app.operations.reconciliation import Findings
-from app.runtime.database.processes import require_none
-from app.runtime.embedded.claim import require_unclaimed
+from app.runtime.database.engine import require_none
+from app.runtime.embedded.home import require_unclaimed
 from app.runtime.locations import embedded_postgres
 from app.runtime.settings import Settings
 from app.services import Services, open_services

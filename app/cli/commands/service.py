@@ -23,16 +23,15 @@ from app.operations import schema
 from app.runtime import locations
 from app.runtime.database import Database
 from app.runtime.embedded import EmbeddedServers
-from app.runtime.embedded.claim import claimed, require_unclaimed
+from app.runtime.embedded.home import claimed, require_unclaimed
 from app.runtime.keyfiles import create_key_file
-from app.runtime.processes.loading import uncollected
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command, uncollected
 from app.runtime.processes.stopping import GRACE_S, StopSignal
 from app.runtime.processes.supervisor import Child, stop_with_supervisor, supervise
 from app.runtime.settings import Settings
 from app.services import create_keys
 from app.storage import stores
-from app.storage.s3 import S3ObjectStore
+from app.storage.aws import S3ObjectStore
 
 _log = logging.getLogger("expunge.service")
 

@@ -12,8 +12,8 @@ from app.domain.errors import InvalidInputError
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor, signing_keys
 from app.evidence.log.signing_keys import ensure_trusted_keys, require_rotated
-from app.runtime.database.processes import require_none
-from app.runtime.embedded.claim import require_unclaimed
+from app.runtime.database.engine import require_none
+from app.runtime.embedded.home import require_unclaimed
 from app.runtime.locations import database_at_rest, signing_key_file
 from app.runtime.settings import Settings
 

@@ -18,10 +18,9 @@ from typing import Any
 from standardwebhooks import Webhook
 
 from app.delivery.callbacks import repository
-from app.delivery.callbacks.keys import CallbackKeys
+from app.delivery.callbacks.keys import CallbackKeys, signing
 from app.delivery.callbacks.posting import Outcome, Poster, Result
 from app.delivery.callbacks.repository import Delivery, EventState
-from app.delivery.callbacks.signing_secrets import signing
 from app.domain.errors import CallbackError
 from app.evidence.certificates.processor_signing import ProcessorSigner
 from app.runtime.database import Database

@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.delivery.callbacks.addresses import check_urls
 from app.delivery.callbacks.keys import CallbackKeys
 from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow
-from app.delivery.callbacks.urls import check_urls
 from app.domain.ids import new_id
 
 

@@ -11,12 +11,10 @@ from typing import Any
 import httpcore
 from httpcore import SOCKET_OPTION, NetworkBackend, NetworkStream, SyncBackend
 
-from app.delivery.callbacks.addresses import Resolve, checked, why_refused
+from app.delivery.callbacks.addresses import Resolve, checked, parse, why_refused
 from app.delivery.callbacks.addresses import resolve as system_resolve
-from app.delivery.callbacks.urls import parse
 from app.domain.errors import CallbackError
-from app.runtime.outgoing import trust
-from app.runtime.retries import pause_s
+from app.runtime.outgoing import pause_s, trust
 
 _TIMEOUT_S = 15.0
 _MAX_ADDRESSES = 4

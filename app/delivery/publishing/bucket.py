@@ -19,8 +19,8 @@ from app.domain.errors import (
     UnmarkedPlaceError,
 )
 from app.domain.release import WEIGHTS, Release
-from app.runtime.publisher_settings import S3Publisher, revealed
-from app.storage.s3 import S3ObjectStore
+from app.runtime.settings import S3Publisher, revealed
+from app.storage.aws import S3ObjectStore
 
 _MARK = ".expunge.json"
 _MOST_MARK_BYTES = 1000

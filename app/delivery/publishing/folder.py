@@ -16,8 +16,8 @@ from pathlib import Path
 from app.delivery.publishing.target import Step, Subject, are_weights, weights_of
 from app.domain.errors import PlaceTakenError, TargetError, UnmarkedPlaceError
 from app.domain.release import WEIGHTS, Release
-from app.runtime.publisher_settings import FolderPublisher
-from app.storage.files import sync_directory
+from app.runtime.settings import FolderPublisher
+from app.storage.objects import sync_directory
 
 _OWNER = "owner.json"
 _UNFINISHED = ".part"

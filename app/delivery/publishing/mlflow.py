@@ -19,7 +19,7 @@ from app.delivery.publishing.target import Step, Subject, are_weights, weights_o
 from app.domain.errors import ConfigurationError, PlaceTakenError, TargetError
 from app.domain.release import WEIGHTS, Release
 from app.runtime.outgoing import TRUSTED, require_certificates
-from app.runtime.publisher_settings import MlflowPublisher, revealed
+from app.runtime.settings import MlflowPublisher, revealed
 
 ALIAS = "certified"
 MODEL_TAG = "expunge.model"

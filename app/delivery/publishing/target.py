@@ -1,12 +1,14 @@
 """What a place where versions are published must be able to do."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
+from importlib import import_module
+from typing import Final, Protocol
 
-from app.domain.errors import CorruptObjectError
+from app.domain.errors import ConfigurationError, CorruptObjectError
 from app.domain.release import Release
+from app.runtime.settings import Publisher
 
 Step = Callable[[str], None]
 """Called, with its name, after each step that changes something; raises to stop there."""
@@ -58,3 +60,28 @@ def are_weights(release: Release, parts: Iterable[bytes]) -> bool:
     for part in parts:
         digest.update(part)
     return digest.hexdigest() == release.sha256
+
+
+_MODULES: Final = {
+    "folder": "app.delivery.publishing.folder",
+    "s3": "app.delivery.publishing.bucket",
+    "mlflow": "app.delivery.publishing.mlflow",
+}
+"""By the kind of publisher, what has its ``target_of``."""
+
+
+def targets_of(publishers: Mapping[str, Publisher]) -> dict[str, Target]:
+    """Return the targets by name; none of them is reached yet.
+
+    Raises:
+        ConfigurationError: a file of certificates cannot be read, or no module is for this kind.
+    """
+    targets: dict[str, Target] = {}
+    for name, publisher in publishers.items():
+        if publisher.kind not in _MODULES:
+            raise ConfigurationError(
+                f"EXPUNGE_PUBLISHERS: {name}: publishing to {publisher.kind} is not a part of this "
+                "installation"
+            )
+        targets[name] = import_module(_MODULES[publisher.kind]).target_of(publisher)
+    return targets

@@ -15,11 +15,14 @@ from sqlalchemy import (
     create_engine,
     event,
     make_url,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+
+from app.domain.errors import ConfigurationError
 
 _NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -185,3 +188,32 @@ def _limit_if_pooled(limit_ms: int, connection: Connection) -> None:
     driver: Any = connection.connection.driver_connection
     if is_pooled(connection) and not driver.autocommit:
         driver.execute(_LIMIT, (_IDLE, str(limit_ms), True, _IDLE))
+
+
+_CONNECTED = text(
+    "SELECT DISTINCT application_name,"
+    " coalesce('from ' || host(client_addr), 'on the database''s machine') FROM pg_stat_activity"
+    " WHERE datname = current_database() AND starts_with(application_name, :prefix) ORDER BY 1, 2"
+)
+
+
+def require_none(database: Database) -> None:
+    """Check that no API, dispatcher or run of a worker is connected to the ledger.
+
+    A process that holds no connection is not seen: an idle worker, which reads its keys at each
+    run, or an API that was not called since the database was started again.
+
+    Raises:
+        ConfigurationError: some are; the message says which, and where they connect from. Or a
+            pooler is in between, whose connections have the name of whoever used them last.
+    """
+    with database.transaction() as session:
+        if is_pooled(session.connection()):
+            raise ConfigurationError(
+                "a connection pooler hides which processes run: for this command, let "
+                "EXPUNGE_DATABASE_URL lead to PostgreSQL itself"
+            )
+        found = session.execute(_CONNECTED, {"prefix": PROCESSES}).all()
+    if found:
+        running = ", ".join(f"{name.removeprefix(PROCESSES)} ({place})" for name, place in found)
+        raise ConfigurationError(f"the service runs: {running}; stop it on every machine first")

@@ -15,8 +15,7 @@ from psycopg import pq
 from psycopg.errors import DuplicateDatabase, DuplicateObject, UniqueViolation
 
 from app.domain.errors import ConfigurationError
-from app.runtime.embedded.account import ensure_account
-from app.runtime.embedded.home import Home, give
+from app.runtime.embedded.home import Home, ensure_account, give
 from app.runtime.embedded.programs import (
     POLL_S,
     Argv,

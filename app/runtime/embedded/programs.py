@@ -21,8 +21,7 @@ import psutil  # type: ignore[import-untyped]
 
 from app.domain.errors import ConfigurationError
 from app.runtime.embedded import enter
-from app.runtime.embedded.account import ensure_account, find_account
-from app.runtime.embedded.home import Home
+from app.runtime.embedded.home import Home, ensure_account, find_account
 
 Argv = tuple[str, ...]
 POLL_S = 0.05

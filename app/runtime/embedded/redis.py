@@ -13,8 +13,7 @@ from importlib.resources import files
 from urllib.parse import quote
 
 from app.domain.errors import ConfigurationError
-from app.runtime.embedded.account import ensure_account
-from app.runtime.embedded.home import Home
+from app.runtime.embedded.home import Home, ensure_account
 from app.runtime.embedded.programs import (
     Argv,
     kill_all,

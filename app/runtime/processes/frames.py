@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Final, Self
 
-from app.runtime.processes import confined
+from app.runtime.processes import starting
 
 LONGEST_S: Final = 300.0
 """How long what ``timed`` times may take."""
@@ -49,7 +49,7 @@ class FrameProcess:
     """A confined process; its ``orders`` are frames, and so are its ``answers``."""
 
     def __init__(self, module: str, *arguments: object) -> None:
-        self._process = confined.start(module, *arguments, pipe=subprocess.PIPE)
+        self._process = starting.start(module, *arguments, pipe=subprocess.PIPE)
         self.orders: IO[bytes] = self._process.stdin  # type: ignore[assignment]
         self.answers: IO[bytes] = self._process.stdout  # type: ignore[assignment]
 

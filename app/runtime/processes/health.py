@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped]
 
 from app.domain.errors import ConfigurationError
 from app.runtime.processes.hardening import harden
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
 
 PARTS = ("api", "dispatcher", "worker")

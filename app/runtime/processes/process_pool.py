@@ -7,19 +7,24 @@ main module again. These processes get no setting, key or file of the server, on
 pipe, and end when its other end is closed.
 """
 
+import importlib
 import os
 import queue
+import resource
 import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
-from app.domain.errors import OverloadedError, TooCostlyError
-from app.runtime.processes import confined
+from app.domain.errors import ExpungeError, OverloadedError, TooCostlyError
+from app.runtime.processes import starting
+from app.runtime.processes.hardening import harden
+from app.runtime.processes.stopping import stop_with_parent
 
 Returned = TypeVar("Returned")
 Arguments = ParamSpec("Arguments")
@@ -169,8 +174,8 @@ class _Process:
         connection, other_end = Pipe()
         with other_end:
             number = other_end.fileno()
-            self._process = confined.start(
-                "app.runtime.processes.pooled_process",
+            self._process = starting.start(
+                "app.runtime.processes.process_pool",
                 *(number, os.getpid(), self._memory_bytes, self._preload),
                 pass_fds=[number],
             )
@@ -195,3 +200,40 @@ class _Process:
 def _end_all(processes: list[_Process]) -> None:
     for process in processes:
         process.end()
+
+
+_NICE: Final = 5  # the server's own work has priority
+
+
+def main() -> None:
+    """Serve the calls that come through the pipe whose number is the first argument."""
+    number, parent, memory_bytes, preload = sys.argv[1:]
+    stop_with_parent(int(parent))
+    harden()
+    os.nice(_NICE)
+    importlib.import_module(preload)
+    # Limits only allocations: mapped libraries would count for RLIMIT_AS.
+    resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))
+    with Connection(int(number)) as connection:
+        connection.send((True, None))
+        while True:
+            try:
+                call = connection.recv()
+            except EOFError:
+                return
+            connection.send(_answer(call))
+
+
+def _answer(call: Any) -> tuple[bool, object]:  # noqa: ANN401 - a function and its arguments
+    """Return whether a call succeeded, and what it returned or raised."""
+    function, args, kwargs = call
+    try:
+        return True, function(*args, **kwargs)
+    except (ExpungeError, MemoryError) as error:
+        return False, error
+    except Exception as error:  # noqa: BLE001 - its message may quote its arguments
+        return False, RuntimeError(f"{type(error).__name__} in {function.__module__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from app.api.protocol.problem_types import PROBLEM_TYPES
+from app.api.protocol.errors import PROBLEM_TYPES
 from app.cli.application import create_app
 from app.cli.serving import server_options
 from app.services import Services

@@ -22,7 +22,7 @@ from app.ledger import runs
 from app.operations.monitoring.queue_state import QUEUE, note_dispatcher
 from app.registry import repository as registry
 from app.runtime.locations import redis_connection
-from app.runtime.publisher_settings import FolderPublisher
+from app.runtime.settings import FolderPublisher
 from app.services import Services, open_services
 from tests.support.workshop import LEASE_S, Workshop
 

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from app.domain import errors
-from app.runtime import log_context
+from app.runtime import logs
 from app.runtime.locations import redis_connection
 from app.runtime.logs import DiscreetFormatter, JsonFormatter, describe
 from app.runtime.processes.stopping import StopSignal
@@ -190,7 +190,7 @@ def test_every_line_of_a_run_names_it(workshop, failing):
     finally:
         logger.removeHandler(handler)
     assert [line["run"] for line in lines] == [run_id]
-    assert "run" not in log_context.present()
+    assert "run" not in logs.present()
 
 
 @pytest.fixture

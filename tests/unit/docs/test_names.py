@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from app.api.models import ModelBody, RecipeBody
-from app.api.policies import PolicyBody
-from app.api.protocol.problem_types import PROBLEM_TYPES
+from app.api.plans import PolicyBody
+from app.api.protocol.errors import PROBLEM_TYPES
 from app.runtime.settings import Settings, unknown_names
 from docs import pages
 from tests.unit.app.cli.test_help import ALL, LEAVES

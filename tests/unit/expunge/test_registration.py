@@ -9,7 +9,7 @@ from torch import nn
 
 import expunge
 from app.domain.errors import InvalidInputError, TableError
-from app.runtime.retries import Retry
+from app.runtime.outgoing import Retry
 from expunge.registration import Registered
 
 TABLE = pa.table(

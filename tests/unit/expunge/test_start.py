@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.runtime.processes import confined
-from app.runtime.processes.python import START, python_command
+from app.runtime.processes import starting
+from app.runtime.processes.starting import START, python_command
 
 _HIDING = ("app", "workers", "demo", "expunge", "migrations", "redis", "json")
 _SHOWN = """
@@ -70,7 +70,7 @@ def test_factories_are_found_through_pythonpath_after_ours_and_all_libraries(the
 
 def test_confined_processes_are_ours_too(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(theirs), *sys.path])
-    process = confined.start("shown", pipe=subprocess.PIPE)
+    process = starting.start("shown", pipe=subprocess.PIPE)
     shown, _ = process.communicate()
     assert str(START.parents[1] / "app").encode() == shown.split()[0]
 

@@ -7,8 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.delivery.publishing.tables import PlacementRow
-from app.runtime.publisher_settings import FolderPublisher
-from app.runtime.settings import Settings
+from app.runtime.settings import FolderPublisher, Settings
 from app.services import Services
 from tests.support.workshop import Workshop
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.protocol.downloads import _Streamed
+from app.api.protocol.conditions import _Streamed
 from app.cli.application import create_app
 from app.services import Services
 from tests.support.patience import PATIENCE_S

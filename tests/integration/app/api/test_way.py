@@ -15,7 +15,7 @@ from tests.support.workshop import DATASET, Workshop
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs/architecture.md"
 RECORD = "record-1"
-ROUTE = ("app/api/forgetting.py", "submit")
+ROUTE = ("app/api/forget_requests.py", "submit")
 ONLY_HASHES = "app/registry/datasets/repository.py"
 DEPTH = 6
 

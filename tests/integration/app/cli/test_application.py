@@ -7,7 +7,7 @@ import pytest
 from app.cli import application as main
 from app.domain.errors import ConfigurationError
 from app.runtime.database import Database
-from app.runtime.database.processes import require_none
+from app.runtime.database.engine import require_none
 from app.runtime.locations import is_key_store_apart, key_store_dir
 from app.runtime.settings import Settings
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.runtime.retries import Retry
+from app.runtime.outgoing import Retry
 
 
 @pytest.mark.parametrize(

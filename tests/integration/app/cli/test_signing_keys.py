@@ -17,7 +17,7 @@ from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.certificates.verification import verify
 from app.evidence.log import actor, signing_keys
 from app.ledger.certificates import bundles, issuing
-from app.runtime.embedded.claim import claimed
+from app.runtime.embedded.home import claimed
 from app.runtime.locations import signing_key_file
 from app.services import Services, open_services
 from tests.support.logbook import write

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from app.cli.commands.service import _warn_without_servers
 from app.cli.main import app
 from app.runtime.embedded import EmbeddedServers
-from app.runtime.embedded.claim import claimed
+from app.runtime.embedded.home import claimed
 from app.runtime.settings import Settings
 
 runner = CliRunner()

@@ -12,7 +12,7 @@ from app.cli.application import create_app
 from app.client import ApiError, ExpungeClient
 from app.ledger.tables import ForgetRequestRow
 from app.registry.datasets.tables import DatasetRow
-from app.runtime.retries import Retry
+from app.runtime.outgoing import Retry
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet
 from tests.support.patience import PATIENCE_S

@@ -23,7 +23,7 @@ from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.files import to_parquet
 from app.registry.membership import membership_of
-from app.runtime.processes.python import START
+from app.runtime.processes.starting import START
 from app.services import Services
 from tests.support.described import PLAIN
 from tests.support.digits import DATASET, RECIPE, TASK, digits_parquet

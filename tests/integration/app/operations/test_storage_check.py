@@ -13,9 +13,9 @@ from app.operations.storage_check import Stores
 from app.runtime.database import Base
 from app.runtime.locations import object_dir
 from app.services import Services
+from app.storage.aws import S3ObjectStore
 from app.storage.blobs import Blobs, doom
 from app.storage.objects import LocalObjectStore, ObjectReader
-from app.storage.s3 import S3ObjectStore
 from app.storage.stores import key_store, object_store
 from app.storage.tables import BlobRow
 from tests.support.key_keepers import EVERY

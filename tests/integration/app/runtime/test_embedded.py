@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from app.domain.errors import ConfigurationError
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.embedded import home as home_module
-from app.runtime.embedded.account import ensure_account
+from app.runtime.embedded.home import ensure_account
 from app.runtime.embedded.postgres import Postgres
 from app.runtime.embedded.programs import matching, send, wheel_folder
 from tests.support.confined import may_confine

@@ -11,7 +11,7 @@ from app.domain.errors import KeyServiceError
 from app.operations import reconciliation
 from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
-from app.storage import wrapping
+from app.storage import file_keys
 from app.storage.blobs import doom
 from tests.support.key_keepers import Kms, Vault, running
 from tests.support.stored import live
@@ -23,7 +23,7 @@ def keeper(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Kms | Vault]:
     """A service of this test's own, which it may stop; nothing is remembered."""
-    monkeypatch.setattr(wrapping, "KEEP_S", 0.0)
+    monkeypatch.setattr(file_keys, "KEEP_S", 0.0)
     with running(request.param) as service:
         yield service
 

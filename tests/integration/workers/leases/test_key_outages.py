@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from app.domain.states import BlobState
 from app.services import Services
-from app.storage import wrapping
+from app.storage import file_keys
 from app.storage.tables import BlobRow
 from tests.support.key_keepers import Kms, Vault, running
 from tests.support.patience import PATIENCE_S, until
@@ -34,7 +34,7 @@ def test_a_run_goes_on_where_it_was_when_the_service_is_back(
 ) -> None:
     workshop = Workshop(services)
     workshop.define()
-    monkeypatch.setattr(wrapping, "KEEP_S", 0.0)
+    monkeypatch.setattr(file_keys, "KEEP_S", 0.0)
     monkeypatch.setattr(
         run_module, "reach", lambda reached: keeper.stop() if reached == point else None
     )

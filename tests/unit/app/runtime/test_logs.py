@@ -12,7 +12,7 @@ import redis
 import sqlalchemy
 
 from app.domain.errors import ConflictError
-from app.runtime import log_context
+from app.runtime import logs
 from app.runtime.logs import DiscreetFormatter, JsonFormatter, describe
 
 SECRET = "record-17"
@@ -41,7 +41,7 @@ def _line(record: logging.LogRecord) -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def _no_request() -> None:
-    log_context._request.set(None)
+    logs._request.set(None)
 
 
 def test_a_json_line_says_when_who_and_what() -> None:
@@ -88,18 +88,18 @@ def test_nothing_but_the_fields_that_were_meant_is_shown() -> None:
 @pytest.mark.parametrize("formatter", [JsonFormatter(), DiscreetFormatter("%(message)s")])
 def test_lines_carry_the_fields_of_their_request(formatter: logging.Formatter) -> None:
     assert "request_id" not in formatter.format(_record("before"))
-    log_context.begin_request(request_id="id-of-the-first")
-    log_context.note(caller="key_1")
+    logs.begin_request(request_id="id-of-the-first")
+    logs.note(caller="key_1")
     line = formatter.format(_record("during"))
     assert "id-of-the-first" in line
     assert "key_1" in line
-    log_context.begin_request(request_id="another")
+    logs.begin_request(request_id="another")
     assert "key_1" not in formatter.format(_record("during the next"))
 
 
 def test_a_process_field_reaches_all_threads_and_ends_with_its_block() -> None:
     lines: list[str] = []
-    with log_context.in_process(run="run_1"):
+    with logs.in_process(run="run_1"):
         thread = threading.Thread(target=lambda: lines.append(JsonFormatter().format(_record("x"))))
         thread.start()
         thread.join()
@@ -108,7 +108,7 @@ def test_a_process_field_reaches_all_threads_and_ends_with_its_block() -> None:
 
 
 def test_notes_outside_of_a_request_are_dropped() -> None:
-    log_context.note(caller="key_1")
+    logs.note(caller="key_1")
     assert "caller" not in _line(_record("x"))
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.access.api_keys import Scope
 from app.access.tables import ApiKeyRow, IdempotencyKeyRow
-from app.api import forgetting
+from app.api import forget_requests
 from app.cli.application import create_app
 from app.domain.errors import ObjectStoreError
 from app.ledger.accepting import Acceptance
@@ -221,7 +221,7 @@ def test_a_failed_answer_to_a_call_that_took_effect_is_made_up_for(
         raise ObjectStoreError("the object store does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(forgetting, "answer_of", away)
+        patched.setattr(forget_requests, "answer_of", away)
         failed = api.post("/v1/forget-requests", json=FORGET, headers=KEY)
     assert _type(failed) == (503, "storage-unavailable")
     assert _count(services, ForgetRequestRow) == 1

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runtime.publisher_settings import FolderPublisher
-from app.runtime.settings import Settings
+from app.runtime.settings import FolderPublisher, Settings
 
 
 @pytest.fixture

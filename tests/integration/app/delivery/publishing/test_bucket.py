@@ -9,7 +9,7 @@ from app.delivery.publishing.bucket import Bucket
 from app.delivery.publishing.target import Target
 from app.domain.errors import PlaceTakenError, TargetError, UnmarkedPlaceError
 from app.domain.release import WEIGHTS
-from app.storage.s3 import S3ObjectStore
+from app.storage.aws import S3ObjectStore
 from tests.support.s3 import ACCESS, S3Server
 from tests.support.targets import (
     OTHER,

@@ -14,8 +14,7 @@ from app.delivery.publishing import repository
 from app.delivery.publishing.folder import Folder
 from app.delivery.publishing.publisher import Publisher, Terms, alone
 from app.delivery.publishing.tables import CopyRow, PlacementRow
-from app.delivery.publishing.target import Subject
-from app.delivery.publishing.targets import targets_of
+from app.delivery.publishing.target import Subject, targets_of
 from app.domain.release import CARD, CERTIFICATE, CONFIG, WEIGHTS
 from app.evidence.certificates.verification import verify
 from app.ledger.models.releases import Releases, answered_by, served

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from app.accounting.histories.history import Forget, History
-from app.api.forgetting import Forgetting
+from app.api.forget_requests import Forgetting
 from app.domain.errors import ObjectStoreError, VerificationError
 from app.evidence.certificates.signing import payload_from, payload_of, statement_of
 from app.evidence.certificates.verification import check_statement, verify

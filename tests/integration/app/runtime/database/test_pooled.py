@@ -18,9 +18,9 @@ from sqlalchemy.exc import DBAPIError
 from app.domain.errors import ConfigurationError
 from app.domain.release import CONFIG
 from app.runtime.database import Database
-from app.runtime.database.processes import require_none
+from app.runtime.database.engine import require_none
 from app.runtime.embedded import EmbeddedServers
-from app.runtime.embedded.account import find_account
+from app.runtime.embedded.home import find_account
 from app.runtime.embedded.postgres import OWNER, SERVICE
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.patience import PATIENCE_S, until

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.application import create_app
 from app.runtime.processes import health
-from app.runtime.processes.python import python_command
+from app.runtime.processes.starting import python_command
 from app.services import Services
 from tests.support.patience import until
 from tests.support.service import free_port

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.delivery.callbacks.keys import CallbackKeys
-from app.delivery.callbacks.signing_secrets import OVERLAP, signing
+from app.delivery.callbacks.keys import OVERLAP, CallbackKeys, signing
 from app.domain.errors import CallbackError
 
 URL = "https://privacy.example/?token=sesame"

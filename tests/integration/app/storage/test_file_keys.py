@@ -10,8 +10,7 @@ import pytest
 
 from app.domain.errors import GoneError, KeyServiceError, KeyStoreError
 from app.runtime import logs
-from app.storage.file_keys import FileKeyStore
-from app.storage.wrapping import KEEP_S, Context, InDirectory, InService, Succession
+from app.storage.file_keys import KEEP_S, Context, FileKeyStore, InDirectory, InService, Succession
 from tests.support.key_keepers import Keeper, Kms, Vault, running, wrapping_of
 from tests.support.vault import RefusedError
 

@@ -1,23 +1,30 @@
-"""Starts processes that get no setting, key or file of this one, for work on foreign input.
+"""Starts processes of our modules, whatever lies in the working directory.
 
-They are given what is needed to find Python and its libraries, and nothing that reveals where the
-data are. They print nothing: a traceback could quote their input.
+Those for work on foreign input get no setting, key or file of this one: only what is needed to find
+Python and its libraries. They print nothing: a traceback could quote their input.
 """
 
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
-from app.runtime.processes.python import python_command
-
+START: Final = Path(__file__).resolve().parents[3] / "expunge" / "start.py"
 PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
 _FIXED = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "PYTHONDONTWRITEBYTECODE": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools reserve more than they use
 }
+
+
+def python_command(module: str, *arguments: object) -> list[str]:
+    """Return the command; see ``expunge.start`` for where it finds modules."""
+    return [sys.executable, "-P", str(START), module, *map(str, arguments)]
 
 
 def start(
@@ -39,3 +46,19 @@ def start(
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C must reach only the service, which finishes calls
     )
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage until the block ends, and never look again at what is there by then.
+
+    What modules define stays for as long as their process, and every collection would pass over it.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()

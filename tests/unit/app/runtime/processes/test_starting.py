@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from app.runtime.processes.loading import uncollected
+from app.runtime.processes.starting import uncollected
 
 
 @pytest.fixture(autouse=True)
