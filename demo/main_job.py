@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from app.accounting import gaussian
-from app.cli.progress import run_progress
+from app.cli.waiting import run_progress
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
 from app.runtime.processes.starting import python_command

@@ -31,19 +31,20 @@ the one with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
 # By panel of the help: modules in `commands`, with the names of their commands and groups.
 _COMMANDS = {
     "Run the service": "service: init up serve worker dispatcher demo",
-    "Forget": "forgetting: forget status requests retry cancel certificates; erasure: erase_check",
+    "Forget": "forgetting: forget status requests retry cancel certificates; checks: erase_check",
     "Use and verify": "resources: download; verification: verify; prediction: predict",
     "Plan": "guarantees: plan account",
-    "Administer": "audit: audit; restoring: reconcile; api_keys: api_key; callbacks: callback; "
-    "signing_keys: signing_key; log: log; storage: storage",
-    "Data and models": "lifecycle: dataset backbone model; runs: run",
+    "Administer": "administration: audit; maintenance: reconcile; "
+    "administration: api_key callback; maintenance: signing_key; administration: log; "
+    "checks: storage",
+    "Data and models": "resources: dataset backbone model; administration: run",
 }
 _WITHIN_GROUPS = {
-    "dataset": "datasets: push; imports: import_ imports cancel_import retry_import; "
+    "dataset": "datasets: push; resources: import_ imports cancel_import retry_import; "
     "datasets: columns create",
-    "backbone": "backbones: add",
+    "backbone": "networks: add",
     "model": "definitions: create; networks: check; prediction: export",
-    "log": "fsck: fsck",
+    "log": "checks: fsck",
 }
 _EXTRAS = {"datasets": TABLES}
 """What a module's commands need; the service's extra by default."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import typer
 
 from app.cli.output import printable
-from app.cli.progress import rows_progress
+from app.cli.waiting import rows_progress
 from app.client import ExpungeClient
 from app.client.answers import Json
 from app.domain.ids import Notation

@@ -31,7 +31,7 @@ from torch import nn
 
 from app.access.pseudonyms import Pseudonyms
 from app.api.protocol import observation
-from app.cli import serving
+from app.cli import application
 from app.cli.application import create_app
 from app.registry.datasets import service as datasets_module
 from app.runtime.database import Database
@@ -362,7 +362,7 @@ def test_sqlalchemy_hides_parameters(settings, monkeypatch, caplog, on):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_the_api_logs_no_paths(services, capfd, on):
-    options = {**serving.server_options(services.settings), "port": 0}
+    options = {**application.server_options(services.settings), "port": 0}
     if not on:
         options["access_log"] = True
 

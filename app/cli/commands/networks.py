@@ -1,19 +1,23 @@
-"""``expunge model check``: whether a network of one's own will work, and with which mechanisms."""
+"""``expunge model check`` and ``backbone add``: networks tried here as workers would do it."""
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from app.cli.commands.guarantees import parsed
-from app.cli.files import json_file
-from app.cli.options import option
-from app.cli.output import wants_json
-from app.domain.architectures import ArchitectureSpec
-from app.domain.errors import InvalidInputError
+from app.cli.commands.resources import BackboneName, Key
+from app.cli.connection import service
+from app.cli.files import json_file, read_weights
+from app.cli.options import existing_file, option
+from app.cli.output import show, wants_json
+from app.domain.architectures import POOLS, ArchitectureSpec, FeatureLayer
+from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.extras import WORKER, require
+from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.runtime.processes.starting import python_command
 
@@ -120,3 +124,125 @@ def parsed_shape(text: str) -> tuple[int, ...]:
         raise InvalidInputError(
             f"--shape {text}: expected whole numbers such as 21 or 3,32,32"
         ) from error
+
+
+_STD = "std"
+
+
+def add(
+    name: BackboneName,
+    *,
+    factory: Annotated[
+        str,
+        option(
+            "Import path of what builds the network: of your own, or "
+            "expunge.backbones: with torchvision, timm, transformers, efficientnet_lite0 or "
+            "resemblyzer."
+        ),
+    ],
+    shape: Annotated[str, option("Shape of a record's features: 32,32,3.")],
+    layer: Annotated[
+        list[str] | None,
+        option(
+            "A module whose averaged output is a part of the features; may be repeated. "
+            "2x2: averages over the quarters of an image. std: with standard deviations. By "
+            "default the network's own output.",
+            metavar="NAME[:2x2][:std]",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None, option("One of the factory's options, NAME=VALUE; may be repeated.")
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        existing_file(
+            "A safetensors file, or a state dict or checkpoint that torch.save wrote; by "
+            "default the weights that an installed package contains."
+        ),
+    ] = None,
+    key: Key = None,
+    vocabulary: Annotated[
+        int | None, option("For tokens: how many different ones there are.")
+    ] = None,
+    classes: Annotated[int, option("Number of classes of the public task.")] = 1000,
+    source: Annotated[
+        str | None, option("Where the weights come from; certificates' readers see it.")
+    ] = None,
+) -> None:
+    """Define BACKBONE and upload its weights.
+
+    The network is built and tried on random records here, as workers would do it, with all that its
+    code raises shown in full; PyTorch and the network's library must be installed. You assert that
+    the weights do not depend on the training records of models on this backbone.
+    """
+    require("torch", extra=WORKER)
+    layers = [_layer(text).to_json() for text in layer or []]
+    architecture = ArchitectureSpec("custom", parsed("--option", option), factory)
+    schema = InputSchema(
+        shape=parsed_shape(shape),
+        dtype="float32" if vocabulary is None else "int64",
+        classes=classes,
+        vocabulary=vocabulary,
+    )
+    order = {
+        "name": name,
+        "factory": factory,
+        "options": dict(architecture.options),
+        "layers": layers,
+        "schema": vars(schema),
+    }
+    content = b"" if weights is None else read_weights(weights, key)
+    found, prepared = _prepared(order, content)
+    source = source or found["source"]
+    if source is None:
+        raise InvalidInputError("say where the weights come from, with --source")
+    definition = {
+        "name": name,
+        "architecture": architecture.to_json(),
+        "input": {"shape": list(schema.shape)},
+        "classes": classes,
+        "layers": layers,
+        "features": found["features"],
+        "source": source,
+    }
+    with service() as client:
+        client.define_backbone(definition)
+        try:
+            answer = client.upload_backbone(name, prepared)
+        except ExpungeError:
+            client.delete_backbone(name)
+            raise
+        show(answer)
+
+
+def _layer(text: str) -> FeatureLayer:
+    module, *rest = text.split(":")
+    pool = rest.pop(0) if rest and rest[0] in POOLS else POOLS[0]
+    if rest not in ([], [_STD]):
+        raise InvalidInputError(
+            f"--layer {text}: expected NAME, NAME:2x2, NAME:std or NAME:2x2:std"
+        )
+    return FeatureLayer(module, pool, std=bool(rest))
+
+
+def _prepared(order: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what was found, and the weights to upload."""
+    done = subprocess.run(
+        python_command("workers", "backbone"),
+        input=json.dumps(order).encode() + b"\n" + content,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode != 0:  # it has said why
+        raise InvalidInputError("the network could not be tried: see above")
+    line, _, weights = done.stdout.partition(b"\n")
+    found: dict[str, Any] = json.loads(line)
+    if "error" in found:
+        raise InvalidInputError(found["error"])
+    if found["left_out"]:
+        count, shown = found["left_out_count"], ", ".join(found["left_out"])
+        more = ", …" if count > len(found["left_out"]) else ""
+        typer.echo(
+            f"left out, as the network has no such tensors ({count}): {shown}{more}", err=True
+        )
+    return found, weights

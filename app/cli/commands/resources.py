@@ -1,21 +1,22 @@
-"""Commands over HTTP: backbones, models, downloads."""
+"""Commands over HTTP: datasets, imports, backbones, models, downloads."""
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli.connection import service, show_answer
-from app.cli.files import json_file
+from app.cli.files import json_file, read_weights
 from app.cli.options import Trusted, argument, option
-from app.cli.output import conclude, say
-from app.cli.waiting import Wait, show_model
-from app.cli.weights import read_weights
+from app.cli.output import conclude, say, show
+from app.cli.waiting import Wait, show_import, show_model
 from app.domain.architectures import network_in_words
 from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
+from app.domain.scores import figures
 from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
 
@@ -37,6 +38,9 @@ _MODELS = (
     "latest_run.state",
 )
 _BACKBONES = ("name", "architecture.name", "features", "size_bytes", "created_at")
+_VERSIONS = ("number", "state", "measured", "warnings", "created_at", "certificate", "reason")
+_TARGETS = ("target", "kind", "wanted", "state", "version", "present", "failure")
+_IMPORTS = ("id", "url", "state", "rows", "total_rows", "added", "created_at", "failure_reason")
 ModelName = Annotated[str, argument("MODEL", "The model's name.")]
 DatasetName = Annotated[str, argument("DATASET", "The dataset's name.")]
 BackboneName = Annotated[str, argument("BACKBONE", "The backbone's name.")]
@@ -50,6 +54,9 @@ Weights = Annotated[
     ),
 ]
 Key = Annotated[str | None, option("In a checkpoint: where the weights are, such as state_dict.")]
+ImportId = Annotated[str, argument("IMPORT", "The import's id.")]
+TargetName = Annotated[str, argument("TARGET", "A target's name in EXPUNGE_PUBLISHERS.")]
+Yes = Annotated[bool, option("Do not ask whether you are sure.", "--yes")]
 
 
 @dataset.command("show")
@@ -198,3 +205,153 @@ def _trusted_keys(trusted: Path | None) -> Path:
             "you trust"
         )
     return trusted
+
+
+@model.command("versions")
+def model_versions(
+    name: ModelName,
+    *,
+    state: Annotated[str | None, option("Only this state: certified, retired or shredded.")] = None,
+) -> None:
+    """List MODEL's released versions, newest first."""
+    show_answer(
+        lambda client: client.versions(name, state=state),
+        _VERSIONS,
+        derived={"measured": _measured},
+    )
+
+
+def _measured(version: Mapping[str, Any]) -> str | None:
+    """Return the headline of a version's evaluation, in words."""
+    found = figures(version["evaluation"])
+    return " ".join(found[0]) if found else None
+
+
+@model.command("retrain")
+def model_retrain(name: ModelName, *, wait: Wait = False) -> None:
+    """Train MODEL anew on the records that are there now.
+
+    It serves its present version until the new one is certified. Requests that come meanwhile are
+    kept.
+    """
+    with service() as client:
+        show_model(client, client.retrain(name), wait=wait)
+
+
+@model.command("targets")
+def model_targets(name: ModelName) -> None:
+    """List where MODEL is published, and from where it must still go."""
+    show_answer(lambda client: client.model_targets(name), _TARGETS)
+
+
+@model.command("publish")
+def model_publish(name: ModelName, target: TargetName) -> None:
+    """Publish MODEL's served version at TARGET from now on.
+
+    Superseded versions are removed there. Called again, it tries again at once.
+    """
+    show_answer(lambda client: client.publish_model(name, target))
+
+
+@model.command("unpublish")
+def model_unpublish(name: ModelName, target: TargetName) -> None:
+    """Remove all of MODEL from TARGET."""
+    show_answer(lambda client: client.unpublish_model(name, target))
+
+
+@model.command("archive")
+def model_archive(name: ModelName, *, yes: Yes = False) -> None:
+    """Take MODEL out of service and shred its weights. Its certificates stay."""
+    _confirm(f"Shred the weights of model {name!r} for good?", yes)
+    show_answer(lambda client: client.archive_model(name))
+
+
+@model.command("delete")
+def model_delete(name: ModelName) -> None:
+    """Delete a model that has released nothing. Its name is free again."""
+    with service() as client:
+        client.delete_model(name)
+
+
+@dataset.command("archive")
+def dataset_archive(name: DatasetName, *, yes: Yes = False) -> None:
+    """Shred the records of DATASET, of which no model may be left."""
+    _confirm(f"Shred all records of dataset {name!r} for good?", yes)
+    show_answer(lambda client: client.archive_dataset(name))
+
+
+@dataset.command("delete")
+def dataset_delete(name: DatasetName) -> None:
+    """Delete a dataset that never held a record. Its name is free again."""
+    with service() as client:
+        client.delete_dataset(name)
+
+
+@backbone.command("archive")
+def backbone_archive(name: BackboneName, *, yes: Yes = False) -> None:
+    """Shred the weights of BACKBONE, on which no model may stand any more."""
+    _confirm(f"Shred the weights of backbone {name!r} for good?", yes)
+    show_answer(lambda client: client.archive_backbone(name))
+
+
+@backbone.command("delete")
+def backbone_delete(name: BackboneName) -> None:
+    """Delete a backbone that no certificate names. Its name is free again."""
+    with service() as client:
+        client.delete_backbone(name)
+
+
+def _confirm(question: str, yes: bool) -> None:  # noqa: FBT001
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
+def import_(
+    name: DatasetName,
+    url: Annotated[
+        str,
+        argument(
+            "URL",
+            "s3://, gs:// or file://: a Parquet file, a folder, or a pattern with * and ?; "
+            "https://: a file. It must lie under EXPUNGE_IMPORT_PREFIXES of the service.",
+        ),
+    ],
+    *,
+    wait: Wait = False,
+) -> None:
+    """Have the service read the Parquet files at URL into DATASET.
+
+    New records are added, equal ones are left, changed ones are counted and left.
+    """
+    with service() as client:
+        show_import(client, client.import_records(name, url), wait=wait)
+
+
+def imports(
+    name: DatasetName,
+    import_id: Annotated[
+        str | None, argument("[IMPORT]", "Only this one, with its faults.")
+    ] = None,
+    *,
+    wait: Wait = False,
+) -> None:
+    """List DATASET's imports, or show one and how far it is."""
+    with service() as client:
+        if import_id is None:
+            show(client.imports(name), _IMPORTS)
+        else:
+            show_import(client, client.import_of(name, import_id), wait=wait)
+
+
+def cancel_import(name: DatasetName, import_id: ImportId) -> None:
+    """Cancel an import; what it has added stays."""
+    show_answer(lambda client: client.cancel_import(name, import_id))
+
+
+def retry_import(name: DatasetName, import_id: ImportId, *, wait: Wait = False) -> None:
+    """Let an import go on that failed or was cancelled.
+
+    Files that are done are not read again.
+    """
+    with service() as client:
+        show_import(client, client.retry_import(name, import_id), wait=wait)

@@ -90,13 +90,13 @@ def _keep_running(settings: Settings) -> None:
 def serve() -> None:
     """Run only the API, at EXPUNGE_HOST and EXPUNGE_PORT."""
     with uncollected():
-        from app.cli import serving  # noqa: PLC0415 - slow to import, and no other command needs it
+        from app.cli import application  # noqa: PLC0415 - slow to import
 
     stop_with_supervisor()
     settings = Settings()
     require_free_port(settings)
     _warn_without_servers(settings)
-    serving.run(serving.prepared(settings))
+    application.run(application.prepared(settings))
 
 
 def worker(

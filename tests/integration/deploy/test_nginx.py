@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from app.api.protocol.errors import PROBLEM_TYPES
-from app.cli.application import create_app
-from app.cli.serving import server_options
+from app.cli.application import create_app, server_options
 from app.services import Services
 from tests.support.compose import ROOT
 from tests.support.patience import PATIENCE_S, until

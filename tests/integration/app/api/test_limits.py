@@ -10,8 +10,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from app.access import api_keys
-from app.cli.application import create_app
-from app.cli.serving import server_options
+from app.cli.application import create_app, server_options
 from app.domain.states import Scope
 from app.runtime.locations import redis_connection
 from app.services import Services

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.serving import server_options
+from app.cli.application import server_options
 from app.runtime.settings import Settings
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
@@ -20,7 +20,7 @@ import signal
 import sys
 from pathlib import Path
 import uvicorn
-from app.cli.serving import run
+from app.cli.application import run
 from app.runtime import spans
 
 class Sender:

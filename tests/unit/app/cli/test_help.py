@@ -12,8 +12,7 @@ import typer
 from click.testing import CliRunner
 from typer.core import TyperGroup
 
-from app.cli.examples import EXAMPLES
-from app.cli.lazy import LazyGroup
+from app.cli.lazy import EXAMPLES, LazyGroup
 from app.cli.main import app
 
 ROOT = typer.main.get_command(app)

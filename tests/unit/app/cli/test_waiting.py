@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cli.progress import run_progress
+from app.cli.waiting import run_progress
 
 RUN = {"state": "running", "phase": "training", "step": 3, "total_steps": 9}
 
