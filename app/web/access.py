@@ -1,39 +1,87 @@
-"""Who views a page: the session's API key and its scopes.
+"""Who views a page: the session's API key and its scopes; and forms that only its pages can send.
 
 A session is a random id in a cookie, mapped to an API key in Redis. Redis holds a hash of the
 session's id, the key's id, and a seal over both under a key that is not in Redis. Reading Redis
 gives no access; writing to it can neither create a session nor move one to another key. If Redis is
 wiped, users log in again.
+
+A form carries a token that only pages rendered for the same cookie contain. In addition, the
+browser must not report another origin.
 """
 
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
+from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from redis import Redis
+from starlette.concurrency import run_in_threadpool
 
 from app.access import api_keys
 from app.access.api_keys import Caller
 from app.access.pseudonyms import Pseudonyms
 from app.access.tables import ApiKeyRow
 from app.api.protocol.access import ServicesOf, part, require_scope
-from app.domain.errors import UnauthenticatedError
+from app.domain.errors import ExpungeError, InvalidInputError, UnauthenticatedError
 from app.domain.states import Scope
 from app.evidence.log import actor
 from app.services import Services
-from app.web import forms
-from app.web.forms import Form
 
 COOKIE = "expunge-session"
 _PREFIX = "expunge:session:"
 _TOKEN_BYTES = 32
 _SESSION = timedelta(hours=8)
+TOKEN_FIELD = "token"  # noqa: S105 - a field's name
+_MAX_FIELDS = 64
+_MEDIA_TYPE = "application/x-www-form-urlencoded"
+_OWN = ("same-origin", "none")
+
+
+class ForeignFormError(ExpungeError):
+    """A form that was not sent from a page of this session."""
+
+
+async def read_form(request: Request) -> Mapping[str, str]:
+    """Return a posted form's fields, or raise ``InvalidInputError``; ``Bodies`` limits its size."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != _MEDIA_TYPE:
+        raise InvalidInputError("the body must be an HTML form")
+    body = await request.body()
+    try:
+        pairs = await run_in_threadpool(
+            parse_qsl,
+            body.decode(),
+            keep_blank_values=True,
+            max_num_fields=_MAX_FIELDS,
+            errors="strict",
+        )
+    except ValueError as error:
+        raise InvalidInputError("the body is not a valid HTML form in UTF-8") from error
+    return dict(pairs)
+
+
+Form = Annotated[Mapping[str, str], Depends(read_form)]
+
+
+def token_of(cookie: str) -> str:
+    """Return the form token that belongs to this cookie."""
+    return hmac.new(cookie.encode(), b"expunge form", hashlib.sha256).hexdigest()
+
+
+def require_own(request: Request, form: Mapping[str, str], *, cookie: str) -> None:
+    """Check that a form comes from a page for this cookie, or raise ``ForeignFormError``."""
+    given = form.get(TOKEN_FIELD, "")
+    if not cookie or not hmac.compare_digest(given.encode(), token_of(cookie).encode()):
+        raise ForeignFormError("the form has expired: go back, load the page again and repeat")
+    origin = request.headers.get("origin")
+    is_ours = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if request.headers.get("sec-fetch-site", "none") not in _OWN or not is_ours:
+        raise ForeignFormError("the form was sent from another site")
 
 
 @dataclass(frozen=True)
@@ -64,7 +112,7 @@ class Visitor:
     @property
     def token(self) -> str:
         """The token for this session's forms."""
-        return forms.token_of(self.cookie)
+        return token_of(self.cookie)
 
 
 @dataclass(frozen=True)
@@ -137,7 +185,7 @@ def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
 def _sends(scope: Scope) -> Callable[..., Awaitable[Visitor]]:
     async def check(request: Request, someone: AnyVisitor, form: Form) -> Visitor:
         """Return who sent a form; all that is done for it is done in their name."""
-        forms.require_own(request, form, cookie=someone.cookie)
+        require_own(request, form, cookie=someone.cookie)
         require_scope(someone.caller, scope)
         actor.become(someone.caller.key_id)
         return someone

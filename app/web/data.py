@@ -7,9 +7,9 @@ from app.domain.states import Scope
 from app.registry import repository as registry
 from app.registry.datasets import repository
 from app.registry.datasets.imports import repository as import_repository
-from app.web import pages, weeks
+from app.web import figures, pages
 from app.web.access import ModelsReader
-from app.web.rendering import render
+from app.web.pages import render
 
 router = pages.router()
 
@@ -30,7 +30,7 @@ def show_all(services: ServicesOf, visitor: ModelsReader) -> Response:
 @router.get("/data/{name}")
 def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
     """Show one dataset: its schema, counts, growth, models and imports."""
-    last = weeks.last_weeks()
+    last = figures.last_weeks()
     with services.database.transaction() as session:
         dataset = repository.dataset_named(session, name)
         remembered, pending, erased = repository.counts(session, dataset.id)
@@ -42,11 +42,13 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
             remembered=remembered,
             pending=pending,
             erased=erased,
-            growth=weeks.rows_of(
+            growth=figures.rows_of(
                 last,
                 {
                     week: [f"{records:,}"]
-                    for week, records in weeks.records_by_week(session, dataset.id, last[0]).items()
+                    for week, records in figures.records_by_week(
+                        session, dataset.id, last[0]
+                    ).items()
                 },
             ),
             models=[each.name for each in registry.models(session, dataset=name)],

@@ -12,10 +12,9 @@ from app.access.authentication import Authentication
 from app.api.protocol.access import address_of
 from app.domain.errors import TooManyRequestsError, UnauthenticatedError
 from app.domain.states import Scope
-from app.web import forms, pages
-from app.web.access import COOKIE, AnyVisitor, SessionsOf, set_cookie
-from app.web.forms import Form
-from app.web.rendering import render
+from app.web import access, pages
+from app.web.access import COOKIE, AnyVisitor, Form, SessionsOf, set_cookie
+from app.web.pages import render
 
 router = pages.router()
 
@@ -46,7 +45,7 @@ def ask(request: Request) -> Response:
 @router.post("/login")
 async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response:
     """Start a session, if the key is valid."""
-    forms.require_own(request, form, cookie=request.cookies.get(_FORM_COOKIE, ""))
+    access.require_own(request, form, cookie=request.cookies.get(_FORM_COOKIE, ""))
     try:
         caller = await _caller(request, form.get("key", "").strip())
     except TooManyRequestsError as error:
@@ -76,7 +75,7 @@ async def _caller(request: Request, secret: str) -> Caller:
 @router.post("/logout")
 def log_out(request: Request, sessions: SessionsOf, visitor: AnyVisitor, form: Form) -> Response:
     """End the session."""
-    forms.require_own(request, form, cookie=visitor.cookie)
+    access.require_own(request, form, cookie=visitor.cookie)
     sessions.end(visitor.cookie)
     response = pages.redirect(pages.LOGIN)
     response.delete_cookie(COOKIE)
@@ -88,7 +87,7 @@ def _form(
 ) -> Response:
     cookie = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(32)
     response = render(
-        "login.html", None, status=status, problem=problem, token=forms.token_of(cookie)
+        "login.html", None, status=status, problem=problem, token=access.token_of(cookie)
     )
     set_cookie(request, response, _FORM_COOKIE, cookie)
     response.headers.update(headers or {})

@@ -26,10 +26,10 @@ from app.registry import repository as registry
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
-from app.web import pages, weeks
+from app.web import figures, pages
 from app.web.access import ModelsReader, ModelsSender
-from app.web.charts import Chart, by_name
-from app.web.rendering import render
+from app.web.figures import Chart, by_name
+from app.web.pages import render
 
 router = pages.router()
 
@@ -41,12 +41,12 @@ def show_all(services: ServicesOf, visitor: ModelsReader) -> Response:
     """List models by name: what each serves now, how many obligations are unmet, and its cost."""
     with services.database.snapshot() as session:
         owed = _owed_by_model(session)
-        costs = weeks.costs_against_retraining(session, weeks.last_weeks()[0])
+        costs = figures.costs_against_retraining(session, figures.last_weeks()[0])
         lines = [
             _line(session, model, owed.get(model.id, 0)) | {"cost": costs.get(model.id)}
             for model in registry.models(session)
         ]
-    return render("models/models.html", visitor, lines=lines, weeks=weeks.WEEKS)
+    return render("models/models.html", visitor, lines=lines, weeks=figures.WEEKS)
 
 
 @router.get("/models/{name}")
@@ -55,7 +55,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
     with services.database.snapshot() as session:
         model = registry.model_named(session, name)
         released = registry.released_versions(session, model.id)
-        gradients, met = weeks.costs_of_model(session, model.id)
+        gradients, met = figures.costs_of_model(session, model.id)
         metric, scores = _scores(released)
         return render(
             "models/model.html",

@@ -31,8 +31,9 @@ from app.operations.monitoring import collector
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.services import Services
-from app.web import pages, weeks
+from app.web import figures, pages
 from app.web.access import (
+    Form,
     RequestsReader,
     RequestsSeeker,
     RequestsSender,
@@ -40,8 +41,7 @@ from app.web.access import (
     SessionsOf,
     Visitor,
 )
-from app.web.forms import Form
-from app.web.rendering import render
+from app.web.pages import render
 from app.web.runs import queue_or_none
 
 router = pages.router()
@@ -99,8 +99,9 @@ def show_all(
         lines = list(request_views.read(session, [row.id for row in rows]).values())
         names = registry.model_names(session)
     return render(
-        "requests/all.html",
+        "all.html",
         visitor,
+        what="request",
         lines=lines,
         models=names,
         states=list(RequestState),
@@ -243,13 +244,13 @@ def cancel(request_id: str, services: ServicesOf, _: RequestsSender) -> Response
 
 
 def _by_week(session: Session) -> list[list[str]]:
-    last = weeks.last_weeks()
-    hours = weeks.hours_to_certificate(session, last[0])
+    last = figures.last_weeks()
+    hours = figures.hours_to_certificate(session, last[0])
 
     def spelt(value: float | None, form: str) -> str:
         return "–" if value is None else form.format(value)
 
-    return weeks.rows_of(
+    return figures.rows_of(
         last,
         {
             week: [
@@ -257,7 +258,7 @@ def _by_week(session: Session) -> list[list[str]]:
                 spelt(found.met_percent, "{:.0f} %"),
                 *(spelt(taken, "{:.1f} h") for taken in hours.get(week, (None, None))),
             ]
-            for week, found in weeks.requests_by_week(session, last[0]).items()
+            for week, found in figures.requests_by_week(session, last[0]).items()
         },
     )
 

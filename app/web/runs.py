@@ -21,10 +21,10 @@ from app.ledger.views.changes import ALL_RUNS, Kind
 from app.operations.monitoring.queue_state import QueueState, queue_state
 from app.planning.mechanisms.catalogue import epsilon_by_step
 from app.registry import repository as registry
-from app.web import pages, weeks
+from app.web import figures, pages
 from app.web.access import ModelsReader, ModelsSender, Sessions, SessionsOf, Visitor, visitor
-from app.web.charts import by_name, epsilon_curve
-from app.web.rendering import render
+from app.web.figures import by_name, epsilon_curve
+from app.web.pages import render
 
 router = pages.router()
 
@@ -73,8 +73,9 @@ def show_all(
         names = registry.model_names(session)
     found, next_cursor = page.cut(found, lambda line: (line.created_at, line.id))
     return render(
-        "all_runs.html",
+        "all.html",
         visitor,
+        what="run",
         lines=found,
         models=names,
         states=list(RunState),
@@ -178,8 +179,8 @@ async def _news(
 
 
 def _by_week(session: Session) -> list[list[str]]:
-    last = weeks.last_weeks()
-    costs = weeks.costs_by_week(session, last[0])
-    return weeks.rows_of(
+    last = figures.last_weeks()
+    costs = figures.costs_by_week(session, last[0])
+    return figures.rows_of(
         last, {week: [f"{runs}", f"{epsilon:.4g}"] for week, (_, epsilon, runs) in costs.items()}
     )

@@ -19,9 +19,8 @@ from app.domain.errors import InvalidInputError
 from app.domain.states import Scope
 from app.services import Services
 from app.web import pages
-from app.web.access import Admin, AdminSender
-from app.web.forms import Form
-from app.web.rendering import render
+from app.web.access import Admin, AdminSender, Form
+from app.web.pages import render
 
 router = pages.router()
 
@@ -107,10 +106,14 @@ def export(
     kind: Word = "",
 ) -> StreamingResponse:
     """Return all of them as CSV or as lines of JSON, newest first."""
-    spelt = _csv if form == "csv" else _json_lines
-    pages_of = _pages(services, caller or None, kind or None)
+    parts = (
+        _csv(entries, first)
+        if form == "csv"
+        else "".join(json.dumps(_row(entry)) + "\n" for entry in entries)
+        for first, entries in _pages(services, caller or None, kind or None)
+    )
     return StreamingResponse(
-        (spelt(entries, first) for first, entries in pages_of),
+        parts,
         media_type="text/csv; charset=utf-8" if form == "csv" else "application/jsonl",
         headers={"Content-Disposition": f'attachment; filename="audit-trail.{form}"'},
     )
@@ -135,10 +138,6 @@ def _row(entry: AuditEntry) -> dict[str, object]:
     return vars(entry) | {"recorded_at": entry.recorded_at.isoformat()}
 
 
-def _json_lines(entries: Sequence[AuditEntry], _: bool) -> str:  # noqa: FBT001 - as _csv
-    return "".join(json.dumps(_row(entry)) + "\n" for entry in entries)
-
-
 def _csv(entries: Sequence[AuditEntry], first: bool) -> str:  # noqa: FBT001 - of each page
     text = io.StringIO()
     writer = csv.writer(text)
@@ -146,14 +145,10 @@ def _csv(entries: Sequence[AuditEntry], first: bool) -> str:  # noqa: FBT001 - o
         writer.writerow(_COLUMNS)
     for entry in entries:
         row = _row(entry) | {"facts": json.dumps(entry.facts)}
-        writer.writerow([_cell(row[column]) for column in _COLUMNS])
+        cells = ("" if row[column] is None else str(row[column]) for column in _COLUMNS)
+        # So that no spreadsheet takes one for a formula.
+        writer.writerow([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in cells])
     return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula."""
-    text = "" if value is None else str(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _end(form: Mapping[str, str]) -> datetime | None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.web.charts import by_name, epsilon_curve
+from app.web.figures import by_name, epsilon_curve
 
 
 def test_a_chart_says_what_it_shows_and_is_as_high_as_its_largest_number() -> None:
