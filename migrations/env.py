@@ -4,7 +4,7 @@ from alembic import context
 from sqlalchemy import create_engine, text
 
 from app.operations.schema import all_tables, role_of
-from migrations.grants import grant
+from migrations.guards import grant
 
 _LOCK = 0x6578_7075  # "expu": any number that no other program of this database locks
 

@@ -7,7 +7,7 @@ Revises:
 from alembic import op
 
 from migrations import guards
-from migrations.schema import access, callbacks, datasets, log, models, publishing, requests
+from migrations.schema import delivery, ledger, registry
 
 revision = "0001"
 down_revision = None
@@ -16,8 +16,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    for part in (access, log, datasets, models, requests, callbacks, publishing):
-        part.create()
+    ledger.create_access()
+    ledger.create_log()
+    registry.create_datasets()
+    registry.create_models()
+    ledger.create_requests()
+    delivery.create_callbacks()
+    delivery.create_publishing()
     guards.make_append_only()
     guards.guard_ledger()
 

@@ -1,12 +1,99 @@
-"""Requests to forget, what each obliges to, and what is to be done next."""
+"""Callers; the log and the keys that sign it; requests, what they oblige to, and what is next."""
 
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.schema.types import CLOCK, MOMENT
+from migrations.schema.types import CLOCK, JSONB, MOMENT, NOW
 
 
-def create() -> None:
+def create_access() -> None:
+    op.create_table(
+        "api_keys",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("kind", sa.String, server_default="key", nullable=False),
+        sa.Column("name", sa.String, nullable=False),
+        sa.Column("key_hash", sa.LargeBinary, nullable=False),
+        sa.Column("scopes", JSONB, nullable=False),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("expires_at", MOMENT),
+        sa.Column("last_used_at", MOMENT),
+        sa.Column("revoked_at", MOMENT),
+        sa.CheckConstraint("kind IN ('key', 'oidc')", name="kind"),
+        sa.UniqueConstraint("key_hash"),
+    )
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("key_digest", sa.LargeBinary, primary_key=True),
+        sa.Column("request_digest", sa.LargeBinary, nullable=False),
+        sa.Column("call_id", sa.String, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("claimed_until", MOMENT, nullable=False),
+        sa.Column("answer", sa.LargeBinary),
+        sa.Column("expires_at", MOMENT, nullable=False, index=True),
+        sa.CheckConstraint("attempt >= 0", name="attempt"),
+        sa.CheckConstraint(
+            "length(key_digest) = 32 AND length(request_digest) = 32", name="digests"
+        ),
+    )
+
+
+def create_log() -> None:
+    op.create_table(
+        "log_entries",
+        sa.Column("index", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("kind", sa.String, nullable=False),
+        sa.Column("body", sa.String, nullable=False),
+        sa.Index(
+            "ix_log_entries_by", sa.text('substring(body, \'"by":"([^"]*)"\'::text)'), "index"
+        ),
+        sa.Index(
+            "ix_log_entries_certificate",
+            sa.text('substring(body, \'"certificate":"([^"]*)"\'::text)'),
+            postgresql_where="kind = 'certificate.issued'",
+        ),
+        sa.Index("ix_log_entries_retirements", "index", postgresql_where="kind = 'key.retired'"),
+    )
+    op.create_table(
+        "tree_nodes",
+        sa.Column("tree", sa.String, primary_key=True),
+        sa.Column("level", sa.SmallInteger, primary_key=True),
+        sa.Column("position", sa.BigInteger, primary_key=True),
+        sa.Column("hash", sa.LargeBinary, nullable=False),
+        sa.CheckConstraint("level BETWEEN 0 AND 62", name="level"),
+        sa.CheckConstraint("position >= 0", name="position"),
+        sa.CheckConstraint("length(hash) = 32", name="hash"),
+    )
+    op.create_table(
+        "log_checkpoints",
+        sa.Column("size", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("root", sa.LargeBinary, nullable=False),
+        sa.Column("note", sa.String, nullable=False),
+        sa.CheckConstraint("size >= 1", name="size"),
+        sa.CheckConstraint("length(root) = 32", name="root"),
+    )
+    op.create_table(
+        "log_cosignatures",
+        sa.Column("size", sa.BigInteger, primary_key=True),
+        sa.Column("witness", sa.String, primary_key=True),
+        sa.Column("line", sa.String, nullable=False),
+    )
+    op.create_table(
+        "signing_keys",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("pem", sa.String, nullable=False),
+        sa.Column("valid_from", MOMENT),
+        sa.Column("valid_until", MOMENT),
+        sa.Column("compromised_since", MOMENT),
+        sa.Index(
+            "uq_signing_keys_one_in_use",
+            sa.text("(valid_until IS NULL)"),
+            unique=True,
+            postgresql_where="valid_until IS NULL",
+        ),
+    )
+
+
+def create_requests() -> None:
     op.create_table(
         "subject_requests",
         sa.Column("id", sa.String, primary_key=True),

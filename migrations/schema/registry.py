@@ -1,4 +1,4 @@
-"""Stored objects, data sets and their records; public backbones and their features of shards."""
+"""Datasets and their rows; models, the runs that make their versions, and the certificates."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -6,7 +6,7 @@ from alembic import op
 from migrations.schema.types import JSONB, MOMENT, NOW, unique_name
 
 
-def create() -> None:
+def create_datasets() -> None:
     op.create_table(
         "blobs",
         sa.Column("id", sa.String, primary_key=True),
@@ -162,4 +162,148 @@ def create() -> None:
             "reading_sha256",
             name="uq_feature_shards_source",
         ),
+    )
+
+
+def create_models() -> None:
+    op.create_table(
+        "models",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("name", sa.String, nullable=False),
+        sa.Column(
+            "dataset_id", sa.String, sa.ForeignKey("datasets.id"), nullable=False, index=True
+        ),
+        sa.Column("architecture", JSONB, nullable=False),
+        sa.Column("task", JSONB, nullable=False),
+        sa.Column("recipe", JSONB, nullable=False),
+        sa.Column("policy", JSONB, nullable=False),
+        sa.Column("weights_source", sa.String, nullable=False),
+        sa.Column("split_salt", sa.LargeBinary, nullable=False),
+        sa.Column("trained_through", sa.BigInteger),
+        sa.Column("trained_after_epoch", sa.BigInteger),
+        sa.Column("tracking", JSONB),
+        sa.Column("is_spent", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("imported_blob_id", sa.String, sa.ForeignKey("blobs.id")),
+        sa.Column("head_version_id", sa.String),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("archived_at", MOMENT),
+        sa.Column("deleted_at", MOMENT),
+        sa.CheckConstraint("weights_source IN ('train', 'upload')", name="weights_source"),
+        sa.CheckConstraint(
+            "(trained_through IS NULL) = (trained_after_epoch IS NULL)", name="trained"
+        ),
+        unique_name("models"),
+    )
+    op.create_table(
+        "runs",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False, index=True),
+        sa.Column("kind", sa.String, nullable=False),
+        sa.Column("state", sa.String, nullable=False, index=True),
+        sa.Column("plan", JSONB, nullable=False),
+        sa.Column("attempt", sa.Integer, server_default="0", nullable=False),
+        sa.Column("enqueued_at", MOMENT),
+        sa.Column("forget_epoch", sa.BigInteger),
+        sa.Column("trained_through", sa.BigInteger),
+        sa.Column("phase", sa.String),
+        sa.Column("step", sa.Integer),
+        sa.Column("total_steps", sa.Integer),
+        sa.Column("epsilon", sa.Double),
+        sa.Column("loss", sa.Double),
+        sa.Column("failure_reason", sa.String),
+        sa.Column("phase_seconds", JSONB),
+        sa.Column("reports", JSONB),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("started_at", MOMENT),
+        sa.Column("finished_at", MOMENT),
+        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("lease_expires_at", MOMENT),
+        sa.CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name="kind"),
+        sa.CheckConstraint(
+            "state IN ('queued', 'leased', 'running', 'published', 'failed', 'cancelled')",
+            name="state",
+        ),
+        sa.CheckConstraint("epsilon IS NULL OR epsilon >= 0", name="epsilon"),
+        sa.Index("ix_runs_created_at_id", "created_at", "id"),
+        sa.Index(
+            "uq_runs_one_active",
+            "model_id",
+            unique=True,
+            postgresql_where="state IN ('queued', 'leased', 'running')",
+        ),
+    )
+    op.create_table(
+        "member_trainings",
+        sa.Column("run_id", sa.String, sa.ForeignKey("runs.id"), primary_key=True),
+        sa.Column("member", sa.Integer, primary_key=True),
+        sa.Column("run_token", sa.BigInteger, nullable=False),
+        sa.Column("state", sa.String, nullable=False),
+        sa.Column("blob_id", sa.String),
+        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("lease_expires_at", MOMENT),
+        sa.CheckConstraint("state IN ('waiting', 'leased', 'done')", name="state"),
+        sa.CheckConstraint("member >= 0", name="member"),
+    )
+    op.create_table(
+        "versions",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False),
+        sa.Column("run_id", sa.String, sa.ForeignKey("runs.id"), nullable=False),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("state", sa.String, nullable=False),
+        sa.Column("blob_id", sa.String, sa.ForeignKey("blobs.id"), nullable=False),
+        sa.Column("statistics_blob_id", sa.String, sa.ForeignKey("blobs.id")),
+        sa.Column("certificate_id", sa.String, nullable=False),
+        sa.Column("sha256", sa.String, nullable=False),
+        sa.Column("tensors_sha256", sa.String, nullable=False),
+        sa.Column("size_bytes", sa.BigInteger, nullable=False),
+        sa.Column("covers_epoch", sa.BigInteger, nullable=False),
+        sa.Column("trained_through", sa.BigInteger, nullable=False),
+        sa.Column("trained_after_epoch", sa.BigInteger, nullable=False),
+        sa.Column("since_version", sa.Integer, nullable=False),
+        sa.Column("withheld", sa.Boolean, nullable=False),
+        sa.Column("evaluation", JSONB, nullable=False),
+        sa.Column("members", JSONB),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("retired_at", MOMENT),
+        sa.Column("reason", sa.String),
+        sa.CheckConstraint("number >= 1", name="number"),
+        sa.CheckConstraint("since_version BETWEEN 1 AND number", name="since_version"),
+        sa.CheckConstraint(
+            "state IN ('private', 'certified', 'retired', 'shredded')", name="state"
+        ),
+        sa.UniqueConstraint("model_id", "number"),
+        sa.UniqueConstraint("run_id"),
+        sa.Index(
+            "uq_versions_one_head",
+            "model_id",
+            unique=True,
+            postgresql_where="state IN ('private', 'certified')",
+        ),
+    )
+    op.create_table(
+        "certificates",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False),
+        sa.Column(
+            "version_id",
+            sa.String,
+            sa.ForeignKey("versions.id", deferrable=True, initially="DEFERRED"),
+            nullable=False,
+            index=True,
+        ),
+        sa.Column("basis", sa.String, nullable=False),
+        sa.Column("envelope", sa.String, nullable=False),
+        sa.Column("sha256", sa.String, nullable=False),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.UniqueConstraint("model_id", "number"),
+    )
+    # Each refers to a row that is inserted after it.
+    _refer_later("models", "head_version_id", "versions")
+    _refer_later("versions", "certificate_id", "certificates")
+
+
+def _refer_later(table: str, column: str, to: str) -> None:
+    op.create_foreign_key(
+        f"fk_{table}_{column}", table, to, [column], ["id"], deferrable=True, initially="DEFERRED"
     )
