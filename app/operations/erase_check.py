@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from redis import Redis
 from redis.exceptions import RedisError
 from sqlalchemy import Engine, Executable, or_, select, text
-from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
 from app.domain.errors import (
@@ -179,7 +178,13 @@ class _Check:
         self._sought = RawId(owners_id)
         with stores.database.transaction() as session:
             self._dataset_id = datasets.dataset_named(session, dataset).id
-            self._records = self._records_of(session, owners_id)
+            pseudonyms, dataset_id = self._stores.pseudonyms, self._dataset_id
+            is_named = or_(
+                RecordRow.record_key == pseudonyms.record(dataset_id, owners_id),
+                RecordRow.subject_key == pseudonyms.subject(dataset_id, owners_id),
+            )
+            query = select(RecordRow).where(RecordRow.dataset_id == dataset_id, is_named)
+            self._records = list(session.scalars(query.order_by(RecordRow.seq)))
         self._erased = {row.seq for row in self._records if row.erased_at is not None}
 
     def findings(self) -> Iterator[Finding]:
@@ -194,15 +199,6 @@ class _Check:
             yield _raw(where)
         yield from self._redis()
         yield from self._logs()
-
-    def _records_of(self, session: Session, owners_id: str) -> list[RecordRow]:
-        pseudonyms, dataset_id = self._stores.pseudonyms, self._dataset_id
-        is_named = or_(
-            RecordRow.record_key == pseudonyms.record(dataset_id, owners_id),
-            RecordRow.subject_key == pseudonyms.subject(dataset_id, owners_id),
-        )
-        query = select(RecordRow).where(RecordRow.dataset_id == dataset_id, is_named)
-        return list(session.scalars(query.order_by(RecordRow.seq)))
 
     def _ledger(self) -> Iterator[Finding]:
         for record in self._records:
@@ -305,7 +301,12 @@ class _Check:
         for row in rows:
             where = f"object {row.id} ({row.kind}, {row.state})"
             try:
-                found = self._is_within(row)
+                if row.kind in _PACKED:
+                    found = self._sought.is_within(unpacked(self._stores.blobs.read(row.id)))
+                else:
+                    parts = self._stores.blobs.open_range(row.id, 0, row.size_bytes or 0)
+                    with closing(parts):
+                        found = self._sought.is_within(parts)
             except GoneError:
                 continue
             except _UNREADABLE as error:
@@ -313,13 +314,6 @@ class _Check:
                 continue
             if found:
                 yield _raw(where)
-
-    def _is_within(self, blob: BlobRow) -> bool:
-        """Return whether an object holds the id; shards are unpacked for it."""
-        if blob.kind in _PACKED:
-            return self._sought.is_within(unpacked(self._stores.blobs.read(blob.id)))
-        with closing(self._stores.blobs.open_range(blob.id, 0, blob.size_bytes or 0)) as parts:
-            return self._sought.is_within(parts)
 
     def _redis(self) -> Iterator[Finding]:
         try:

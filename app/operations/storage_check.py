@@ -100,19 +100,16 @@ class _Ledger:
             stored={row.id: row for row in stored},
             shredded={row.id: row for row in shredded},
             overdue=set(overdue),
-            referred=_referred(session),
+            referred={
+                name
+                for table in all_tables().tables.values()
+                for reference in table.foreign_keys
+                if reference.column.table is BlobRow.__table__
+                for name in session.scalars(
+                    select(reference.parent).where(reference.parent.is_not(None))
+                )
+            },
         )
-
-
-def _referred(session: Session) -> set[str]:
-    """Return the blobs that any row refers to; others are orphans."""
-    return {
-        name
-        for table in all_tables().tables.values()
-        for reference in table.foreign_keys
-        if reference.column.table is BlobRow.__table__
-        for name in session.scalars(select(reference.parent).where(reference.parent.is_not(None)))
-    }
 
 
 @dataclass(frozen=True)
@@ -157,34 +154,25 @@ class _Comparison:
                 yield Finding(Verdict.FAULT, where, meaning)
             elif row.state == BlobState.PENDING:
                 yield Finding(Verdict.PENDING, where, "it is being written, or will be given up")
-            else:
-                yield from self._live(where, row)
-
-    def _live(self, where: str, row: BlobRow) -> Iterator[Finding]:
-        faults = list(self._faults(row))
-        if faults and self._is_still_live(row.id):
-            yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
+            elif faults := list(self._faults(row)):
+                with self.stores.database.transaction() as session:
+                    is_live = session.get_one(BlobRow, row.id).state == BlobState.LIVE
+                if is_live:
+                    yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
 
     def _faults(self, row: BlobRow) -> Iterator[str]:
         if row.id not in self.ledger.referred:
             yield "nothing refers to it"
         if not self.stores.keys.holds(row.id):
             yield "its key is missing: it cannot be read any more"
-        problem = self._problem_of_object(row)
-        if problem is not None:
-            yield problem
-
-    def _problem_of_object(self, row: BlobRow) -> str | None:
         try:
             reader = self.stores.objects.open_range(row.id, 0, 1)
         except GoneError:
-            return "its object is missing"
+            yield "its object is missing"
         except CorruptObjectError:
-            return "its object is empty"
-        size, expected = reader.object_size, stored_size(row.size_bytes or 0)
-        reader.close()
-        return None if size == expected else f"its object has {size} bytes, not {expected}"
-
-    def _is_still_live(self, blob_id: str) -> bool:
-        with self.stores.database.transaction() as session:
-            return session.get_one(BlobRow, blob_id).state == BlobState.LIVE
+            yield "its object is empty"
+        else:
+            size, expected = reader.object_size, stored_size(row.size_bytes or 0)
+            reader.close()
+            if size != expected:
+                yield f"its object has {size} bytes, not {expected}"

@@ -24,7 +24,7 @@ from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import signing_keys
 from app.ledger.models import policies
 from app.ledger.tables import ForgetRequestRow
-from app.operations.fsck_rows import check_rows
+from app.operations.fsck import check_rows
 from app.operations.schema import all_tables, logged_tables
 from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
@@ -264,7 +264,7 @@ def test_every_table_is_logged_or_checked_otherwise() -> None:
 
 def test_a_process_that_does_nothing_else_knows_every_table() -> None:
     program = (
-        "from app.operations.fsck_rows import logged_tables\n"
+        "from app.operations.fsck import logged_tables\n"
         "print(*(table.__tablename__ for table in logged_tables()))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
