@@ -109,7 +109,11 @@ class Authentication:
         if digest not in self.known:
             await run_in_threadpool(self.failures.check, address)
         try:
-            return await self._look_up(credentials, digest)
+            if self.tokens is None or credentials.startswith(api_keys.PREFIX):
+                ask = partial(api_keys.holder_of, secret=credentials)
+            else:
+                ask = partial(self._by_token, await self.tokens.bearer_of(credentials))
+            return await run_in_threadpool(self._ask, digest, ask)
         except InvalidCredentialsError:
             self.known.discard(digest)
             await run_in_threadpool(self.failures.note, address)
@@ -120,13 +124,6 @@ class Authentication:
         if not self.calls:
             return True, ()
         return await run_in_threadpool(self.calls.take, caller.key_id)
-
-    async def _look_up(self, credentials: str, digest: bytes) -> Caller:
-        if self.tokens is None or credentials.startswith(api_keys.PREFIX):
-            ask = partial(api_keys.holder_of, secret=credentials)
-        else:
-            ask = partial(self._by_token, await self.tokens.bearer_of(credentials))
-        return await run_in_threadpool(self._ask, digest, ask)
 
     def _ask(self, digest: bytes, ask: Callable[[Session], KeyHolder]) -> Caller:
         with self.database.transaction() as session:

@@ -35,7 +35,6 @@ from app.api.protocol.schemas import (
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
 from app.domain.errors import NotFoundError
-from app.domain.plan import Plan
 from app.domain.states import ObligationState, RequestState
 from app.evidence.log import actor
 from app.ledger import previews, repository
@@ -411,17 +410,15 @@ def _asked(body: PreviewBody, call_id: str | None = None) -> NewForgetRequest:
 
 def _effect_answer(effect: Effect) -> EffectAnswer:
     owed, plan = effect.obligation, effect.plan
+    shown = RunPreview.model_fields.keys()
+    predicted = {} if plan is None else {n: v for n, v in plan.predicted.items() if n in shown}
     return EffectAnswer.of(
         effect,
         model=owed.model,
         basis=owed.basis,
         certified_at_once=owed.state == ObligationState.CERTIFIED,
-        run=None if plan is None else {"mechanism": plan.mechanism, **_predicted(plan)},
+        run=None if plan is None else RunPreview(mechanism=plan.mechanism, **predicted),
     )
-
-
-def _predicted(plan: Plan) -> dict[str, float]:
-    return {name: plan.predicted[name] for name in RunPreview.model_fields if name != "mechanism"}
 
 
 @router.post(

@@ -83,7 +83,7 @@ def show(
         columns: the members of a list's objects that a table shows; dots lead to inner ones.
         derived: columns of a table that are worked out from an object.
     """
-    if _JSON.get() or not _is_terminal():
+    if _JSON.get() or not sys.stdout.isatty():
         _print_json(answer)
     elif isinstance(answer, list):
         rows = [{**row, **{name: of(row) for name, of in derived.items()}} for row in answer]
@@ -95,10 +95,6 @@ def show(
 def printable(text: str, *, keep: str = "") -> str:
     """Return a text without characters that would control a terminal."""
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
-
-
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def _print_json(document: object) -> None:

@@ -260,7 +260,11 @@ def signed_responses(success: int, *faults: int) -> dict[int | str, dict[str, An
 
 def _answer(error: Exception) -> JSONResponse | None:
     if isinstance(error, RequestValidationError):
-        return _error(400, "invalid", _faults(error))
+        faults = [
+            f"{'.'.join(str(part) for part in fault['loc'][1:]) or 'body'}: {fault['msg']}"
+            for fault in error.errors()[:MAX_LISTED]
+        ]
+        return _error(400, "invalid", faults)
     if isinstance(error, HTTPException) and error.status_code == 400:
         return _error(400, "invalid", [error.detail])
     if isinstance(error, DataError):
@@ -271,13 +275,6 @@ def _answer(error: Exception) -> JSONResponse | None:
         if isinstance(error, kind):
             return _error(status, type(error).__name__.removesuffix("Error"), [str(error)])
     return None
-
-
-def _faults(error: RequestValidationError) -> list[str]:
-    return [
-        f"{'.'.join(str(part) for part in fault['loc'][1:]) or 'body'}: {fault['msg']}"
-        for fault in error.errors()[:MAX_LISTED]
-    ]
 
 
 def _error(status: int, reason: str, messages: list[str]) -> JSONResponse:

@@ -360,11 +360,24 @@ def install(app: FastAPI) -> None:
 def problem_of(error: Exception) -> Response:
     """Return the answer to any error, with public details only."""
     if isinstance(error, errors.ExpungeError):
-        return _of_expunge_error(error)
+        kind = type_of(error)
+        if kind is None:
+            return _problem("internal", "the service is misconfigured; see its log")
+        return _problem(kind.name, str(error), headers=_headers(error), **_members(error))
     if isinstance(error, RequestValidationError):
-        return _of_validation_error(error)
+        faults = error.errors()
+        count = error.count if isinstance(error, BodyError) else len(faults)
+        problems = [
+            {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]}
+            for fault in faults[:MAX_LISTED]
+        ]
+        first = f"{problems[0]['field']}: {problems[0]['reason']}" if problems else "invalid"
+        return _problem("invalid-input", first, problem_count=count, problems=problems)
     if isinstance(error, HTTPException):
-        return _of_http_exception(error)
+        name = _OF_STATUS.get(error.status_code, "internal")
+        bare = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
+        detail = "there is nothing at this path; /openapi.json lists all" if bare else error.detail
+        return _problem(name, detail, headers=dict(error.headers or {}))
     if isinstance(error, DBAPIError | PoolTimeoutError):
         return _of_database_error(error)
     # This answer is created outside all middleware.
@@ -382,23 +395,18 @@ def _on_error(_request: Request, error: Exception) -> Response:
 
 def _on_http_exception(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
-        methods = ", ".join(_methods_of(request))
+        methods = ", ".join(
+            method
+            for method in _METHODS
+            if any(
+                route.matches({**request.scope, "method": method})[0] is Match.FULL
+                for route in request.app.router.routes
+            )
+        )
         return _problem(
             "method-not-allowed", f"this path takes {methods}", headers={"Allow": methods}
         )
     return problem_of(error)
-
-
-def _methods_of(request: Request) -> list[str]:
-    """Return all methods that the routes of this path accept."""
-    return [
-        method
-        for method in _METHODS
-        if any(
-            route.matches({**request.scope, "method": method})[0] is Match.FULL
-            for route in request.app.router.routes
-        )
-    ]
 
 
 def _problem(
@@ -413,13 +421,6 @@ def _problem(
 def type_of(error: errors.ExpungeError) -> ProblemType | None:
     """Return the type of problem that an error of ours is; None for those of the operator."""
     return next((PROBLEM_TYPES[name] for kind, name in _PROBLEMS if isinstance(error, kind)), None)
-
-
-def _of_expunge_error(error: errors.ExpungeError) -> Response:
-    kind = type_of(error)
-    if kind is None:
-        return _problem("internal", "the service is misconfigured; see its log")
-    return _problem(kind.name, str(error), headers=_headers(error), **_members(error))
 
 
 def _headers(error: Exception) -> dict[str, str]:
@@ -464,24 +465,6 @@ class BodyError(RequestValidationError):
     def __init__(self, faults: Sequence[Any], count: int) -> None:
         super().__init__(faults)
         self.count = count
-
-
-def _of_validation_error(error: RequestValidationError) -> Response:
-    faults = error.errors()
-    count = error.count if isinstance(error, BodyError) else len(faults)
-    problems = [
-        {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]}
-        for fault in faults[:MAX_LISTED]
-    ]
-    first = f"{problems[0]['field']}: {problems[0]['reason']}" if problems else "invalid"
-    return _problem("invalid-input", first, problem_count=count, problems=problems)
-
-
-def _of_http_exception(error: HTTPException) -> Response:
-    name = _OF_STATUS.get(error.status_code, "internal")
-    bare = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
-    detail = "there is nothing at this path; /openapi.json lists all" if bare else error.detail
-    return _problem(name, detail, headers=dict(error.headers or {}))
 
 
 def _of_database_error(error: Exception) -> Response:

@@ -8,14 +8,12 @@ limit, ``q`` calls in ``w`` seconds, of which ``r`` remain for another ``t`` sec
 
 import re
 import time
-from collections.abc import Sequence
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.rate_limits import Quota
 from app.runtime import logs
 from app.runtime.logs import ACCESS_LOG
 
@@ -75,7 +73,14 @@ class Observation:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID] = request_id
-                _add_limits(headers, state.get("quotas", ()))
+                quotas = state.get("quotas", ())
+                if quotas:
+                    headers["RateLimit-Policy"] = ", ".join(
+                        f'"{quota.name}";q={quota.limit};w={quota.window_s}' for quota in quotas
+                    )
+                    headers["RateLimit"] = ", ".join(
+                        f'"{quota.name}";r={quota.remaining};t={quota.reset_s}' for quota in quotas
+                    )
             await send(message)
 
         started = time.perf_counter()
@@ -99,13 +104,3 @@ class Observation:
 
 def _template(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", UNMATCHED)
-
-
-def _add_limits(headers: MutableHeaders, quotas: Sequence[Quota]) -> None:
-    if quotas:
-        headers["RateLimit-Policy"] = ", ".join(
-            f'"{quota.name}";q={quota.limit};w={quota.window_s}' for quota in quotas
-        )
-        headers["RateLimit"] = ", ".join(
-            f'"{quota.name}";r={quota.remaining};t={quota.reset_s}' for quota in quotas
-        )

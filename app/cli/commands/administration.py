@@ -57,7 +57,11 @@ def _end(expires_in: str | None, expires_at: str | None) -> datetime | None:
     if expires_in is not None:
         return datetime.now(UTC) + _span(expires_in)
     if expires_at is not None:
-        return _moment(expires_at)
+        try:
+            moment = datetime.fromisoformat(expires_at)
+        except ValueError as error:
+            raise InvalidInputError("--expires-at is an ISO date or time: 2030-12-31") from error
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return None
 
 
@@ -66,14 +70,6 @@ def _span(text: str) -> timedelta:
     if match is None:
         raise InvalidInputError("--expires-in is a number with a unit: 90d, 12h or 30m")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInputError("--expires-at is an ISO date or time: 2030-12-31") from error
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 _CALLBACKS = ("id", "type", "request", "state", "attempts", "failure")

@@ -196,7 +196,12 @@ class Poster:
             pool.stream("POST", url, headers=list(sent.items()), content=body) as response,
         ):
             _drain(response)
-            return _outcome(response)
+            status = response.status
+            if 200 <= status < 300:
+                return Outcome(Result.DELIVERED)
+            if status == 410:
+                return Outcome(Result.GONE, "it answered 410: it wants no more callbacks")
+            return Outcome(Result.FAILED, f"it answered {status}", _retry_after_s(response))
 
 
 def _drain(response: httpcore.Response) -> None:
@@ -209,15 +214,6 @@ def _drain(response: httpcore.Response) -> None:
                 return
     except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
         return
-
-
-def _outcome(response: httpcore.Response) -> Outcome:
-    status = response.status
-    if 200 <= status < 300:
-        return Outcome(Result.DELIVERED)
-    if status == 410:
-        return Outcome(Result.GONE, "it answered 410: it wants no more callbacks")
-    return Outcome(Result.FAILED, f"it answered {status}", _retry_after_s(response))
 
 
 def _retry_after_s(response: httpcore.Response) -> float:

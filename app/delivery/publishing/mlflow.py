@@ -303,7 +303,12 @@ class Mlflow:
         place = f"{folder.path}/{release.version_id}"
         source = f"{folder.uri}/{release.version_id}"
         version = next(
-            (each for each in server.versions(name) if _is_of(each, release, source)), None
+            (
+                each
+                for each in server.versions(name)
+                if each.tags.get(VERSION_TAG) == release.version_id and each.source == source
+            ),
+            None,
         )
         present = server.files(place)
         weights = f"{place}/{WEIGHTS}"
@@ -363,10 +368,6 @@ def target_of(publisher: MlflowPublisher) -> Mlflow:
         ca_file=publisher.ca_file,
     )
     return Mlflow(server, prefix=publisher.prefix, experiment=publisher.experiment)
-
-
-def _is_of(version: ModelVersion, release: Release, source: str) -> bool:
-    return version.tags.get(VERSION_TAG) == release.version_id and version.source == source
 
 
 def _tags_of(release: Release) -> dict[str, str]:

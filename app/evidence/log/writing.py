@@ -121,7 +121,7 @@ def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
     the id of what the entry is about. The log adds ``by``, the actor, ``recorded_at``, the
     database's time in UTC, and ``rows``, the digests of rows, by name. The last entry before a
     checkpoint is marked as ``signed`` by it. A caller may give ``rows``, too: digests of sets of
-    rows, for ``app/operations/fsck_rows.py``.
+    rows, for ``app/operations/fsck.py``.
     """
     if facts.keys() & {"by", "recorded_at", "signed"}:
         raise TypeError("by, recorded_at and signed are set by the log")

@@ -1,6 +1,6 @@
 """Digests of sets of records, which stand in the log for record numbers: it must not show those.
 
-Each is named as ``app/operations/fsck_rows.py`` names it, which has PostgreSQL compute it again.
+Each is named as ``app/operations/fsck.py`` names it, which has PostgreSQL compute it again.
 """
 
 import hashlib

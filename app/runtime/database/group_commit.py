@@ -69,13 +69,13 @@ class GroupCommit(Generic[Call, Result]):
         while group := self._next_group():
             self._carry_out_group([c for c in group if c[1].set_running_or_notify_cancel()])
             if self._linger_s and len(group) > 1:
-                self._linger(len(group))
-
-    def _linger(self, answered: int) -> None:
-        with self._enough:
-            self._expected = min(self._most, answered + len(self._waiting))
-            self._enough.wait_for(lambda: len(self._waiting) >= self._expected, self._linger_s)
-            self._expected = 0
+                answered = len(group)
+                with self._enough:
+                    self._expected = min(self._most, answered + len(self._waiting))
+                    self._enough.wait_for(
+                        lambda: len(self._waiting) >= self._expected, self._linger_s
+                    )
+                    self._expected = 0
 
     def _next_group(self) -> list[tuple[Call, "Future[Result]"]]:
         with self._lock:

@@ -25,7 +25,9 @@ _SAME = ("EXPUNGE_DATA_DIR", "EXPUNGE_DATABASE_URL")
 
 def is_well(part: str) -> bool:
     """Return whether the part that runs with this process's settings is healthy."""
-    return _api_answers() if part == "api" else _process_lives(part)
+    if part == "api":
+        return _api_answers()
+    return any(_is_part(process, part) for process in psutil.process_iter())
 
 
 def _api_answers() -> bool:
@@ -35,10 +37,6 @@ def _api_answers() -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _process_lives(part: str) -> bool:
-    return any(_is_part(process, part) for process in psutil.process_iter())
 
 
 def _is_part(process: psutil.Process, part: str) -> bool:
