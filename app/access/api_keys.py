@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -35,22 +35,19 @@ class CallerKind(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller, and what its key or token allows."""
+    """The caller, and what its key or token allows.
+
+    Attributes:
+        lasts_s: for how many seconds that holds; None if it does not expire.
+    """
 
     key_id: str
     scopes: frozenset[Scope]
+    lasts_s: float | None = field(default=None, compare=False)
 
     def allows(self, scope: Scope) -> bool:
         """Say whether the caller has a scope."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
-
-
-@dataclass(frozen=True)
-class KeyHolder:
-    """A key's caller, and for how many seconds the key is valid; None if it does not expire."""
-
-    caller: Caller
-    lasts_s: float | None
 
 
 def create_key(
@@ -79,8 +76,8 @@ def create_key(
     return row, secret
 
 
-def holder_of(session: Session, secret: str) -> KeyHolder:
-    """Return the caller that a secret belongs to, and for how long.
+def holder_of(session: Session, secret: str) -> Caller:
+    """Return the caller that a secret belongs to.
 
     Raises:
         InvalidCredentialsError: the key is unknown or revoked.
@@ -92,8 +89,7 @@ def holder_of(session: Session, secret: str) -> KeyHolder:
     if found.expired:
         raise errors.ExpiredCredentialsError("this API key has expired")
     _note_use(session, found)
-    caller = Caller(found.row.id, frozenset(Scope(scope) for scope in found.row.scopes))
-    return KeyHolder(caller, found.lasts_s)
+    return Caller(found.row.id, frozenset(map(Scope, found.row.scopes)), found.lasts_s)
 
 
 def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -> Caller:
@@ -108,7 +104,7 @@ def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -
     if found.row.revoked_at is not None:
         raise errors.InvalidCredentialsError("this caller was revoked")
     _note_use(session, found)
-    return Caller(found.row.id, frozenset(scopes))
+    return Caller(found.row.id, frozenset(scopes), lasts_s=0.0)  # tokens are checked at each call
 
 
 def caller_with_id(session: Session, key_id: str) -> Caller | None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.access import api_keys
-from app.access.api_keys import Caller, KeyHolder
+from app.access.api_keys import Caller
 from app.access.pseudonyms import Pseudonyms
 from app.access.rate_limits import CallLimits, FailureLimit, Quota
 from app.access.tokens import Bearer, Tokens
@@ -59,18 +59,18 @@ class KnownCallers:
             return None
         return entry.caller if entry.revocations == api_keys.revocations() else None
 
-    def look_up(self, digest: bytes, ask: Callable[[], KeyHolder]) -> Caller:
+    def look_up(self, digest: bytes, ask: Callable[[], Caller]) -> Caller:
         """Return whom ``ask`` finds, and remember it unless something was revoked meanwhile."""
         began, revocations = time.monotonic(), api_keys.revocations()
-        holder = ask()
-        lasts_s = self._lifetime_s if holder.lasts_s is None else holder.lasts_s
+        caller = ask()
+        lasts_s = self._lifetime_s if caller.lasts_s is None else caller.lasts_s
         until = began + min(self._lifetime_s, lasts_s)
         with self._lock:
-            self._entries[digest] = _Entry(holder.caller, until, revocations)
+            self._entries[digest] = _Entry(caller, until, revocations)
             self._entries.move_to_end(digest)
             if len(self._entries) > self._most:
                 self._entries.popitem(last=False)
-        return holder.caller
+        return caller
 
     def discard(self, digest: bytes) -> None:
         """Forget credentials that are no longer accepted."""
@@ -125,11 +125,10 @@ class Authentication:
             return True, ()
         return await run_in_threadpool(self.calls.take, caller.key_id)
 
-    def _ask(self, digest: bytes, ask: Callable[[Session], KeyHolder]) -> Caller:
+    def _ask(self, digest: bytes, ask: Callable[[Session], Caller]) -> Caller:
         with self.database.transaction() as session:
             return self.known.look_up(digest, lambda: ask(session))
 
-    def _by_token(self, bearer: Bearer, session: Session) -> KeyHolder:
+    def _by_token(self, bearer: Bearer, session: Session) -> Caller:
         identity = self.pseudonyms.caller(bearer.issuer, bearer.subject)
-        caller = api_keys.token_caller(session, identity, bearer.scopes)
-        return KeyHolder(caller, lasts_s=0.0)  # the token itself is checked at each call
+        return api_keys.token_caller(session, identity, bearer.scopes)

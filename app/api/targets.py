@@ -106,15 +106,9 @@ def _answer(session: Session, services: Services, row: PlacementRow) -> TargetAn
         row,
         kind=None if publisher is None else publisher.kind,
         wanted=row.is_wanted,
-        state=_state_of(row),
+        state="settled" if row.due_at is None else "pending" if row.failure is None else "failing",
         version=None if version is None else version.number,
         present=repository.numbers_present(session, row.id),
         failure=row.failure if row.due_at is not None else None,
         next_attempt_at=row.due_at,
     )
-
-
-def _state_of(row: PlacementRow) -> Literal["settled", "pending", "failing"]:
-    if row.due_at is None:
-        return "settled"
-    return "failing" if row.failure is not None else "pending"

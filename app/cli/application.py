@@ -1,13 +1,16 @@
 """The API as an ASGI application, and its server: what `expunge serve` runs."""
 
+import ctypes
 import gc
 import logging
 import resource
 import signal
+import sys
 from importlib import import_module
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 import uvicorn
 from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
@@ -32,7 +35,6 @@ from app.operations.monitoring.readiness import ReadinessChecks
 from app.planning.planner import Planners
 from app.runtime import spans
 from app.runtime.locations import is_key_store_apart, redis_url
-from app.runtime.processes import memory
 from app.runtime.processes.hardening import harden
 from app.runtime.settings import Settings
 from app.services import Services, open_services
@@ -61,6 +63,14 @@ _SENDABLE = (
     *("Authorization", "Content-Type", HEADER, "If-Match", "If-None-Match", "If-Range", "Prefer"),
     *("Range", REQUEST_ID),
 )
+_SHUTDOWN_S = 5
+_HEAD_BYTES = 16 * 1024
+_KEEP_ALIVE_S = 75  # longer than a proxy keeps them, so that it uses none that is being closed
+_PROBES = 64
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_LARGE_BYTES: Final = 128 * 1024
+_ARENAS: Final = 2
 
 
 def create_app(services: Services) -> FastAPI:
@@ -183,12 +193,6 @@ def _warn_of_keys_beside_objects(services: Services) -> None:
         )
 
 
-_SHUTDOWN_S = 5
-_HEAD_BYTES = 16 * 1024
-_KEEP_ALIVE_S = 75  # longer than a proxy keeps them, so that it uses none that is being closed
-_PROBES = 64
-
-
 class _Server(uvicorn.Server):
     """A server that answers waiting calls before it stops."""
 
@@ -212,7 +216,7 @@ def prepared(settings: Settings) -> uvicorn.Server:
     # Raise the limit of open files as far as allowed: each waiting caller needs a socket.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    memory.give_back_large()
+    _give_back_large()
     app = app_from_environment()
     gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s
     config = uvicorn.Config(app, **server_options(settings))
@@ -259,3 +263,16 @@ def server_options(settings: Settings) -> dict[str, Any]:
         # The last resort, which refuses probes too: calls are limited in app/api/protocol.
         "limit_concurrency": settings.max_connections + _PROBES,
     }
+
+
+def _give_back_large() -> None:
+    """Have large blocks given back once they are freed; call before there are threads.
+
+    glibc has an arena for each of many threads, and raises what it counts as large with each large
+    block that is freed. Both keep freed memory for the process, many times what it needs otherwise.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)

@@ -42,15 +42,13 @@ def errors_in_words() -> Iterator[None]:
 def _problem(error: ApiError) -> Iterator[str]:
     yield f"error: {error}"
     problems = error.problem.get("problems", [])
-    for problem in problems if len(problems) != 1 or not _is_said(problems[0], error) else ():
+    if [f"{_place(problem)}: {problem['reason']}" for problem in problems] == [str(error)]:
+        problems = []
+    for problem in problems:
         more = f" (and in {problem['rows'] - 1} more)" if problem.get("rows", 1) > 1 else ""
         yield f"  {_place(problem)}: {problem['reason']}{more}"
     for unknown in error.problem.get("unknown", []):
         yield f"  unknown id: {unknown}"
-
-
-def _is_said(problem: Mapping[str, Any], error: ApiError) -> bool:
-    return str(error) == f"{_place(problem)}: {problem['reason']}"
 
 
 def _place(problem: Mapping[str, Any]) -> str:
@@ -83,14 +81,11 @@ def _database(error: Any) -> Iterator[str]:  # noqa: ANN401 - clients have no li
         yield "error: the database (EXPUNGE_DATABASE_URL) does not answer, or refuses to connect"
         yield from _below(str(cause))
         return
-    yield f"error: the database refused a statement: {type(cause).__name__}{_advice(cause)}"
-
-
-def _advice(cause: Any) -> str:  # noqa: ANN401 - likewise
-    return {
+    advice = {
         "42501": "; EXPUNGE_MIGRATION_URL must name the role that owns the tables",
         "42P01": "; run 'expunge init' first",
     }.get(cause.sqlstate, "")
+    yield f"error: the database refused a statement: {type(cause).__name__}{advice}"
 
 
 def _of_databases() -> tuple[type[Exception], ...]:

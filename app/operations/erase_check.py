@@ -34,7 +34,7 @@ from app.domain.ids import normal_id
 from app.domain.states import BlobState, RequestState
 from app.ledger.everywhere import external_keys
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
-from app.operations.findings import Finding, Verdict
+from app.operations.storage_check import Finding, Verdict
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.shards import seqs_of_shard, unpacked
 from app.registry.datasets.tables import FeatureShardRow, RecordRow, ShardRow

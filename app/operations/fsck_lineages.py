@@ -102,7 +102,12 @@ class _Check:
         for row, covered, excluded in self._requests():
             where = f"request {row.request_id}"
             if row.begun_at_epoch != self._totals.begun_at_epoch:
-                self._begin(row.begun_at_epoch)
+                # From here on the weights are of another training: it is counted from there.
+                ended = self._ended.values() if row.begun_at_epoch else ()
+                before = sum(end <= row.begun_at_epoch for end in ended)
+                self._totals = replace(
+                    self._totals, begun_at_epoch=row.begun_at_epoch, before_training=before
+                )
             try:
                 self._totals = totals_after(self._totals, covered, excluded, self._seen)
             except TargetNotMetError as error:
@@ -135,11 +140,6 @@ class _Check:
         }
         for row in accounts.all_of(self._session, self._key):
             yield row, *self._lineage.split(named.get(row.request_id, []))
-
-    def _begin(self, epoch: int) -> None:
-        """Count from another training of the weights, as the next request's row does."""
-        before = sum(end <= epoch for end in self._ended.values()) if epoch else 0
-        self._totals = replace(self._totals, begun_at_epoch=epoch, before_training=before)
 
     def _grow(self, *leaves: list[bytes]) -> None:
         for (tree, frontier), added in zip(self._frontiers.items(), leaves, strict=True):

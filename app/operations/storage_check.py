@@ -7,13 +7,13 @@ so names are listed before rows are read, and every suspicion is checked again.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.domain.errors import CorruptObjectError, GoneError
 from app.domain.states import BlobState
-from app.operations.findings import Finding, Verdict
 from app.operations.schema import all_tables
 from app.runtime.database import Database
 from app.runtime.database.queries import is_one_of
@@ -21,6 +21,30 @@ from app.storage.encryption import stored_size
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow
+
+
+class Verdict(StrEnum):
+    """What a finding means."""
+
+    BY_DESIGN = "by design"
+    PENDING = "pending"
+    UNSEARCHED = "unsearched"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something found in a store, or a place that cannot be searched.
+
+    Attributes:
+        where: the store and the place in it; never an owner's id.
+        meaning: what it is and why it is there.
+    """
+
+    verdict: Verdict
+    where: str
+    meaning: str
+
 
 _OVERDUE_AFTER = timedelta(hours=1)
 _UNKNOWN = "no row of the database names it: left by a restored database, or not ours"

@@ -391,7 +391,8 @@ class Settings(BaseSettings):
         Raises:
             ConfigurationError: some are wrong; its message has a line for each, with its name.
         """
-        files = [path.name for path in _secret_files()]
+        directory = _secrets_dir()
+        files = [] if directory is None else sorted(path.name for path in directory.iterdir())
         fields = type(self).model_fields
         problems = [*unknown_names([*os.environ, *files], fields), *nameless_files(files, fields)]
         try:
@@ -492,11 +493,6 @@ def _secrets_dir() -> Path | None:
     if named:
         raise ConfigurationError(f"{SECRETS_DIR_VARIABLE}: no directory {named} exists")
     return None
-
-
-def _secret_files() -> list[Path]:
-    directory = _secrets_dir()
-    return [] if directory is None else sorted(directory.iterdir())
 
 
 def _told(error: ValidationError) -> Iterator[str]:

@@ -270,11 +270,11 @@ def _refused_by_s3(code: str) -> Exception:
     return ObjectStoreError(f"the object store answered {code}")
 
 
-def _away(failure: str) -> Exception:
-    return ObjectStoreError(f"the object store does not answer: {failure}")
-
-
-_errors_in_words = partial(errors_in_words, _refused_by_s3, _away)
+_errors_in_words = partial(
+    errors_in_words,
+    _refused_by_s3,
+    lambda failure: ObjectStoreError(f"the object store does not answer: {failure}"),
+)
 
 
 _KMS_TIMEOUTS_S = (3, 5)
@@ -298,7 +298,7 @@ class KmsKey:
 
     def encrypt(self, content: bytes, context: Context) -> bytes:
         """Return the ciphertext; ``KeyServiceError`` if KMS fails or refuses."""
-        with errors_in_words(_refused_by_kms, _kms_away):
+        with _kms_errors():
             answer = self._client.encrypt(
                 KeyId=self._key, Plaintext=content, EncryptionContext=dict(context)
             )
@@ -306,7 +306,7 @@ class KmsKey:
 
     def decrypt(self, ciphertext: bytes, context: Context) -> bytes:
         """Return the content."""
-        with errors_in_words(_refused_by_kms, _kms_away):
+        with _kms_errors():
             answer = self._client.decrypt(
                 KeyId=self._key, CiphertextBlob=ciphertext, EncryptionContext=dict(context)
             )
@@ -319,5 +319,8 @@ def _refused_by_kms(code: str) -> Exception:
     return KeyServiceError(f"KMS refused to serve the key store: {code}")
 
 
-def _kms_away(failure: str) -> Exception:
-    return KeyServiceError(f"KMS does not answer: {failure}")
+_kms_errors = partial(
+    errors_in_words,
+    _refused_by_kms,
+    lambda failure: KeyServiceError(f"KMS does not answer: {failure}"),
+)

@@ -7,7 +7,6 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.access import api_keys
-from app.access.api_keys import Caller
 from app.access.authentication import Authentication
 from app.api.protocol.access import address_of
 from app.domain.errors import TooManyRequestsError, UnauthenticatedError
@@ -46,8 +45,12 @@ def ask(request: Request) -> Response:
 async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response:
     """Start a session, if the key is valid."""
     access.require_own(request, form, cookie=request.cookies.get(_FORM_COOKIE, ""))
+    authentication: Authentication = request.app.state.authentication
+    secret = form.get("key", "").strip()
+    if not secret.startswith(api_keys.PREFIX):
+        secret = api_keys.PREFIX  # no key has this value: tokens of an issuer start no session
     try:
-        caller = await _caller(request, form.get("key", "").strip())
+        caller = await authentication.caller_of(secret, address_of(request))
     except TooManyRequestsError as error:
         return _form(
             request,
@@ -63,13 +66,6 @@ async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response
     set_cookie(request, response, COOKIE, token)
     response.delete_cookie(_FORM_COOKIE)
     return response
-
-
-async def _caller(request: Request, secret: str) -> Caller:
-    authentication: Authentication = request.app.state.authentication
-    if not secret.startswith(api_keys.PREFIX):
-        secret = api_keys.PREFIX  # no key has this value: tokens of an issuer start no session
-    return await authentication.caller_of(secret, address_of(request))
 
 
 @router.post("/logout")

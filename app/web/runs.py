@@ -40,6 +40,7 @@ class _Going(Answer):
 @router.get("/runs")
 def show_going(services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader) -> Response:
     """Show the runs that are queued, going or failed, and who works on them."""
+    last = figures.last_weeks()
     with services.database.transaction() as session:
         return render(
             "runs.html",
@@ -48,7 +49,13 @@ def show_going(services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader
             failed=run_views.failed(session, limit=_MOST_FAILED),
             outbox=session.scalar(select(func.count()).select_from(OutboxRow)),
             queue=queue_or_none(sessions),
-            weekly=_by_week(session),
+            weekly=figures.rows_of(
+                last,
+                {
+                    week: [f"{runs}", f"{epsilon:.4g}"]
+                    for week, (_, epsilon, runs) in figures.costs_by_week(session, last[0]).items()
+                },
+            ),
         )
 
 
@@ -175,12 +182,4 @@ async def _news(
 
     return await answer_with_news(
         request, someone.caller, kind, read, prefer=prefer, look_again=look_again
-    )
-
-
-def _by_week(session: Session) -> list[list[str]]:
-    last = figures.last_weeks()
-    costs = figures.costs_by_week(session, last[0])
-    return figures.rows_of(
-        last, {week: [f"{runs}", f"{epsilon:.4g}"] for week, (_, epsilon, runs) in costs.items()}
     )

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.schema.types import CLOCK, JSONB, MOMENT
+from migrations.schema import CLOCK, JSONB, MOMENT
 
 
 def create_callbacks() -> None:

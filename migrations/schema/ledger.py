@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.schema.types import CLOCK, JSONB, MOMENT, NOW
+from migrations.schema import CLOCK, JSONB, MOMENT, NOW
 
 
 def create_access() -> None:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.schema.types import JSONB, MOMENT, NOW, unique_name
+from migrations.schema import JSONB, MOMENT, NOW, unique_name
 
 
 def create_datasets() -> None:

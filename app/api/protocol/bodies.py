@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.protocol.errors import MAX_LISTED, BodyError, problem_of
 from app.domain.errors import (
-    ExpungeError,
     InvalidInputError,
     PayloadTooLargeError,
     UnreadableError,
@@ -67,17 +66,20 @@ class Bodies:
             await refused(scope, receive, send)
             return
         has_body = scope["method"] in _BODY_METHODS
-        setting = _limit_of(scope)
+        setting = "max_json_bytes"
+        if scope["method"] == "PUT":
+            setting = "max_upload_bytes"
+        elif _WITH_IDS.fullmatch(scope["path"].rstrip("/")):
+            setting = "max_ids_bytes"
         limit = getattr(self._settings, setting)
         refusal = f"the body is larger than {limit} bytes, this service's EXPUNGE_{setting.upper()}"
         if setting != "max_json_bytes":
             refusal += "; send it in parts"
-        limited = _Limited(receive, limit, refusal, self._hold, has_body=has_body)
-        try:
-            limited.expect(headers.get("content-length"))
-        except ExpungeError as error:
-            await problem_of(error)(scope, receive, send)
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > limit:
+            await problem_of(PayloadTooLargeError(refusal))(scope, receive, send)
             return
+        limited = _Limited(receive, limit, refusal, self._hold, has_body=has_body)
         try:
             await self._app(scope, limited, send)
         finally:
@@ -94,14 +96,6 @@ class Bodies:
 def _is_sent(headers: Headers) -> bool:
     """Return whether a request has a body."""
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-
-
-def _limit_of(scope: Scope) -> str:
-    """Return the setting that limits a body."""
-    if scope["method"] == "PUT":
-        return "max_upload_bytes"
-    with_ids = _WITH_IDS.fullmatch(scope["path"].rstrip("/"))
-    return "max_ids_bytes" if with_ids else "max_json_bytes"
 
 
 class _Limited:
@@ -122,10 +116,6 @@ class _Limited:
         self._hold = hold
         self.size = 0
 
-    def expect(self, announced: str | None) -> None:
-        if announced is not None and announced.isdecimal() and int(announced) > self._limit:
-            raise self._too_large()
-
     async def __call__(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.disconnect" and self._is_awaited:
@@ -136,11 +126,8 @@ class _Limited:
         # Of the errors raised while it reads a body, FastAPI passes on only these.
         self._hold(size)
         if self.size > self._limit:
-            raise HTTPException(413, str(self._too_large()))
+            raise HTTPException(413, self._refusal)
         return message
-
-    def _too_large(self) -> PayloadTooLargeError:
-        return PayloadTooLargeError(self._refusal)
 
 
 async def _raw_body(request: Request) -> bytes:

@@ -57,7 +57,10 @@ async def execute_once(
         return await handle(request)
     found = await _claim(request, caller, key)
     if isinstance(found, Answer):
-        return _replay(found)
+        replayed = Response(found.body, found.status)
+        sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in found.headers]
+        replayed.raw_headers = [*sent, (REPLAYED_HEADER.lower().encode(), b"true")]
+        return replayed
     setattr(request.state, _STATE, found.call_id)
     settle = partial(_settle, request.app.state.services, found)
     try:
@@ -105,10 +108,3 @@ async def _claim(request: Request, caller: Caller, key: str) -> Claim | Answer:
             return services.idempotency_keys.claim(session, call)
 
     return await run_in_threadpool(claim)
-
-
-def _replay(answer: Answer) -> Response:
-    response = Response(answer.body, answer.status)
-    sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-    response.raw_headers = [*sent, (REPLAYED_HEADER.lower().encode(), b"true")]
-    return response

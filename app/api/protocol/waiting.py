@@ -184,7 +184,9 @@ async def answer_with_news(
     found, facts = await run_in_threadpool(look)
     if wait_s is None:
         return json_response(found.answer)
-    if not found.is_final and _has_seen(request, found):
+    held = request.headers.get("if-none-match")
+    has_seen = held is None or names(held, etag_of(_content(found.answer)), weak=True)
+    if has_seen and not found.is_final:
         with watcher.watch(kind, found.subject_id, facts, caller_id=caller.key_id) as watch:
             async with idle(request.scope):
                 has_left = await _until_news(request, watch, wait_s)
@@ -216,11 +218,6 @@ async def _until_news(request: Request, watch: Watch, wait_s: int) -> bool:
     finally:
         news.cancel()
         gone.cancel()
-
-
-def _has_seen(request: Request, found: Found) -> bool:
-    held = request.headers.get("if-none-match")
-    return held is None or names(held, etag_of(_content(found.answer)), weak=True)
 
 
 def json_response(answer: Answer, status: int = 200) -> Response:

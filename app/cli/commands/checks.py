@@ -21,7 +21,7 @@ from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.operations import erase_check as search
 from app.operations import fsck as ledger_fsck
 from app.operations import storage_check
-from app.operations.findings import Finding, Verdict
+from app.operations.storage_check import Finding, Verdict
 from app.runtime import locations
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import database_at_rest

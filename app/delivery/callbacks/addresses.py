@@ -85,19 +85,11 @@ def why_refused(text: str, *, allow_private: bool) -> str | None:
         if address.ipv4_mapped is not None and not allow_private:
             return _NOT_PUBLIC
         address = _embedded(address) or address
-    return _why_refused(address, allow_private=allow_private)
-
-
-def _why_refused(address: Address, *, allow_private: bool) -> str | None:
-    if _is_in(address, _NEVER) or address.is_multicast or address.is_unspecified:
+    is_local = address.is_loopback or address.is_link_local
+    is_never = _is_in(address, _NEVER) or address.is_multicast or address.is_unspecified
+    if is_never or (address.is_reserved and not is_local):
         return "its address is blocked"
-    if address.is_loopback or address.is_link_local:
-        return None if allow_private else _NOT_PUBLIC
-    if address.is_reserved:
-        return "its address is blocked"
-    if allow_private or _is_public(address):
-        return None
-    return _NOT_PUBLIC
+    return None if allow_private or (not is_local and _is_public(address)) else _NOT_PUBLIC
 
 
 def _is_public(address: Address) -> bool:
@@ -167,12 +159,8 @@ def _why_url_refused(text: str, *, allow_private: bool) -> str | None:
     for fault, is_found in faults.items():
         if is_found:
             return fault
-    return why_refused(host, allow_private=allow_private) if _is_address(host) else None
-
-
-def _is_address(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None
+    return why_refused(host, allow_private=allow_private)

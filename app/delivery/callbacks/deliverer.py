@@ -72,12 +72,6 @@ def standard_message(
     return Message(headers, body)
 
 
-def opendsr_message(*, facts: Mapping[str, Any], url: str, signer: ProcessorSigner) -> Message:
-    """Return a message of OpenDSR 2.0, section 8.6."""
-    body = _json({**facts, "status_callback_url": url})
-    return Message(signer.headers(body), body)
-
-
 def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -120,7 +114,10 @@ class Deliverer:
         self._lock = threading.Lock()
         self._next_tidy = time.monotonic() + _TIDY_INTERVAL_S
         self._rounds = Repeated(
-            "callbacks", self._round, pause_s=terms.poll_interval_s, on_failure=_log_delay
+            "callbacks",
+            self._round,
+            pause_s=terms.poll_interval_s,
+            on_failure=lambda error: _log.warning("callbacks are delayed: %s", describe(error)),
         )
 
     def start(self) -> None:
@@ -199,30 +196,27 @@ class Deliverer:
     def _attempt(self, delivery: Delivery) -> Outcome:
         try:
             url = self._keys.decrypt(delivery.url, endpoint_id=delivery.endpoint_id)
-            message = self._message(delivery, url)
+            if delivery.is_opendsr:
+                # Section 8.6 of OpenDSR 2.0.
+                body = _json({**delivery.facts, "status_callback_url": url})
+                message = Message(self._signer().headers(body), body)
+            else:
+                now = datetime.now(UTC)
+                secrets = signing(
+                    self._keys,
+                    delivery.api_key_id,
+                    generation=delivery.generation,
+                    rotated_at=delivery.rotated_at,
+                    now=now,
+                )
+                base_url = self._terms.base_url
+                message = standard_message(delivery, base_url=base_url, secrets=secrets, now=now)
             return self._poster.post(url, message.headers, message.body)
         except CallbackError as error:
             return Outcome(Result.FAILED, str(error))
         except Exception as error:  # noqa: BLE001 - every failure is retried
             _log.warning("callback %s cannot be sent: %s", delivery.event_id, describe(error))
             return Outcome(Result.FAILED, "it cannot be sent; the service's log says why")
-
-    def _message(self, delivery: Delivery, url: str) -> Message:
-        if delivery.is_opendsr:
-            return opendsr_message(facts=delivery.facts, url=url, signer=self._signer())
-        now = datetime.now(UTC)
-        secrets = signing(
-            self._keys,
-            delivery.api_key_id,
-            generation=delivery.generation,
-            rotated_at=delivery.rotated_at,
-            now=now,
-        )
-        return standard_message(delivery, base_url=self._terms.base_url, secrets=secrets, now=now)
-
-
-def _log_delay(error: Exception) -> None:
-    _log.warning("callbacks are delayed: %s", describe(error))
 
 
 def _spans(delivery: Delivery, outcome: Outcome, begun_ns: int) -> Iterable[Span]:

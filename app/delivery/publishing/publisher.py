@@ -97,7 +97,10 @@ class Publisher:
         self._lock = threading.Lock()
         self._next_sweep = time.monotonic() + _SWEEP_INTERVAL_S
         self._rounds = Repeated(
-            "publishing", self._round, pause_s=terms.poll_interval_s, on_failure=_log_delay
+            "publishing",
+            self._round,
+            pause_s=terms.poll_interval_s,
+            on_failure=lambda error: _log.warning("publishing is delayed: %s", describe(error)),
         )
 
     def start(self) -> None:
@@ -202,9 +205,10 @@ class Publisher:
                 if isinstance(error, PlaceTakenError):
                     self._require_current(connection, placement_id, generation)
                     repository.note_empty(session, row)
-                repository.note_failed(
-                    row, generation=generation, failure=failure, delay_s=_delay_s(attempts)
-                )
+                # From one second on twice as long each time, to minutes.
+                delay_s = min(repository.LONGEST_DELAY_S, 2.0 ** min(attempts, 30))
+                delay_s *= _random.uniform(1.0, 1.2)
+                repository.note_failed(row, generation=generation, failure=failure, delay_s=delay_s)
             return
         reach("publishing_held")
         with actor.acting_as(actor.SERVICE), self._database.transaction() as session:
@@ -250,7 +254,7 @@ class Publisher:
         except _ChangedError:
             pass
         except Exception as error:  # noqa: BLE001 - it is still due
-            _log_delay(error)
+            _log.warning("publishing is delayed: %s", describe(error))
             self._rounds.stopping.wait(_OUTAGE_DELAY_S)
         finally:
             with self._lock:
@@ -261,13 +265,3 @@ class Publisher:
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _SWEEP_INTERVAL_S
             self.sweep()
-
-
-def _log_delay(error: Exception) -> None:
-    _log.warning("publishing is delayed: %s", describe(error))
-
-
-def _delay_s(attempts: int) -> float:
-    """Return the delay after a failure: from one second on twice as long each time, to minutes."""
-    delay_s = min(repository.LONGEST_DELAY_S, 2.0 ** min(attempts, 30))
-    return delay_s * _random.uniform(1.0, 1.2)

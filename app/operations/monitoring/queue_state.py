@@ -78,11 +78,12 @@ def queue_state(connection: Redis) -> QueueState:
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     known = [_state_of(worker) for worker in Worker.all(queue=queue, serializer=JSONSerializer)]
     alive = [worker for worker in known if worker.silent_s < _WORKER_SILENT_AFTER_S]
+    since = _now(connection) - _DISPATCHER_SILENT_AFTER_S
     return QueueState(
         depth=int(queue.count),
         workers=sorted(alive, key=lambda worker: (worker.host or "", worker.pid or 0)),
         silent=len(known) - len(alive),
-        dispatchers=_live_dispatchers(connection),
+        dispatchers=int(connection.zcount(_DISPATCHERS, since, "+inf")),
     )
 
 
@@ -108,11 +109,6 @@ def note_dispatcher(connection: Redis, name: str) -> None:
     now = _now(connection)
     connection.zadd(_DISPATCHERS, {name: now})
     connection.zremrangebyscore(_DISPATCHERS, "-inf", now - _DISPATCHER_SILENT_AFTER_S)
-
-
-def _live_dispatchers(connection: Redis) -> int:
-    since = _now(connection) - _DISPATCHER_SILENT_AFTER_S
-    return int(connection.zcount(_DISPATCHERS, since, "+inf"))
 
 
 def _now(connection: Redis) -> float:

@@ -26,17 +26,13 @@ _SAME = ("EXPUNGE_DATA_DIR", "EXPUNGE_DATABASE_URL")
 def is_well(part: str) -> bool:
     """Return whether the part that runs with this process's settings is healthy."""
     if part == "api":
-        return _api_answers()
+        url = f"http://127.0.0.1:{Settings().port}/livez"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
     return any(_is_part(process, part) for process in psutil.process_iter())
-
-
-def _api_answers() -> bool:
-    url = f"http://127.0.0.1:{Settings().port}/livez"
-    try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def _is_part(process: psutil.Process, part: str) -> bool:

@@ -1,9 +1,10 @@
 """A key is looked up once a second, and never holds longer than it should."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from app.access import api_keys
-from app.access.api_keys import Caller, KeyHolder
+from app.access.api_keys import Caller
 from app.access.authentication import KnownCallers
 from app.domain.states import Scope
 from app.services import Services
@@ -12,8 +13,8 @@ ANNE = Caller("key_anne", frozenset({Scope.ADMIN}))
 DIGEST = b"digest"
 
 
-def _holder(lasts_s: float | None = None) -> Callable[[], KeyHolder]:
-    return lambda: KeyHolder(ANNE, lasts_s)
+def _holder(lasts_s: float | None = None) -> Callable[[], Caller]:
+    return lambda: replace(ANNE, lasts_s=lasts_s)
 
 
 def _revoke_a_key(services: Services) -> None:
@@ -57,9 +58,9 @@ def test_a_revocation_ends_what_was_known(services: Services) -> None:
 def test_a_look_up_that_a_revocation_overtakes_is_not_kept(services: Services) -> None:
     known = KnownCallers(lifetime_s=60)
 
-    def ask() -> KeyHolder:
+    def ask() -> Caller:
         _revoke_a_key(services)
-        return KeyHolder(ANNE, None)
+        return ANNE
 
     assert known.look_up(DIGEST, ask) == ANNE
     assert known.find(DIGEST) is None

@@ -15,7 +15,7 @@ from app.evidence import log
 from app.ledger.tables import ForgetRequestRow
 from app.operations import erase_check
 from app.operations.erase_check import Stores
-from app.operations.findings import Finding, Verdict
+from app.operations.storage_check import Finding, Verdict
 from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets import features, repository

@@ -8,8 +8,7 @@ from sqlalchemy import func, inspect, select, text
 
 from app.domain.errors import GoneError, ObjectStoreError
 from app.operations import storage_check
-from app.operations.findings import Finding, Verdict
-from app.operations.storage_check import Stores
+from app.operations.storage_check import Finding, Stores, Verdict
 from app.runtime.database import Base
 from app.runtime.locations import object_dir
 from app.services import Services

@@ -17,7 +17,7 @@ from app.ledger.models.endings import delete_model
 from app.ledger.models.policies import change_policy
 from app.operations import erase_check
 from app.operations.erase_check import Stores
-from app.operations.findings import Verdict
+from app.operations.storage_check import Verdict
 from app.registry import repository as registry
 from app.registry.datasets.files import record_table, to_parquet
 from app.registry.datasets.service import define_dataset

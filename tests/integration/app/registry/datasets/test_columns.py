@@ -9,7 +9,7 @@ from app.domain.errors import ConflictError, InvalidRecordsError
 from app.domain.schema import TableSchema
 from app.operations import erase_check
 from app.operations.erase_check import Stores
-from app.operations.findings import Finding, Verdict
+from app.operations.storage_check import Finding, Verdict
 from app.registry.datasets import repository
 from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset, schema_of
