@@ -20,7 +20,7 @@ from app.access import api_keys
 from app.access.api_keys import Caller
 from app.access.pseudonyms import Pseudonyms
 from app.access.rate_limits import CallLimits, FailureLimit, Quota
-from app.access.tokens import Bearer, Tokens
+from app.access.tokens import Tokens
 from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
 from app.runtime.database import Database
 
@@ -112,7 +112,9 @@ class Authentication:
             if self.tokens is None or credentials.startswith(api_keys.PREFIX):
                 ask = partial(api_keys.holder_of, secret=credentials)
             else:
-                ask = partial(self._by_token, await self.tokens.bearer_of(credentials))
+                bearer = await self.tokens.bearer_of(credentials)
+                identity = self.pseudonyms.caller(bearer.issuer, bearer.subject)
+                ask = partial(api_keys.token_caller, identity=identity, scopes=bearer.scopes)
             return await run_in_threadpool(self._ask, digest, ask)
         except InvalidCredentialsError:
             self.known.discard(digest)
@@ -128,7 +130,3 @@ class Authentication:
     def _ask(self, digest: bytes, ask: Callable[[Session], Caller]) -> Caller:
         with self.database.transaction() as session:
             return self.known.look_up(digest, lambda: ask(session))
-
-    def _by_token(self, bearer: Bearer, session: Session) -> Caller:
-        identity = self.pseudonyms.caller(bearer.issuer, bearer.subject)
-        return api_keys.token_caller(session, identity, bearer.scopes)

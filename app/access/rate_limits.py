@@ -82,15 +82,10 @@ class Counters:
         """Return one of few names; callers may share it by chance, but cannot choose to."""
         return self._pseudonyms.counted(what, who)[:_BUCKET_BYTES].hex()
 
-    def hit(self, name: str, item: RateLimitItem, who: str) -> tuple[bool, Quota]:
-        """Count one and say whether it was within the limit, and what is left."""
-        return self._ask(name, item, who, count=True)
-
-    def look(self, name: str, item: RateLimitItem, who: str) -> tuple[bool, Quota]:
-        """Say whether one more would be within the limit, and what is left."""
-        return self._ask(name, item, who, count=False)
-
-    def _ask(self, name: str, item: RateLimitItem, who: str, *, count: bool) -> tuple[bool, Quota]:
+    def ask(
+        self, name: str, item: RateLimitItem, who: str, *, count: bool = True
+    ) -> tuple[bool, Quota]:
+        """Return whether one more is within the limit, and what is left; ``count`` counts it."""
         counted = f"{name}:{who}"
         if time.monotonic() >= self._away_until:
             try:
@@ -120,7 +115,7 @@ class CallLimits:
         quotas: list[Quota] = []
         who = self._counters.name_of("calls", caller_id) if self._items else ""
         for name, item in self._items:
-            allowed, quota = self._counters.hit(name, item, who)
+            allowed, quota = self._counters.ask(name, item, who)
             quotas.append(quota)
             if not allowed:
                 return False, quotas
@@ -138,7 +133,7 @@ class FailureLimit:
         """Raise ``TooManyRequestsError`` if the address has failed too often."""
         if self._item is None:
             return
-        allowed, quota = self._counters.look("failures", self._item, self._who(address))
+        allowed, quota = self._counters.ask("failures", self._item, self._who(address), count=False)
         if not allowed:
             raise TooManyRequestsError(
                 "too many failed attempts from this address", retry_after_s=quota.reset_s
@@ -147,7 +142,7 @@ class FailureLimit:
     def note(self, address: str) -> None:
         """Count a failure."""
         if self._item is not None:
-            self._counters.hit("failures", self._item, self._who(address))
+            self._counters.ask("failures", self._item, self._who(address))
 
     def _who(self, address: str) -> str:
         return self._counters.bucket_of("failures", network_of(address))

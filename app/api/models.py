@@ -28,6 +28,7 @@ from app.ledger.views.changes import Kind
 from app.registry import repository as registry
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
+from app.services import Services
 
 
 @shaped_as(ParameterGroup, parameters=(str, {"examples": ["*.bias"]}))
@@ -126,10 +127,8 @@ def define_model(
 ) -> ModelAnswer:
     """Define a model and start its training, or wait for imported weights."""
     defined = definitions.define_model(services.database, body.definition(), make=make)
-    with services.database.snapshot() as session:
-        model = session.get_one(ModelRow, defined.id)
-        response.headers["Location"] = f"/v1/models/{model.name}"
-        return _model_answer(session, model)
+    response.headers["Location"] = f"/v1/models/{body.name}"
+    return _shown(services, defined.id)
 
 
 @router.get("", **answers())
@@ -178,8 +177,7 @@ def change_model(
         require_match(if_match, etag_of(bytes(json_response(before).body)))
 
     changed = policies.change_policy(services.database, name, changes, require=require, make=make)
-    with services.database.snapshot() as session:
-        return _model_answer(session, session.get_one(ModelRow, changed.id))
+    return _shown(services, changed.id)
 
 
 @router.put(
@@ -195,8 +193,7 @@ def upload_model_weights(
     imported = definitions.import_weights(
         services.database, services.blobs, name, content, make=make
     )
-    with services.database.snapshot() as session:
-        return _model_answer(session, session.get_one(ModelRow, imported.id))
+    return _shown(services, imported.id)
 
 
 @router.post("/{name}/retrain", **answers(404, 409, 410, status=202, headers=("Location",)))
@@ -210,8 +207,7 @@ def retrain_model(
     """
     run = retraining.retrain(services.database, name, make=make)
     response.headers["Location"] = f"/v1/runs/{run.id}"
-    with services.database.snapshot() as session:
-        return _model_answer(session, session.get_one(ModelRow, run.model_id))
+    return _shown(services, run.model_id)
 
 
 @router.post("/{name}/archive", **answers(404, 409, 410))
@@ -222,8 +218,7 @@ def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnsw
     """
     with services.database.transaction() as session:
         model = endings.archive_model(session, name)
-    with services.database.snapshot() as session:
-        return _model_answer(session, session.get_one(ModelRow, model.id))
+    return _shown(services, model.id)
 
 
 @router.delete("/{name}", **answers(404, 409, 410, status=204))
@@ -231,6 +226,11 @@ def delete_model(name: str, services: ServicesOf, _: ModelsWriter) -> None:
     """Delete a model that has released nothing; its name is free again."""
     with services.database.transaction() as session:
         endings.delete_model(session, name)
+
+
+def _shown(services: Services, model_id: str) -> ModelAnswer:
+    with services.database.snapshot() as session:
+        return _model_answer(session, session.get_one(ModelRow, model_id))
 
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from app.domain.columns import normal_text
+from app.domain.errors import InvalidInputError
 
 
 def option(says: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 - as typer.Option
@@ -57,6 +58,20 @@ def with_options_of(made: Callable[..., object], name: str) -> Callable[..., Cal
 def listed(texts: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names in an option that lists them, separated by commas."""
     return tuple(normal_text(name) for row in csv.reader(texts or ()) for name in row)
+
+
+def whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """Return the whole numbers in an option, such as 4,8 or 3x32x32.
+
+    Raises:
+        InvalidInputError: it has others; ``name`` is the option's.
+    """
+    try:
+        return tuple(int(each) for each in text.replace("x", ",").split(","))
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{name} {text}: expected whole numbers such as 21 or 3,32,32"
+        ) from error
 
 
 Trusted = Annotated[

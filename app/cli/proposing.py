@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 
-from app.cli.options import listed
+from app.cli.options import listed, whole_numbers
 from app.client.answers import Json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
@@ -47,7 +48,7 @@ def choices_of(
         categories=_by_column("--category", category, _category),
         bounds=_by_column("--bounds", bounds, _bounds),
         missing=_by_column("--missing", missing, normal_text),
-        shapes=_by_column("--shape", shape, _shape),
+        shapes=_by_column("--shape", shape, partial(whole_numbers, "--shape …")),
         vocabulary=vocabulary,
     )
 
@@ -89,10 +90,3 @@ def _bounds(text: str) -> tuple[float, float]:
     except ValueError as error:
         raise InvalidInputError(f"--bounds …={text}: not two numbers, LOW:HIGH") from error
     return low, high
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(side) for side in text.replace("x", ",").split(","))
-    except ValueError as error:
-        raise InvalidInputError(f"--shape …={text}: not whole numbers such as 3,32,32") from error

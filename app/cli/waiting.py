@@ -45,11 +45,13 @@ def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
             if run is None:
                 change(description=state)
                 return
+            # A model that is released without noise has no epsilon.
+            known = [name for name in ("epsilon", "loss") if run[name] is not None]
             change(
                 description=f"{state}: {run['phase'] or run['state']}",
                 completed=run["step"] or 0,
                 total=run["total_steps"],
-                note=_note(run),
+                note=", ".join(f"{name} {run[name]:.4g}" for name in known),
             )
 
         yield update
@@ -74,12 +76,6 @@ def import_progress() -> Iterator[Callable[[Mapping[str, Any]], None]]:
         yield lambda found: change(
             description=found["state"], completed=found["rows"], total=found["total_rows"]
         )
-
-
-def _note(run: Mapping[str, Any]) -> str:
-    """Describe the known progress; a model released without noise has no epsilon."""
-    known = [name for name in ("epsilon", "loss") if run[name] is not None]
-    return ", ".join(f"{name} {run[name]:.4g}" for name in known)
 
 
 INTERRUPTED = 130

@@ -220,7 +220,8 @@ class _S3Reader:
         failures = 0
         while len(content) < size:
             try:
-                more = self._read(size - len(content))
+                with _errors_in_words():
+                    more = self._body.read(size - len(content))
             except ObjectStoreError:
                 failures += 1
                 if failures == _ATTEMPTS:
@@ -237,10 +238,6 @@ class _S3Reader:
     def close(self) -> None:
         """Close the connection; safe to repeat."""
         self._body.close()
-
-    def _read(self, size: int) -> bytes:
-        with _errors_in_words():
-            return bytes(self._body.read(size))
 
 
 class _Joined(RawIOBase):

@@ -256,19 +256,18 @@ class FileKeyStore:
         return bool(self._older_than(newest)) or not -1.0 <= age_s < period_s
 
     def _finish_rotation(self) -> int:
-        rewrapped = sum(self._rewrap(blob_id) for blob_id in list(self.blob_ids()))
+        rewrapped = 0
+        for blob_id in list(self.blob_ids()):
+            with self._locked(fcntl.LOCK_EX):
+                rewrapped += self._rewrap(blob_id)
         with self._locked(fcntl.LOCK_EX):
             for blob_id in list(self.blob_ids()):
-                rewrapped += self._rewrap_locked(blob_id)
+                rewrapped += self._rewrap(blob_id)
             for number in self._older_than(self._period_numbers()[-1]):
                 erase(self._periods / str(number))
         return rewrapped
 
     def _rewrap(self, blob_id: str) -> bool:
-        with self._locked(fcntl.LOCK_EX):
-            return self._rewrap_locked(blob_id)
-
-    def _rewrap_locked(self, blob_id: str) -> bool:
         newest = self._period_numbers()[-1]
         try:
             wrapped = (self._wrapped / blob_id).read_bytes()

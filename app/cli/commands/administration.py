@@ -55,7 +55,10 @@ def _end(expires_in: str | None, expires_at: str | None) -> datetime | None:
     if expires_in is not None and expires_at is not None:
         raise InvalidInputError("give either --expires-in or --expires-at")
     if expires_in is not None:
-        return datetime.now(UTC) + _span(expires_in)
+        match = re.fullmatch(r"([1-9]\d{0,4})([dhm])", expires_in, re.ASCII)
+        if match is None:
+            raise InvalidInputError("--expires-in is a number with a unit: 90d, 12h or 30m")
+        return datetime.now(UTC) + timedelta(**{_UNITS[match[2]]: int(match[1])})
     if expires_at is not None:
         try:
             moment = datetime.fromisoformat(expires_at)
@@ -63,13 +66,6 @@ def _end(expires_in: str | None, expires_at: str | None) -> datetime | None:
             raise InvalidInputError("--expires-at is an ISO date or time: 2030-12-31") from error
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return None
-
-
-def _span(text: str) -> timedelta:
-    match = re.fullmatch(r"([1-9]\d{0,4})([dhm])", text, re.ASCII)
-    if match is None:
-        raise InvalidInputError("--expires-in is a number with a unit: 90d, 12h or 30m")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 _CALLBACKS = ("id", "type", "request", "state", "attempts", "failure")

@@ -167,7 +167,8 @@ def receipt_file(path: Path | None) -> Iterator[FileIO | None]:
     if path is None:
         yield None
         return
-    with FileIO(path, "w", opener=_open_private) as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    with FileIO(path, "w", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
         if os.fstat(file.fileno()).st_size > 0:
             raise InvalidInputError(f"{path} exists: give another --receipt, or move that one away")
         try:
@@ -205,7 +206,3 @@ def write_receipt(
             file.truncate(0)
         error.filename = file.name
         raise
-
-
-def _open_private(path: str, _flags: int) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
-from app.cli.options import option
+from app.cli.options import option, whole_numbers
 from app.cli.output import conclude, say
 from app.client.client import configured_client
 from app.domain.errors import InvalidInputError, PlanError
@@ -98,7 +98,7 @@ def plan(
     """
     shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
     if members is not None:
-        sizes = whole_numbers(members)
+        sizes = whole_numbers("--members", members)
         if model is None:
             costs = costs_of(shape, sizes, persons_a_week=persons_a_week)
         else:
@@ -106,11 +106,15 @@ def plan(
         show_ensembles(costs, persons_a_week=persons_a_week)
         conclude([asdict(cost) for cost in costs])
         return
+    parameters = parsed("--param", param)
+    for name, value in parameters.items():
+        if not isinstance(value, int | float | list):
+            raise InvalidInputError(f"--param {name}: expected a number or a list of numbers")
     policy = {
         "epsilon": epsilon,
         "delta": delta,
         "mechanism": mechanism,
-        "parameters": _schedules(parsed("--param", param)),
+        "parameters": parameters,
         "budget_epochs": budget_epochs,
     }
     if model is not None:
@@ -126,7 +130,7 @@ def plan(
     conclude(answer)
 
 
-def _costs_for(name: str, sizes: list[int], *, persons_a_week: float) -> list[EnsembleCost]:
+def _costs_for(name: str, sizes: Sequence[int], *, persons_a_week: float) -> list[EnsembleCost]:
     """Return what ensembles of a model's network cost on its dataset, and what was measured."""
     with configured_client() as client:
         model = client.model(name)
@@ -139,14 +143,6 @@ def _costs_for(name: str, sizes: list[int], *, persons_a_week: float) -> list[En
         recipe_epochs=recipe["epochs"],
     )
     return with_measured(costs_of(shape, sizes, persons_a_week=persons_a_week), model, models)
-
-
-def whole_numbers(text: str) -> list[int]:
-    """Parse an option's list of whole numbers, such as 4,8."""
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError as error:
-        raise InvalidInputError(f"--members {text}: expected whole numbers such as 4,8") from error
 
 
 def parsed(option: str, pairs: list[str] | None) -> dict[str, Any]:
@@ -169,13 +165,6 @@ def _value(text: str) -> Any:  # noqa: ANN401 - whatever JSON can hold
         except ValueError:
             return text
     return int(number) if number.is_integer() else number
-
-
-def _schedules(parameters: dict[str, Any]) -> dict[str, float | list[float]]:
-    for name, value in parameters.items():
-        if not isinstance(value, int | float | list):
-            raise InvalidInputError(f"--param {name}: expected a number or a list of numbers")
-    return parameters
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from app.cli.commands.guarantees import parsed
 from app.cli.commands.resources import BackboneName, Key
 from app.cli.connection import service
 from app.cli.files import json_file, read_weights
-from app.cli.options import existing_file, option
+from app.cli.options import existing_file, option, whole_numbers
 from app.cli.output import show, wants_json
 from app.domain.architectures import POOLS, ArchitectureSpec, FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
@@ -20,6 +20,8 @@ from app.domain.extras import WORKER, require
 from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.runtime.processes.starting import python_command
+
+_STD = "std"
 
 
 def check(
@@ -104,7 +106,7 @@ def _on_features(
     features: dict[str, Any] = {
         "name": "features",
         "kind": "array",
-        "shape": list(parsed_shape(shape)),
+        "shape": list(whole_numbers("--shape", shape)),
         "dtype": dtype,
     }
     if vocabulary is not None:
@@ -114,19 +116,6 @@ def _on_features(
     if classified and classes is not None:
         document = {**document, "target": {"column": "label", "classes": [*range(classes)]}}
     return {**document, "inputs": [features]}
-
-
-def parsed_shape(text: str) -> tuple[int, ...]:
-    """Parse the sides of a shape, or raise ``InvalidInputError``."""
-    try:
-        return tuple(int(side) for side in text.replace("x", ",").split(","))
-    except ValueError as error:
-        raise InvalidInputError(
-            f"--shape {text}: expected whole numbers such as 21 or 3,32,32"
-        ) from error
-
-
-_STD = "std"
 
 
 def add(
@@ -179,7 +168,7 @@ def add(
     layers = [_layer(text).to_json() for text in layer or []]
     architecture = ArchitectureSpec("custom", parsed("--option", option), factory)
     schema = InputSchema(
-        shape=parsed_shape(shape),
+        shape=whole_numbers("--shape", shape),
         dtype="float32" if vocabulary is None else "int64",
         classes=classes,
         vocabulary=vocabulary,

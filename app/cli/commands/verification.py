@@ -50,7 +50,10 @@ def verify(
     must have signed, and recomputes all claims. Then prints the guarantee in words.
     """
     steps: list[dict[str, str]] = []
-    witnesses = _witnesses(witness or [])
+    try:
+        witnesses = [WitnessKey.from_text(text) for text in witness or ()]
+    except NoteError as error:
+        raise typer.BadParameter(f"--witness: {error}") from error
     if witnesses_required is not None and witnesses_required > len(witnesses):
         raise typer.BadParameter("more witnesses are required than are given with --witness")
 
@@ -84,10 +87,3 @@ def verify(
             say(f"- {statement}")
     say("\nthe certificate holds")
     conclude({"holds": True, "steps": steps, "guarantee": words, "asserted": asserted})
-
-
-def _witnesses(texts: list[str]) -> list[WitnessKey]:
-    try:
-        return [WitnessKey.from_text(text) for text in texts]
-    except NoteError as error:
-        raise typer.BadParameter(f"--witness: {error}") from error

@@ -229,9 +229,11 @@ class Publisher:
         was_sent: bool,
     ) -> None:
         """Have a target hold a release; it holds nothing of a model that it never got."""
+        if target not in self._targets:
+            raise TargetError("EXPUNGE_PUBLISHERS does not name this target any more")
         try:
             with actor.acting_as(actor.SERVICE):
-                self._target(target).hold(subject, release, step)
+                self._targets[target].hold(subject, release, step)
         except UnmarkedPlaceError:
             if was_sent or release is not None:
                 raise
@@ -241,12 +243,6 @@ class Publisher:
         found = repository.generation(connection, placement_id)
         if found != generation:
             raise _ChangedError
-
-    def _target(self, name: str) -> Target:
-        try:
-            return self._targets[name]
-        except KeyError:
-            raise TargetError("EXPUNGE_PUBLISHERS does not name this target any more") from None
 
     def _settle_and_leave(self, placement_id: str) -> None:
         try:
