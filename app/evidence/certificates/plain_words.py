@@ -106,9 +106,7 @@ def asserted_in_words(predicate: Mapping[str, Any]) -> list[str]:
 
 def _comparison(guarantee: Mapping[str, Any]) -> str:
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
-    power = _EXACT.exp(Decimal(repr(epsilon)))  # rounded to nearest, independent of the context
-    power = power if epsilon == 0 else _EXACT.next_plus(power)
-    factor = f" ({_spelt(power)})" if epsilon < _TELLING_EPSILON else ""
+    factor = f" ({_factor(epsilon)})" if epsilon < _TELLING_EPSILON else ""
     stated = (
         f"**(ε, δ) = ({_up(epsilon)}, {_up(delta)}).** For every set of possible releases, the "
         f"probability that this release falls into it is at most e^ε{factor} times its "
@@ -147,6 +145,11 @@ def _adaptivity(guarantee: Mapping[str, Any]) -> str:
             f"{guarantee['releases_before']} earlier releases are accounted for."
         )
     return _NOT_ADAPTIVE
+
+
+def _factor(epsilon: float) -> str:
+    factor = _EXACT.exp(Decimal(repr(epsilon)))  # rounded to nearest, independent of the context
+    return _spelt(factor if epsilon == 0 else _EXACT.next_plus(factor))
 
 
 def _up(bound: float) -> str:

@@ -57,12 +57,10 @@ def average_of(task: TaskSpec) -> Average:
     """Return how the members' outputs for a task are averaged."""
     match task:
         case ClassificationSpec() | LanguageModelSpec():
-            # The logarithm of the mean probability.
-            return lambda made: made.log_softmax(-1).logsumexp(0) - math.log(len(made))
+            return _of_classes
         case MultiLabelSpec():
-            # The logit of the mean probability.
-            return lambda made: logsigmoid(made).logsumexp(0) - logsigmoid(-made).logsumexp(0)
-    return lambda made: made.mean(0)
+            return _of_labels
+    return _of_numbers
 
 
 def _on_one_base(members: Iterable[nn.Module]) -> Iterator[nn.Module]:
@@ -82,3 +80,17 @@ def _share(names: Iterable[str], first: nn.Module, member: nn.Module) -> None:
     for name in names:
         path, _, own = name.rpartition(".")
         setattr(member.get_submodule(path), own, getattr(first.get_submodule(path), own))
+
+
+def _of_classes(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of the mean probability."""
+    return logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(len(logits))
+
+
+def _of_labels(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logit of the mean probability."""
+    return logsigmoid(logits).logsumexp(dim=0) - logsigmoid(-logits).logsumexp(dim=0)
+
+
+def _of_numbers(outputs: torch.Tensor) -> torch.Tensor:
+    return outputs.mean(dim=0)

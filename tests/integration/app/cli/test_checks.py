@@ -1,4 +1,4 @@
-"""``expunge erase-check``, ``log`` and ``storage``: faults found, and keys that move to a service."""
+"""``expunge erase-check``, ``log`` and ``storage``: faults found, and keys that move."""
 
 import json
 import subprocess
