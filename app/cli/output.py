@@ -83,7 +83,7 @@ def show(
         columns: the members of a list's objects that a table shows; dots lead to inner ones.
         derived: columns of a table that are worked out from an object.
     """
-    if _JSON.get() or not sys.stdout.isatty():
+    if _JSON.get() or not _is_terminal():
         _print_json(answer)
     elif isinstance(answer, list):
         rows = [{**row, **{name: of(row) for name, of in derived.items()}} for row in answer]
@@ -99,6 +99,10 @@ def printable(text: str, *, keep: str = "") -> str:
 
 def _print_json(document: object) -> None:
     typer.echo(json.dumps(document, indent=2))
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _print_object(answer: Any) -> None:  # noqa: ANN401 - whatever the service answers

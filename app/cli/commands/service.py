@@ -138,9 +138,7 @@ def _set_up(settings: Settings) -> Path:
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     schema.upgrade(locations.migration_url(settings), service_url=locations.database_url(settings))
     create_keys(settings)
-    key = load_processor_key(locations.opendsr_key_file(settings), create=True)
-    certificate = locations.opendsr_certificate_file(settings)
-    ensure_self_signed(certificate, key, domain=locations.opendsr_domain(settings))
+    _set_up_opendsr(settings)
     model_key = locations.model_signing_key_file(settings)
     model_signer = ModelSigner.from_file(model_key)
     model_key.with_suffix(".pub").write_text(model_signer.public_key_pem, encoding="utf-8")
@@ -171,6 +169,13 @@ def _warn_without_servers(settings: Settings) -> None:
             "your own, set EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL",
             settings.data_dir,
         )
+
+
+def _set_up_opendsr(settings: Settings) -> None:
+    """Create the OpenDSR signing key and certificate, unless the operator has put them there."""
+    key = load_processor_key(locations.opendsr_key_file(settings), create=True)
+    certificate = locations.opendsr_certificate_file(settings)
+    ensure_self_signed(certificate, key, domain=locations.opendsr_domain(settings))
 
 
 def _new_admin_key(settings: Settings) -> bytes:

@@ -1,4 +1,4 @@
-"""``expunge erase-check``, ``log`` and ``storage``: faults found, and keys that move."""
+"""``expunge erase-check``, ``log`` and ``storage``: faults, and keys that move to a service."""
 
 import json
 import subprocess
