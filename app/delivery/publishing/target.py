@@ -1,4 +1,7 @@
-"""What a place where versions are published must be able to do."""
+"""What a place where versions are published must do, and the places that the settings name.
+
+Each kind is a module of its own, which an installation may leave out.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
 If a call exceeds its time or memory, or its caller disconnects, its process is killed; the next
 call starts another one. Neither ``concurrent.futures`` nor ``multiprocessing`` can do that. Pools
 that can (pebble's) start processes with the server's environment, and thus its secrets, and run its
-main module again. These processes get no setting, key or file of the server, only one end of a
-pipe, and end when its other end is closed.
+main module again. These processes run this module: they get no setting, key or file of the server,
+only one end of a pipe, write nothing, cannot be dumped, and end when its other end is closed.
 """
 
 import importlib
