@@ -11,6 +11,7 @@ from app.registry.datasets.comparison import equal_rows, rows_as_bytes
 TYPES = {
     pa.int8(): st.integers(-128, 127),
     pa.uint64(): st.integers(0, 2**64 - 1),
+    pa.float16(): st.floats(width=16, allow_nan=False),
     pa.float32(): st.floats(width=32, allow_nan=False),
     pa.bool_(): st.booleans(),
     pa.string(): st.text(max_size=4),
