@@ -23,8 +23,8 @@ def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
     assert someone.printed.count("the certificate holds") == 2
     assert "1797 predictions" in someone.printed
-    names = {path.name for path in (someone.directory / "release").iterdir()}
-    assert {"digits-mlp-v2.safetensors", "digits-mlp-v2.certificate.json"} <= names
+    for kind in ("safetensors", "certificate.json"):  # version 1, if the person was held out
+        assert len(list((someone.directory / "release").glob(f"digits-mlp-v[12].{kind}"))) == 1
 
 
 @pytest.mark.nightly  # each starts the service, some of them twice
