@@ -21,6 +21,8 @@ MAX_CLASSES: Final = 1_000_000
 MAX_TEXT_LENGTH: Final = 512
 MAX_TOKENS: Final = 1_000_000
 MAX_PIXELS: Final = 10_000
+TRUTH: Final = frozenset({"false", "true"})
+"""What cells of truth are called, in lower case."""
 
 
 @dataclass(frozen=True, kw_only=True)

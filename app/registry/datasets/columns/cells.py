@@ -177,7 +177,10 @@ def texts_of(column: pa.Array) -> Texts:
         return Texts((), np.full(len(column), -1, dtype=np.int64))
     column.validate(full=True)
     encoded = pc.dictionary_encode(column)
-    raw = [_text(value) for value in encoded.dictionary.to_pylist()]
+    values = encoded.dictionary.to_pylist()
+    if pa.types.is_floating(column.type):  # 0.1 is written 0.1 in each precision
+        values = [float(str(value)) for value in encoded.dictionary.to_numpy()]
+    raw = [_text(value) for value in values]
     distinct = list(dict.fromkeys(text for text in raw if text))
     places = {text: place for place, text in enumerate(distinct)}
     targets = np.array([places.get(text, -1) for text in raw] + [-1], dtype=np.int64)

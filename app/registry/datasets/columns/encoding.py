@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.domain.columns import (
+    TRUTH,
     ArrayColumn,
     CategoryColumn,
     ClassName,
@@ -52,6 +53,7 @@ from app.registry.datasets.columns.cells import (
 from app.registry.datasets.columns.problems import Problems
 
 _NUMBER: Final = "a number is"
+_TOO_LARGE: Final = "a number too large for float32"
 
 
 def features_of(table: pa.Table | pa.RecordBatch, inputs: InputColumns) -> npt.NDArray[Any]:
@@ -104,7 +106,9 @@ class _Cells:
             self._fill(rule, part)
             if isinstance(rule, ArrayColumn) and inputs.only is None:
                 offset, scale = rule.scaling
-                part[:] = (part - offset) * scale
+                with np.errstate(over="ignore"):
+                    part[:] = (part - offset) * scale
+                self._fault(~np.isfinite(part).all(axis=1), rule.name, _TOO_LARGE)
             start += rule.width
         return features
 
@@ -112,7 +116,7 @@ class _Cells:
         texts = self._texts(rule.name, listed=map(str, rule.classes))
         if texts is None:
             return np.zeros(self.table.num_rows, dtype=np.int64)
-        labels, unknown = texts.mapped(_class_of(rule.classes))
+        labels, unknown = texts.mapped(_place_among(rule.classes))
         self._fault(texts.missing, rule.name, "is missing")
         reason = f"{self._kind(rule.name)} that is not the name of a class"
         self._fault(unknown, rule.name, reason)
@@ -176,13 +180,15 @@ class _Cells:
             self._fault(found.missing, rule.name, "is missing, and the schema has no rule for it")
         else:
             values = np.where(found.missing, rule.missing, values)
-        self._fault(np.isinf(values), rule.name, "an infinite number")
+        infinite = np.isinf(values)
+        self._fault(infinite, rule.name, "an infinite number")
         if rule.low is not None and rule.high is not None:
             values = (np.clip(values, rule.low, rule.high) - rule.low) / (rule.high - rule.low)
         if (rule.offset, rule.scale) != (0, 1):
-            values = (values - rule.offset) * rule.scale
+            with np.errstate(over="ignore"):
+                values = (values - rule.offset) * rule.scale
         large = np.abs(values) > np.finfo(np.float32).max
-        self._fault(large & np.isfinite(values), rule.name, "a number too large for float32")
+        self._fault(large & ~infinite, rule.name, _TOO_LARGE)
         features[:, 0] = np.where(large, 0, values)
         if rule.flag_missing:
             features[:, 1] = found.missing
@@ -191,8 +197,7 @@ class _Cells:
         texts = self._texts(rule.name, listed=rule.values)
         if texts is None:
             return
-        places = {value: place for place, value in enumerate(rule.values)}
-        found, unknown = texts.mapped(places.get)
+        found, unknown = texts.mapped(_place_among(rule.values))
         missing = texts.missing
         if rule.other:
             found[unknown] = len(rule.values)
@@ -200,7 +205,7 @@ class _Cells:
             reason = f"{self._kind(rule.name)} that is not one of the column's listed values"
             self._fault(unknown, rule.name, reason)
         if rule.missing is not None:
-            found[missing] = places[rule.missing]
+            found[missing] = rule.values.index(rule.missing)
         elif rule.other:
             found[missing] = len(rule.values)
         else:
@@ -314,10 +319,10 @@ def _are_ids(column: pa.Array, *, required: bool) -> bool:
     return all(pc.all(each, min_count=0).as_py() for each in fit)
 
 
-def _class_of(classes: tuple[ClassName, ...]) -> Callable[[str], int | None]:
-    """Return the function from a cell's text to its class."""
-    if isinstance(classes[0], bool):
-        words = {str(name).lower(): place for place, name in enumerate(classes)}
+def _place_among(names: Sequence[ClassName]) -> Callable[[str], int | None]:
+    """Return the function from a cell's text to its place; truth is written in any case."""
+    words = {str(name).lower(): place for place, name in enumerate(names)}
+    if words.keys() <= TRUTH and len(words) == len(names):
         return lambda text: words.get(text.lower())
-    places = {str(name): place for place, name in enumerate(classes)}
+    places = {str(name): place for place, name in enumerate(names)}
     return places.get

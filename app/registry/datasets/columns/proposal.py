@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from app.domain.columns import (
+    TRUTH,
     ArrayColumn,
     CategoryColumn,
     ClassName,
@@ -41,7 +42,6 @@ _MOST_NUMBERED: Final = 20
 _LEAST_FOR_SCALE: Final = 10 * LEAST_ROWS
 _TEXT_LENGTH: Final = 256
 _IMAGE_SHAPE: Final = (3, 64, 64)
-_TRUTH: Final = frozenset({"true", "false"})
 T = TypeVar("T")
 
 
@@ -250,7 +250,7 @@ class _Proposer:
                 return TextColumn(name=name, length=_TEXT_LENGTH)
             raise _UnfitError(f"text: name a file of rows with --data; otherwise {advice}")
         texts = _texts(self._rows, name)
-        if {text.lower() for text in texts.distinct} <= _TRUTH:
+        if {text.lower() for text in texts.distinct} <= TRUTH:
             return CategoryColumn(name=name, values=tuple(sorted(texts.distinct)))
         if len(texts.distinct) > MOST_PROPOSED:
             if alone:
@@ -339,7 +339,7 @@ class _Proposer:
         if self._rows is None:
             raise _UnfitError("name the public classes with --classes, or a file with --data")
         texts = _texts(self._rows, name)
-        if texts.distinct and {text.lower() for text in texts.distinct} <= _TRUTH:
+        if texts.distinct and {text.lower() for text in texts.distinct} <= TRUTH:
             return (False, True)
         found: Sequence[ClassName] = sorted(texts.distinct)
         common: Sequence[ClassName] = sorted(self._common(texts))

@@ -28,6 +28,10 @@ def test_what_the_dataset_has_can_be_read(task: dict) -> None:
             _LEARNS | {"target": {"column": "open", "classes": ["no", "yes"]}},
             "column 'open' is bool: its classes are false and true",
         ),
+        (
+            TASKS["huber"] | {"inputs": [{"name": "open", "kind": "category", "values": ["yes"]}]},
+            "column 'open' is bool: its values are false and true",
+        ),
         (TASKS["huber"] | {"target": {"columns": ["note"]}}, "'note' is string, where a number"),
         (TASKS["huber"] | {"target": {"columns": ["rents"]}}, "no column 'rents'"),
         (OWN | {"columns": ["area", "rents"]}, "no column 'rents'"),

@@ -4,10 +4,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from app.domain.columns import ArrayColumn, ImageColumn, InputColumns, NumberColumn
-from app.domain.errors import InvalidInputError, ParameterError
+from app.domain.columns import (
+    ArrayColumn,
+    CategoryColumn,
+    Column,
+    ImageColumn,
+    InputColumns,
+    LabelColumn,
+    NumberColumn,
+)
+from app.domain.errors import InvalidInputError, InvalidRecordsError, ParameterError
 from app.domain.tasks.built_in import ClassificationSpec
-from app.registry.datasets.columns.encoding import features_of
+from app.registry.datasets.columns.encoding import features_of, labels_of
 
 _BYTES = pa.array([[0, 51], [255, 102]], pa.list_(pa.uint8(), 2))
 
@@ -21,6 +29,49 @@ def test_scales_numbers_and_truth() -> None:
         found = features_of(table, InputColumns(columns=(age, member)))
 
         assert found.tolist() == [[1, 1], [-1, 0]]
+
+
+@pytest.mark.parametrize("names", [("false", "true"), ("False", "True")])
+@pytest.mark.parametrize("cells", [[True, False], ["true", "false"], ["True", "FALSE"]])
+def test_truth_is_a_value_or_a_class_however_it_is_spelt(
+    names: tuple[str, ...], cells: list[object]
+) -> None:
+    table = pa.table({"open": cells})
+
+    both = InputColumns(columns=(CategoryColumn(name="open", values=names, missing=names[0]),))
+    one = InputColumns(columns=(CategoryColumn(name="open", values=names[1:], other=True),))
+
+    assert features_of(table, both).tolist() == [[0, 1], [1, 0]]
+    assert features_of(table, one).tolist() == [[1, 0], [0, 1]]
+    assert labels_of(table, LabelColumn(name="open", classes=names)).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("cells", [pa.array([0.1, 1], pa.float32()), [0.1, 1.0], ["0.1", "1"]])
+def test_a_number_is_the_same_value_in_each_precision(cells: object) -> None:
+    size = CategoryColumn(name="size", values=("0.1", "1"))
+
+    found = features_of(pa.table({"size": cells}), InputColumns(columns=(size,)))
+
+    assert found.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        (NumberColumn(name="n", scale=1e308), [0.0, 100.0]),
+        (NumberColumn(name="n", offset=-1e308, scale=1e10), [-1e308, 0.0]),
+        (ArrayColumn(name="n", shape=(1,), scale=1e30), [[0.0], [1e30]]),
+    ],
+)
+def test_what_scaling_makes_too_large_is_refused_by_row(column: Column, cells: list) -> None:
+    inputs = InputColumns(columns=(column, NumberColumn(name="m")))
+
+    with pytest.raises(InvalidRecordsError) as refused:
+        features_of(pa.table({"n": cells, "m": [0, 0]}), inputs)
+
+    (problem,) = refused.value.problems
+    assert (problem.row, problem.column, problem.rows) == (1, "n", 1)
+    assert problem.reason == "a number too large for float32"
 
 
 def test_scales_a_missing_number_as_one_that_is_there() -> None:
