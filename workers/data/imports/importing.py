@@ -321,10 +321,13 @@ def _add(
 
     def add() -> PushResult:
         nothing = PushResult(added=0, already_present=0)
-        if keyed is None:
-            with services.database.transaction() as session:
+        with services.database.transaction() as session:
+            row = service.holder(session, lease.import_id, lease.fencing_token)
+            if service.position_of(row) == batch.at:  # committed, and the answer was lost
+                return nothing  # added again, records that were forgotten since would come back
+            if keyed is None:
                 move_on(nothing, session)
-            return nothing
+                return nothing
         return services.records.store(
             lease.dataset_id, keyed, part_of=lease.import_id, looks_new=looks_new, also=move_on
         )

@@ -103,14 +103,11 @@ def position_of(row: ImportRow) -> Position:
 def advance(row: ImportRow, result: PushResult, *, since: Position, at: Position) -> None:
     """Count a batch that the present transaction adds, and move on.
 
-    Attempts are counted from there again. Repeating it after a commit whose answer was lost changes
-    nothing.
+    Attempts are counted from there again.
 
     Raises:
         LeaseLostError: the import is elsewhere than where the batch begins.
     """
-    if position_of(row) == at:
-        return
     if position_of(row) != since:
         raise LeaseLostError("the import was moved on by another worker")
     row.attempt = 1

@@ -2,11 +2,14 @@
 
 import os
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from app.registry.datasets import repository
+from app.registry.datasets.service import Records
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import ShardRow
 from tests.integration.workers.data.imports.conftest import counts, members, url_of, write
@@ -147,6 +150,26 @@ def test_what_was_forgotten_is_new_when_it_is_imported_again(api, ended, work, f
     work()
     assert counts(ended(url_of(folder))) == (2, 28, 0)
     assert api.get("/v1/datasets/members").json()["records"] == 30
+
+
+def test_a_batch_whose_answer_was_lost_brings_nobody_back(api, ended, folder, monkeypatch):
+    write(folder / "members.parquet", members(0, 10))
+    store, asked = Records.store, []
+
+    def forget_and_lose(*args, **options):
+        stored = store(*args, **options)
+        if not asked:
+            ids = {"dataset": "members", "record_ids": ["m-1"]}
+            asked.append(api.post("/v1/forget-requests", json=ids))
+            raise OperationalError("COMMIT", {}, psycopg.OperationalError("connection lost"))
+        return stored
+
+    monkeypatch.setattr(Records, "store", forget_and_lose)
+    found = ended(url_of(folder))
+
+    assert [answer.status_code for answer in asked] == [201]
+    assert (found["state"], counts(found)) == ("completed", (10, 0, 0))
+    assert api.get("/v1/datasets/members").json()["records"] == 9
 
 
 def test_a_row_that_cannot_be_read_is_named_and_what_came_before_stays(api, ended, work, folder):
