@@ -108,7 +108,7 @@ class _Cells:
                 offset, scale = rule.scaling
                 with np.errstate(over="ignore"):
                     part[:] = (part - offset) * scale
-                self._fault(~np.isfinite(part).all(axis=1), rule.name, _TOO_LARGE)
+                self._fault(np.any(~np.isfinite(part), axis=1), rule.name, _TOO_LARGE)
             start += rule.width
         return features
 
