@@ -15,7 +15,7 @@ from sqlalchemy import ARRAY, Column, Connection, Engine, select, text
 from sqlalchemy.exc import DBAPIError
 
 from app.access import api_keys
-from app.delivery.callbacks import keys
+from app.delivery.callbacks import keys as callback_keys
 from app.delivery.publishing.tables import CopyRow, PlacementRow
 from app.domain.architectures import ArchitectureSpec
 from app.domain.states import RunState, Scope
@@ -157,7 +157,7 @@ def ids(workshop: Workshop, services: Services) -> dict[str, str]:
         services.forget_requests.cancel(session, cancelled)
         other_key = api_keys.create_key(session, name="x", scopes=[Scope.FORGET_READ])[0].id
         for _ in range(2):
-            keys.rotate(session, services.callbacks.keys, other_key)
+            callback_keys.rotate(session, services.callbacks.keys, other_key)
         api_keys.revoke(session, other_key)
     old, new = services.signer, StatementSigner(Ed25519PrivateKey.generate())
     with workshop.transaction() as session:

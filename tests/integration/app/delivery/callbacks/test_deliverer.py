@@ -15,6 +15,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from app.access.api_keys import create_key
 from app.api.callbacks import Message, MessageHeaders
 from app.cli.application import create_app
+from app.delivery.callbacks import keys as callback_keys
 from app.delivery.callbacks import repository
 from app.delivery.callbacks.deliverer import Deliverer
 from app.delivery.callbacks.repository import DELAYS_S
@@ -39,7 +40,7 @@ def forget(workshop: Workshop, *urls: str, record: str = "record-1") -> str:
 def secret_of(workshop: Workshop) -> str:
     with workshop.transaction() as session:
         keys = workshop.services.callbacks.keys
-        return keys.current(session, keys, workshop.key_id).secret
+        return callback_keys.current(session, keys, workshop.key_id).secret
 
 
 def told(receiver: Receiver) -> list[str]:
@@ -481,7 +482,7 @@ def test_after_a_rotation_both_secrets_verify_for_a_while(
     old = secret_of(workshop)
     with workshop.transaction() as session:
         keys = workshop.services.callbacks.keys
-        new = keys.rotate(session, keys, workshop.key_id).secret
+        new = callback_keys.rotate(session, keys, workshop.key_id).secret
     assert new != old
     forget(workshop, receiver.url)
     settle(deliverer)
