@@ -1,11 +1,13 @@
 """What a model learns from its dataset, and whether that has the columns for it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from app.domain.columns import (
+    TRUTH,
     ArrayColumn,
     CategoryColumn,
+    ClassName,
     Column,
     ImageColumn,
     LabelColumn,
@@ -37,7 +39,6 @@ def task_of(model: ModelRow) -> TaskSpec:
     return catalogue.from_json(model.task)
 
 
-_TRUTH: Final = {"false", "true"}
 Fits = Callable[[ColumnType], bool]
 
 
@@ -52,10 +53,7 @@ def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
                 f"task: the dataset has no column {name!r}: it has {', '.join(schema.names[:20])}"
             )
     for column in () if spec.inputs is None else spec.inputs.columns:
-        words, fits = _READABLE.get(type(column), _NUMBER)
-        _require(column.name, kinds[column.name], words, fits)
-        if isinstance(column, ArrayColumn):
-            _require_length(column, kinds[column.name])
+        _require_input(column, kinds[column.name])
     if isinstance(spec, CustomSpec):
         return
     if isinstance(spec, ClassificationSpec):
@@ -76,15 +74,20 @@ def _require_classes(target: LabelColumn | None, kinds: Mapping[str, ColumnType]
     """Refuse names of classes that no value of the column can have."""
     if target is None:
         raise InvalidInputError("task: classification needs a target: a column and its classes")
-    kind = kinds[target.name]
-    if kind.kind == "bool" and not {str(name).lower() for name in target.classes} <= _TRUTH:
-        raise InvalidInputError(
-            f"task: column {target.name!r} is {kind}: its classes are false and true"
-        )
+    _require_truth(target.name, kinds[target.name], target.classes, "classes")
 
 
-def _require_length(column: ArrayColumn, kind: ColumnType) -> None:
-    if kind.length not in (None, column.width):
+def _require_truth(name: str, kind: ColumnType, listed: Sequence[ClassName], what: str) -> None:
+    """Refuse names of truth values that no cell has."""
+    if kind.kind == "bool" and not {str(each).lower() for each in listed} <= TRUTH:
+        raise InvalidInputError(f"task: column {name!r} is {kind}: its {what} are false and true")
+
+
+def _require_input(column: Column, kind: ColumnType) -> None:
+    _require(column.name, kind, *_READABLE.get(type(column), _NUMBER))
+    if isinstance(column, CategoryColumn):
+        _require_truth(column.name, kind, column.values, "values")
+    if isinstance(column, ArrayColumn) and kind.length not in (None, column.width):
         raise InvalidInputError(
             f"task: column {column.name!r} has {kind.length} numbers, and shape "
             f"{list(column.shape)} has {column.width}"
