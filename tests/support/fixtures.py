@@ -48,7 +48,10 @@ _TEMPLATE = "expunge_template"
 
 # No test depends on how fast the machine is.
 hypothesis_settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "patient",
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 hypothesis_settings.load_profile("patient")
 

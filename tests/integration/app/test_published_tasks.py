@@ -124,6 +124,7 @@ def _expunge(*words: object) -> str:
     return answer.output
 
 
+@pytest.mark.slow  # it trains a model of every task
 def test_each_tasks_file_predicts_what_its_certificate_says(
     services: Services, released: Path
 ) -> None:

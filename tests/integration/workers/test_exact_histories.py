@@ -213,7 +213,10 @@ EVENTS = st.lists(
 _counter = itertools.count()
 
 
-@pytest.mark.parametrize("histories", [1, pytest.param(4, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "histories",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.nightly)],
+)
 def test_after_any_history_a_release_is_that_of_the_retained_records_alone(
     workshop, few, histories
 ):

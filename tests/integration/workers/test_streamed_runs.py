@@ -115,13 +115,13 @@ def test_a_record_that_is_forgotten_as_a_run_begins_does_not_decide_how_it_reads
 @pytest.mark.parametrize(
     ("architecture", "mechanism"),
     [
-        ("logistic", "gradient_clipping"),
+        pytest.param("logistic", "gradient_clipping", marks=pytest.mark.slow),
         pytest.param("logistic", "model_clipping", marks=pytest.mark.nightly),
         pytest.param("logistic", "output_perturbation", marks=pytest.mark.nightly),
         pytest.param("logistic", "retraining", marks=pytest.mark.nightly),
         pytest.param("linear_head", "tracked_release", marks=pytest.mark.nightly),
         pytest.param("linear_head", "exact_training", marks=pytest.mark.nightly),
-        pytest.param("ridge_head", "sufficient_statistics", marks=pytest.mark.slow),
+        pytest.param("ridge_head", "sufficient_statistics", marks=pytest.mark.nightly),
     ],
 )
 def test_a_streamed_lineage_is_trained_released_and_forgets(

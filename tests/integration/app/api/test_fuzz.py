@@ -45,8 +45,8 @@ BODIES = [
 ]  # fmt: skip
 POSTS = ["datasets", "models", "forget-requests", "api-keys", "plans", "backbones"]
 FACTOR = int(os.environ.get("FUZZ_FACTOR", "1"))
-MANY = settings(max_examples=300 * FACTOR, deadline=None, suppress_health_check=list(HealthCheck))
-SOME = settings(max_examples=60 * FACTOR, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=60 * FACTOR, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=15 * FACTOR, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def _exists(api: TestClient) -> bool:
     return api.get("/v1/models/model").status_code == 200
 
 
-@settings(SOME, max_examples=200 * FACTOR)
+@settings(SOME, max_examples=50 * FACTOR)
 @given(path=st.sampled_from(POSTS), content=mutated(BODIES) | st.binary(max_size=60))
 def test_posted_bodies(api: TestClient, workshop: Workshop, path: str, content: bytes) -> None:
     with _in_time():
@@ -165,7 +165,7 @@ _values = (
 )
 
 
-@settings(SOME, max_examples=200 * FACTOR)
+@settings(SOME, max_examples=50 * FACTOR)
 @given(
     policy=st.dictionaries(
         st.sampled_from(

@@ -452,7 +452,7 @@ def test_pages_hold_every_request_once_newest_first(api: TestClient, workshop: W
 
 
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: raw.hex()))
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_cursor_that_was_not_given_out_is_refused(cursor: str) -> None:
     for order in (BY_MOMENT, BY_NAME, BY_NUMBER, BY_INDEX):
         with suppress(InvalidInputError):

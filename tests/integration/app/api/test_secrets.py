@@ -149,6 +149,7 @@ def _answers(world: World) -> Iterator[tuple[str, str | None, str]]:
                 yield f"{method} {path}", scope, came
 
 
+@pytest.mark.slow  # it calls everything in every way
 def test_secrets_are_in_no_answer_and_no_log(world: World, logged: io.StringIO) -> None:
     seen_salt = False
     statuses: set[str] = set()
@@ -169,7 +170,7 @@ def test_secrets_are_in_no_answer_and_no_log(world: World, logged: io.StringIO) 
     assert world.salt not in lines
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_secrets_are_in_no_answer_and_no_log_when_things_break(
     world: World, services: Services, logged: io.StringIO
 ) -> None:

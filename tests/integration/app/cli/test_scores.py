@@ -64,10 +64,12 @@ def digits(api: TestClient) -> TestClient:
     [
         (MLP, LEARNS, False, False),
         (MLP, NOTHING, True, True),
-        (SEVERAL, NOTHING, True, True),
-        ({"name": "linear_head"}, HEAD, False, False),
-        ({"name": "linear_head"}, HEAD, True, True),
-        ({"name": "ridge_head"}, {"held_out_fraction": 0.2}, True, True),
+        pytest.param(SEVERAL, NOTHING, True, True, marks=pytest.mark.nightly),
+        pytest.param({"name": "linear_head"}, HEAD, False, False, marks=pytest.mark.nightly),
+        pytest.param({"name": "linear_head"}, HEAD, True, True, marks=pytest.mark.slow),
+        pytest.param(
+            {"name": "ridge_head"}, {"held_out_fraction": 0.2}, True, True, marks=pytest.mark.slow
+        ),
         (MLP, {**LEARNS, "held_out_fraction": 0}, False, True),
     ],
 )
@@ -133,12 +135,14 @@ def _runs(api: TestClient) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("architecture", "mechanism", "again", "serving"),
     [
-        (MLP, "retraining", "retraining", "withdraw_on_request"),
+        pytest.param(
+            MLP, "retraining", "retraining", "withdraw_on_request", marks=pytest.mark.slow
+        ),
         # With noise, a second result from the same start would be chosen by its score.
         (MLP, "gradient_clipping", "retraining", "serve_until_replaced"),
         *(
             pytest.param(
-                architecture, mechanism, again, "serve_until_replaced", marks=pytest.mark.slow
+                architecture, mechanism, again, "serve_until_replaced", marks=pytest.mark.nightly
             )
             for architecture, mechanism, again in (
                 (SEVERAL, "sharded_retraining", "sharded_retraining"),

@@ -235,7 +235,7 @@ def test_certificates_of_a_model_form_a_chain(workshop: Workshop) -> None:
     )
 )
 @settings(
-    max_examples=6,
+    max_examples=2,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

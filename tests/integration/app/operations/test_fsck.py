@@ -33,6 +33,7 @@ FORGERY = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+FEWER = settings(FORGERY, max_examples=6)
 # Each damages one thing, given two different places ``a < b`` among the entries.
 ENTRIES = {
     "body": "UPDATE log_entries SET body = replace(body, 'number', 'nunber') WHERE index = :a",
@@ -142,7 +143,7 @@ def test_any_change_to_a_node_is_found_and_named(
 
 
 @given(st.data())
-@FORGERY
+@FEWER
 def test_a_truncated_tail_is_found_and_if_all_of_it_is_gone_by_a_kept_checkpoint(
     services: Services, app_database: Engine, filled, data
 ) -> None:
@@ -163,7 +164,7 @@ def test_a_truncated_tail_is_found_and_if_all_of_it_is_gone_by_a_kept_checkpoint
 
 
 @given(st.data())
-@FORGERY
+@FEWER
 def test_a_superusers_rewrite_signed_with_the_services_key_is_exposed_by_an_old_checkpoint(
     services: Services, app_database: Engine, filled, data
 ) -> None:

@@ -76,6 +76,7 @@ def test_content_that_cannot_be_made_or_written_leaves_nothing(services: Service
     _assert_nothing_is_left(services, blob_ids[0])
 
 
+@pytest.mark.slow  # it waits
 def test_a_slow_write_outlasts_the_limit_of_idle_transactions(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""What the pages change beside requests: models and keys; data, audit trail, numbers of weeks."""
+"""What the pages change beside requests: models and keys; and data and the audit trail."""
 
 import csv
 import io
@@ -141,22 +141,6 @@ def test_no_cell_of_the_export_is_a_formula(operator: TestClient, workshop: Work
     text = operator.get("/settings/audit/export").text
     assert "'=HYPERLINK(1)" in text
     assert not [cell for line in csv.reader(io.StringIO(text)) for cell in line if cell[:1] == "="]
-
-
-def test_the_numbers_of_the_last_weeks_stand_on_their_pages(
-    operator: TestClient, workshop: Workshop
-) -> None:
-    assert "Week from" not in operator.get("/requests").text + operator.get("/runs").text
-    scenes.busy(workshop)
-
-    page = operator.get("/requests").text
-    assert sum(map(int, re.findall(r'data-label="Requests">(\d+)<', page))) == 5
-    assert re.search(r'data-label="Completed in time">\d+ %<', page)
-    assert re.search(r'data-label="Median">[\d.]+ h<', page)
-    page = operator.get("/runs").text
-    assert re.findall(r'data-label="Runs">(\d+)</td><td data-label="ε">([\d.]+)<', page)
-    page = operator.get("/models").text
-    assert len(re.findall(r'data-label="Cost">[\d.]+ %<', page)) == len(scenes.MODELS)
 
 
 @pytest.mark.slow  # every page for every scope

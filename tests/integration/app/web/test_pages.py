@@ -124,7 +124,18 @@ def test_names_are_text_and_never_markup(
 def test_the_pages_of_a_busy_service(
     operator: TestClient, workshop: Workshop, services: Services, subtests: pytest.Subtests
 ) -> None:
+    assert "Week from" not in operator.get("/requests").text + operator.get("/runs").text
     first, _ = scenes.busy(workshop)
+
+    with subtests.test("the numbers of the last weeks stand on their pages"):
+        page = operator.get("/requests").text
+        assert sum(map(int, re.findall(r'data-label="Requests">(\d+)<', page))) == 5
+        assert re.search(r'data-label="Completed in time">\d+ %<', page)
+        assert re.search(r'data-label="Median">[\d.]+ h<', page)
+        page = operator.get("/runs").text
+        assert re.findall(r'data-label="Runs">(\d+)</td><td data-label="ε">([\d.]+)<', page)
+        page = operator.get("/models").text
+        assert len(re.findall(r'data-label="Cost">[\d.]+ %<', page)) == len(scenes.MODELS)
 
     with subtests.test("no page needs what the policy forbids"):
         for path in (

@@ -148,7 +148,7 @@ def unlearned(team, rule, seed=None):
 
 
 @pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [pytest.param("sgd", marks=pytest.mark.slow), "adamw"])
 def test_training_on_several_devices_is_that_on_one(devices, name):
     values, losses, steps = trained(ALONE, RECIPES[name])
     results = together(trained, RECIPES[name], devices=devices)
@@ -159,7 +159,14 @@ def test_training_on_several_devices_is_that_on_one(devices, name):
 
 
 @pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", sorted(rules()))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gradient_clipping",
+        pytest.param("model_clipping", marks=pytest.mark.slow),
+        pytest.param("output_perturbation", marks=pytest.mark.slow),
+    ],
+)
 def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(devices, name):
     rule = rules()[name]
     values, steps, drawn, _ = unlearned(ALONE, rule)

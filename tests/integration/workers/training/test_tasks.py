@@ -37,9 +37,9 @@ def evaluation(workshop):
     [
         ("classification", "accuracy", 0.8, 1.0),
         ("multi_label", "f1", 0.8, 1.0),
-        ("images", "accuracy", 0.8, 1.0),
-        ("huber", "mae", 0, 200),
-        ("squared", "mae", 0, 200),
+        pytest.param("images", "accuracy", 0.8, 1.0, marks=pytest.mark.slow),
+        pytest.param("huber", "mae", 0, 200, marks=pytest.mark.nightly),
+        pytest.param("squared", "mae", 0, 200, marks=pytest.mark.nightly),
         ("quantile", "quantile_loss", 0, 200),
     ],
 )
@@ -68,6 +68,7 @@ def next_token(*, input_shape, classes):
     return NextToken(classes)
 
 
+@pytest.mark.slow
 def test_a_language_model_of_an_operators_network_forgets(shops, monkeypatch):
     operators_package(monkeypatch, next_token)
     network = ArchitectureSpec("custom", factory="operators_networks:next_token")

@@ -241,7 +241,7 @@ def test_an_odometer_without_steps_guarantees_nothing():
 
 
 @invented(
-    few=10,
+    few=4,
     many=40,
     epsilon=st.sampled_from([1e-3, 0.1, 1.0, 8.0, 50.0]),
     delta=st.sampled_from([1e-15, 1e-5, 0.01]),

@@ -63,7 +63,7 @@ def test_any_size_comes_back(size: int) -> None:
     assert opened(b"".join(encrypt(CONTENT[:size], KEY, IDENTITY)), size) == CONTENT[:size]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(at=st.integers(0, len(STORED) - 1), bit=st.integers(0, 7))
 def test_no_bit_can_be_flipped(at: int, bit: int) -> None:
     forged = bytearray(STORED)

@@ -36,6 +36,7 @@ def test_tokens_that_fill_up_a_text_do_not_count():
             torch.testing.assert_close(features(tokens[:1, :5]), found[:1], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_configuration_names_no_code_and_no_kernels_elsewhere():
     elsewhere = {
         "auto_map": {"AutoModel": "someone/else--code.Network"},
@@ -46,6 +47,7 @@ def test_a_configuration_names_no_code_and_no_kernels_elsewhere():
     assert type(network).__name__ == "BertModel"
 
 
+@pytest.mark.slow
 def test_images_are_read_too():
     config = SMALL | {"image_size": 32, "patch_size": 8}
     network = build(input_shape=(20, 20, 3), network="vit", config=config, pooling="first")

@@ -55,7 +55,10 @@ def exported(compute, tmp_path, monkeypatch):
     return CliRunner().invoke(app, command), weights, out
 
 
-@pytest.mark.parametrize("name", ANY_NUMBER)
+@pytest.mark.parametrize(
+    "name",
+    ["state", *(pytest.param(n, marks=pytest.mark.slow) for n in ANY_NUMBER if n != "state")],
+)
 def test_the_graph_takes_any_number_of_records(name, tmp_path, monkeypatch):
     answer, weights, out = exported(ANY_NUMBER[name], tmp_path, monkeypatch)
 
@@ -68,7 +71,9 @@ def test_the_graph_takes_any_number_of_records(name, tmp_path, monkeypatch):
         assert np.allclose(outputs, model.outputs_of(features).numpy(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize(
+    "name", ["many", *(pytest.param(n, marks=pytest.mark.slow) for n in FIXED if n != "many")]
+)
 def test_a_network_that_fixes_their_number_is_refused(name, tmp_path, monkeypatch):
     answer, _, out = exported(FIXED[name], tmp_path, monkeypatch)
 

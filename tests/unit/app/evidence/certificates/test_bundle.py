@@ -328,7 +328,7 @@ def _paths(node: Any, path: tuple = ()) -> list[tuple]:
     | st.just("delete")
     | st.just("repeat"),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_mutation_of_a_bundle_fails_with_our_own_error(weights, path: tuple, value) -> None:
     bundle = deepcopy(HONEST)
     node = bundle
@@ -347,7 +347,7 @@ def test_any_mutation_of_a_bundle_fails_with_our_own_error(weights, path: tuple,
 
 
 @given(st.sampled_from(_paths(HONEST)), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_changed_character_fails_with_our_own_error(weights, path: tuple, data) -> None:
     bundle = deepcopy(HONEST)
     node = bundle

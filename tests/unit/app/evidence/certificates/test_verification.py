@@ -254,7 +254,7 @@ _JSON = st.recursive(
 
 
 @given(st.binary(max_size=200) | _JSON.map(lambda tree: json.dumps(tree).encode()))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nothing_but_a_verification_error_comes_of_garbage(content: bytes) -> None:
     with pytest.raises(VerificationError):
         verify(bundle=content, weights=Path("/nowhere"), trusted=KEY)
@@ -265,7 +265,7 @@ def test_nothing_but_a_verification_error_comes_of_garbage(content: bytes) -> No
         st.sampled_from(list(CASE.statement["predicate"])), _JSON, min_size=1, max_size=5
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nothing_but_a_verification_error_comes_of_signed_garbage(weights, changes: dict) -> None:
     statement = _statement()
     statement["predicate"] |= changes
