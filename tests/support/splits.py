@@ -1,9 +1,9 @@
 """Held-out records as tests ask for them, which chance alone would now and then not give."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from sqlalchemy import select
@@ -19,17 +19,11 @@ _DRAWS = 500
 _EARLY = 16
 
 
-@dataclass(frozen=True)
-class Split:
-    """How one model divides the records of its dataset."""
+class Person(NamedTuple):
+    """Whose a record is, which is all that decides if it is held out."""
 
-    salt: bytes
-    held_out_fraction: float
-
-    def learned(self, records: Sequence[RecordRow]) -> set[bytes]:
-        """Return the keys of the records that it trains on."""
-        split = Membership(0, 0, self.salt, self.held_out_fraction, is_imported=False)
-        return {each.record_key for each in records if not split.is_held_out(each)}
+    record_key: bytes | None
+    subject_key: bytes | None
 
 
 def fair_salt(session: Session, dataset: str, held_out_fraction: float) -> bytes:
@@ -39,16 +33,18 @@ def fair_salt(session: Session, dataset: str, held_out_fraction: float) -> bytes
     tests may name people of the first pushes, and know that a model has learned from them.
     """
     named = datasets.dataset_named(session, dataset).id
-    records = session.scalars(
-        select(RecordRow).where(RecordRow.dataset_id == named).order_by(RecordRow.seq)
-    ).all()
+    whose = select(RecordRow.record_key, RecordRow.subject_key).order_by(RecordRow.seq)
+    people = Counter(
+        Person(None if subject else record, subject)
+        for record, subject in session.execute(whose.where(RecordRow.dataset_id == named))
+    )
     models = session.scalars(select(ModelRow).where(ModelRow.dataset_id == named)).all()
-    others = [Split(each.split_salt, each.recipe["held_out_fraction"]) for each in models]
+    others = [_split(each.split_salt, each.recipe["held_out_fraction"]) for each in models]
     for _ in range(_DRAWS):
-        split = Split(os.urandom(32), held_out_fraction)
-        if _is_usual(split, records) and _are_distinct([split, *others], records):
+        split = _split(os.urandom(32), held_out_fraction)
+        if _is_usual(split, people) and _are_distinct([split, *others], people):
             break
-    return split.salt
+    return split.split_salt
 
 
 def fairly_split(define: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,20 +62,28 @@ def fairly_split(define: Callable[..., Any]) -> Callable[..., Any]:
     return defining
 
 
-def _is_usual(split: Split, records: Sequence[RecordRow]) -> bool:
-    people = list(dict.fromkeys(each.subject_key or each.record_key for each in records))
-    early = set(people[: min(_EARLY, 2 * len(people) // 3)])
-    first = [each for each in records if (each.subject_key or each.record_key) in early]
-    held_out = len(records) - len(split.learned(records))
-    expected = split.held_out_fraction * len(records)
-    keeps_first = len(split.learned(first)) == len(first)
-    return keeps_first and expected / 2 <= held_out <= 2 * expected
+def _split(salt: bytes, held_out_fraction: float) -> Membership:
+    return Membership(0, 0, salt, held_out_fraction, is_imported=False)
 
 
-def _are_distinct(splits: Sequence[Split], records: Sequence[RecordRow]) -> bool:
+def _is_usual(split: Membership, people: Mapping[Person, int]) -> bool:
+    """Say so of how a model divides people, each with so many records."""
+    early = list(people)[: min(_EARLY, 2 * len(people) // 3)]
+    if any(_held_out(split, early)):
+        return False
+    held_out = sum(people[each] for each in _held_out(split, people))
+    expected = split.held_out_fraction * sum(people.values())
+    return expected / 2 <= held_out <= 2 * expected
+
+
+def _held_out(split: Membership, people: Iterable[Person]) -> Iterator[Person]:
+    return (each for each in people if split.is_held_out(each))  # type: ignore[arg-type]
+
+
+def _are_distinct(splits: Sequence[Membership], people: Mapping[Person, int]) -> bool:
     if not 1 < len(splits) <= 3:
         return True
-    learned = [split.learned(records) for split in splits]
+    learned = [people.keys() - set(_held_out(split, people)) for split in splits]
     return all(
         set.intersection(*learned[:place], *learned[place + 1 :]) - learned[place]
         for place, split in enumerate(splits)

@@ -330,22 +330,27 @@ class Workshop:
 
     def record(self, session: Session, record_id: str, named: str = DATASET) -> RecordRow:
         """Return the record that was pushed last with an id."""
+        return self._records(session, [record_id], named)[record_id]
+
+    def _records(
+        self, session: Session, ids: Sequence[str], named: str = DATASET
+    ) -> dict[str, RecordRow]:
         dataset = datasets.dataset_named(session, named)
-        key = self.services.forget_requests.pseudonyms.record(dataset.id, record_id)
-        newest = select(RecordRow).where(RecordRow.record_key == key).order_by(RecordRow.seq.desc())
-        return session.scalars(newest.limit(1)).one()
+        keys = self.services.forget_requests.pseudonyms.records(dataset.id, ids)
+        rows = select(RecordRow).where(RecordRow.record_key.in_(keys)).order_by(RecordRow.seq)
+        newest = {row.record_key: row for row in session.scalars(rows)}
+        return {i: newest[key] for i, key in zip(ids, keys, strict=True)}
 
     def seqs(self, *ids: str) -> set[int]:
         with self.transaction() as session:
-            return {self.record(session, i).seq for i in ids}
+            return {row.seq for row in self._records(session, ids).values()}
 
     def split(self, name: str = "model", *, first: int = 0) -> tuple[list[str], list[str]]:
         """Return the ids that the model trains on, and those that it holds out, of one push."""
         membership = self.membership(name)
         with self.transaction() as session:
-            held_out = {
-                i: membership.is_held_out(self.record(session, i)) for i in record_ids(first=first)
-            }
+            records = self._records(session, record_ids(first=first))
+            held_out = {i: membership.is_held_out(record) for i, record in records.items()}
         return [i for i, out in held_out.items() if not out], [
             i for i, out in held_out.items() if out
         ]

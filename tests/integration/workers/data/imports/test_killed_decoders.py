@@ -11,7 +11,7 @@ from tests.support.decoders import decoder_of, killed
 from workers.data.imports.importing import Batches, attempt
 
 pytestmark = pytest.mark.usefixtures("dataset")
-ROWS = 100_000
+ROWS = 20_000
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def attempted(services, api, folder, ask, monkeypatch):
     """Make one attempt at an import whose decoder is killed at a point; return what it came to."""
     monkeypatch.setattr("app.registry.datasets.imports.service.RETRY_DELAY_S", 0.0)
     monkeypatch.setattr(
-        "workers.data.imports.importing.Batches", lambda *args: Batches(*args, batch_rows=20_000)
+        "workers.data.imports.importing.Batches", lambda *args: Batches(*args, batch_rows=4_000)
     )
-    write(folder / "a.parquet", members(0, ROWS), row_group_size=10_000)
+    write(folder / "a.parquet", members(0, ROWS), row_group_size=2_000)
     import_id = ask(url_of(folder))["id"]
 
     def attempted(point):

@@ -57,7 +57,7 @@ def exported(compute, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    ["state", *(pytest.param(n, marks=pytest.mark.slow) for n in ANY_NUMBER if n != "state")],
+    ["state", *(pytest.param(n, marks=pytest.mark.nightly) for n in ANY_NUMBER if n != "state")],
 )
 def test_the_graph_takes_any_number_of_records(name, tmp_path, monkeypatch):
     answer, weights, out = exported(ANY_NUMBER[name], tmp_path, monkeypatch)
@@ -72,7 +72,7 @@ def test_the_graph_takes_any_number_of_records(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["many", *(pytest.param(n, marks=pytest.mark.slow) for n in FIXED if n != "many")]
+    "name", ["many", *(pytest.param(n, marks=pytest.mark.nightly) for n in FIXED if n != "many")]
 )
 def test_a_network_that_fixes_their_number_is_refused(name, tmp_path, monkeypatch):
     answer, _, out = exported(FIXED[name], tmp_path, monkeypatch)

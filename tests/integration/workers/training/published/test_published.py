@@ -229,13 +229,13 @@ def test_features_of_another_shape_are_refused(tmp_path: Path) -> None:
         model.predict(np.zeros((3, 5)))
 
 
-_QUICK = ("cnn", "linear_head", "logistic_on_backbone", "numbers", "labels", "texts", "ensemble")
+_QUICK = ("linear_head", "texts", "ensemble")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow)
+        name if name in _QUICK else pytest.param(name, marks=pytest.mark.nightly)
         for name in DESCRIPTIONS
     ],
 )
