@@ -138,51 +138,6 @@ def test_every_family_of_ours_is_on_the_dashboard_or_in_a_rule(
     assert unused == set()
 
 
-def test_rules_are_complete() -> None:
-    assert set(ALERTS) == {"groups"}
-    names = [rule["alert"] for rule in RULES if "alert" in rule]
-    assert len(names) == len(set(names)) > 15
-    for group in ALERTS["groups"]:
-        assert set(group) == {"name", "rules"}
-    for rule in RULES:
-        if "record" in rule:
-            assert set(rule) == {"record", "expr"}
-            continue
-        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
-        assert re.fullmatch(r"Expunge[A-Za-z]+", rule["alert"])
-        assert rule["labels"]["severity"] in {"critical", "warning"}
-        assert set(rule["annotations"]) == {"summary", "description"}
-        assert DURATION.fullmatch(rule.get("for", "1m"))
-        told = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
-        assert told <= _labels_grouped_by(rule["expr"]) | SCRAPED, rule["alert"]
-
-
-def test_the_dashboard_is_one() -> None:
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(ids) == len(set(ids))
-    assert DASHBOARD["schemaVersion"] >= 36
-    (variable,) = DASHBOARD["templating"]["list"]
-    for panel in PANELS:
-        assert panel["title"]
-        assert panel["type"] in {"stat", "timeseries"}
-        assert panel["datasource"]["uid"] == f"${{{variable['name']}}}"
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
-
-
-def test_panels_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        taken |= cells
-
-
 def test_every_figure_is_explained(exported: dict[str, set[str]]) -> None:
     lines = (OPERATIONS / "README.md").read_text().splitlines()
     page = "".join(line for line in lines if line.startswith("| `expunge_"))

@@ -8,22 +8,16 @@ import torch
 from app.accounting.histories.history import Release, Steps
 from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.terms import Neighbours
-from app.domain.errors import TargetNotMetError
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import sequential_convex
 from benchmarks.convex import Case, Lineage, Plan, two_digits
 from benchmarks.convex_runs import (
-    RADIUS,
     Method,
     Outcome,
     Target,
     Trainings,
     answer,
     combined,
-    noisy_steps,
-    papers_noise,
-    projected_noisy_sgd_epochs,
-    retrained,
     tracked,
 )
 from benchmarks.data import load
@@ -58,11 +52,6 @@ def lineage(case: Case) -> Lineage:
     return made
 
 
-def test_features_are_no_longer_than_the_head_allows(case: Case) -> None:
-    assert float(case.train.inputs.norm(dim=1).max()) <= 1.0
-    assert case.records % BATCH == 0
-
-
 def test_a_request_is_counted_where_its_records_were(case: Case) -> None:
     made = lineage(case)
     before = made.history.steps
@@ -75,48 +64,11 @@ def test_a_request_is_counted_where_its_records_were(case: Case) -> None:
     assert plan.account(7).mu < plan.account(0).mu
 
 
-def test_too_few_steps_stop_the_run(case: Case) -> None:
-    made = lineage(case)
-    made.forget(1)
-    with pytest.raises(TargetNotMetError):
-        made.run(_released(made, steps=0, noise_std=1e-3), epsilon=0.01)
-
-
-def test_a_branch_leaves_its_origin_alone(case: Case) -> None:
-    made = lineage(case)
-    accuracy = made.accuracy()
-    branch = made.branch(neighbours=Neighbours.REPLACEMENT, noise_seed=5)
-    branch.forget(2)
-    branch.run(_released(branch, steps=0, noise_std=50.0), epsilon=8.0)
-    assert (made.accuracy(), made.history.forgotten()) == (accuracy, 0)
-    assert branch.history.noise_std() == 50.0
-
-
-def test_a_release_that_covers_the_next_request_is_left_as_it_is(case: Case) -> None:
-    made = lineage(case)
-    made.forget(1)
-    target = Target(1.0, case.delta)
-    made.run(tracked(5.0)(case, made.history, (), target), epsilon=1.0)
-    accuracy = made.accuracy()
-    made.forget(1)
-    plan = tracked(5.0)(case, made.history, (), target)
-    made.run(plan, epsilon=1.0)
-    assert (plan.steps, plan.release_noise_std, made.accuracy()) == (0, 0.0, accuracy)
-
-
 def test_replacement_costs_more_than_zero_out(case: Case, trainings: Trainings) -> None:
     method = Method("tracked release", "ours", BATCH, tracked(0.05))
     doubled = replace(method, neighbours=Neighbours.REPLACEMENT)
     cost = outcome(case, trainings, method).gradients
     assert 0 < cost < outcome(case, trainings, doubled).gradients
-
-
-def test_a_smaller_epsilon_costs_more(case: Case, trainings: Trainings) -> None:
-    method = Method(
-        "projected noisy SGD", "ours", BATCH, noisy_steps(papers_noise), step_noise_std=papers_noise
-    )
-    costs = [outcome(case, trainings, method, epsilon).gradients for epsilon in (0.1, 1.0, 5.0)]
-    assert costs == sorted(costs, reverse=True)
 
 
 def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Trainings) -> None:
@@ -126,27 +78,6 @@ def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Traini
     assert last.steps == full.steps
     assert last.gradients == full.gradients
     assert (len(full.accuracies), len(last.accuracies)) == (REQUESTS, 1)
-
-
-def test_retraining_starts_anew_and_is_exact(case: Case, trainings: Trainings) -> None:
-    cycle = case.records // BATCH
-    method = Method("retraining, 1 epoch", "exact", BATCH, retrained(cycle))
-    assert outcome(case, trainings, method, 1e-6).gradients == REQUESTS * cycle * BATCH
-
-
-def test_published_bounds_take_whole_epochs(case: Case, trainings: Trainings) -> None:
-    method = Method(
-        "projected noisy SGD",
-        "published",
-        BATCH,
-        projected_noisy_sgd_epochs(0.03),
-        Neighbours.REPLACEMENT,
-        papers_noise,
-        RADIUS,
-    )
-    cycle = case.records // BATCH
-    steps = outcome(case, trainings, method).steps
-    assert all(count % cycle == 0 and count > 0 for count in steps)
 
 
 def test_every_row_of_the_comparison_runs_and_makes_a_table(case: Case) -> None:

@@ -6,19 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.domain.architectures import ArchitectureSpec
-from app.domain.recipes import TrainingRecipe
 from benchmarks import ensembles, ensembles_cases
 from benchmarks.ensembles import (
     figure,
-    gradient_clipping,
     leaving,
     measure,
-    ridge_head,
     row_of,
     table,
 )
-from workers.training.networks.architectures import build
 
 
 @pytest.mark.parametrize("public", [False, True])
@@ -48,21 +43,6 @@ def test_all_records_of_a_person_enter_one_member_and_leave_together(monkeypatch
     gone = np.isin(case.person, leaving(case))
     assert gone.sum() == 200
     assert (np.sum(again, axis=0) == ~gone).all()
-
-
-def test_members_are_not_trained_anew_where_that_is_not_asked_for():
-    case = replace(ensembles_cases.churn(customers=300), answered=(4,))
-    assert row_of(case, 2).after is None
-    assert row_of(case, 4).after is not None
-
-
-def test_what_else_forgets_learns_something():
-    case = ensembles_cases.digits(public=True)
-    left = np.arange(len(case.train)) >= 100
-    head, noisy = ridge_head(case, left), gradient_clipping(case, left)
-    assert (head["gradients"], noisy["gradients"]) == (0.0, 1.0)
-    assert head["accuracy"] > 0.8
-    assert noisy["accuracy"] > 0.5
 
 
 def test_what_was_measured_is_kept_and_drawn(tmp_path):
@@ -102,22 +82,3 @@ def test_texts_stand_on_frozen_weights_that_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(ensembles_cases, "_module", built)
     again = ensembles_cases.texts(cache=tmp_path, epochs=1, most=40)
     assert np.array_equal(again.features_of(again.test), features)
-
-
-def test_weights_that_are_missing_are_drawn():
-    def network():
-        return build(
-            ArchitectureSpec("mlp", {"hidden": [4]}),
-            input_shape=(8, 8),
-            classes=10,
-            allowed_factories=(),
-        )
-
-    case = ensembles_cases.digits(public=False)
-    body = {name: each for name, each in network().state_dict().items() if name.startswith("1.")}
-    case = replace(case, random=network, public=body, recipe=TrainingRecipe(epochs=1))
-    one, other = case.start().state_dict(), case.start().state_dict()
-    assert body
-    for name in one:
-        if name.endswith("weight"):  # biases begin with zeros anyway
-            assert one[name].equal(other[name]) == (name in body), name

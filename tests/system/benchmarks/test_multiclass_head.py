@@ -19,13 +19,6 @@ def tables(tmp_path_factory):
         return one_seed(0, SMALL)
 
 
-def test_both_kinds_of_features_are_run(tables):
-    assert [table["case"] for table in tables] == ["raw pixels", "backbone"]
-    assert all(
-        len({row["epsilon"] for row, _ in table["rows"]}) == len(SMALL.epsilons) for table in tables
-    )
-
-
 def test_the_backbone_never_sees_the_records_of_the_head():
     public, private = public_half(load("digits"))
     rows = np.concatenate([part.inputs.flatten(1).numpy() for part in (public, private)])

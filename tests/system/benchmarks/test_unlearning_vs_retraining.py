@@ -1,9 +1,8 @@
 import json
-from argparse import Namespace
 
 import pytest
 
-from benchmarks import data, unlearning_vs_retraining
+from benchmarks import unlearning_vs_retraining
 
 ARMS = 7  # retraining; three mechanisms, each with its control
 
@@ -28,23 +27,3 @@ def test_a_result_says_what_was_asked(written):
     verdicts = figures["gradient_clipping_against_retraining"]
     assert [verdict["budget_epochs"] for verdict in verdicts] == [1, 2]
     assert str(written.parent) not in written.read_text()
-
-
-def test_the_plot_lies_beside_the_figures(written):
-    assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_another_data_sets_figures_stay(tmp_path):
-    path = tmp_path / "comparison.json"
-    path.write_text(json.dumps({"mnist": {"kept": True}}))
-    given = Namespace(results=path, dataset=["digits"], budgets=[1], seeds=1)
-    assert next(unlearning_vs_retraining.run(given))["mnist"] == {"kept": True}
-
-
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_digits_stand_in_where_the_data_is_missing_and_say_so(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("EXPUNGE_BENCH_DATA", str(tmp_path))
-    pictures = data.load(name)
-    assert pictures.name == "digits"
-    assert name in pictures.note
-    assert str(tmp_path) not in pictures.note

@@ -37,12 +37,6 @@ def test_every_page_has_one_line_in_the_navigation() -> None:
     assert sorted(listed) == sorted(PAGES + WRITTEN), "add or remove a line in nav of mkdocs.yml"
 
 
-def test_there_are_four_kinds_of_pages() -> None:
-    assert re.findall(r"^  - ([^:\n]+):$", _navigation(), re.M) == KINDS
-    headings = re.findall(r"^## (.+)$", (DOCS / "README.md").read_text(), re.M)
-    assert headings == KINDS
-
-
 def test_every_page_is_listed_in_the_readme_of_docs() -> None:
     linked = set(_LINK.findall((DOCS / "README.md").read_text()))
     assert {*PAGES, *WRITTEN} - linked - {"README.md"} == set(), "add a line to docs/README.md"
@@ -77,7 +71,3 @@ def test_what_becomes_of_each_link(hook: ModuleType) -> None:
         "```\n[a](../../examples/a.py)\n```": "```\n[a](../../examples/a.py)\n```",
     }.items():
         assert hook.within(text, "how-to/page.md") == shown
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 70
