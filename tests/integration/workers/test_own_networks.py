@@ -142,7 +142,11 @@ class Text(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "dtype"), [("dp_sgd", "int64"), ("gradient_clipping", "int32")]
+    ("mechanism", "dtype"),
+    [
+        pytest.param("dp_sgd", "int64", marks=pytest.mark.nightly),
+        ("gradient_clipping", "int32"),
+    ],
 )
 def test_tokens_are_learned_and_forgotten(workshop, package, services, mechanism, dtype):
     schema, task = array_schema(5, dtype), array_task(5, dtype=dtype, vocabulary=50)
@@ -166,7 +170,12 @@ def test_tokens_are_learned_and_forgotten(workshop, package, services, mechanism
 
 
 @pytest.mark.parametrize(
-    ("spelt", "dtype"), [("{}", np.float32), ("model.{}", np.float16), ("_orig_mod.{}", float)]
+    ("spelt", "dtype"),
+    [
+        pytest.param("{}", np.float32, marks=pytest.mark.nightly),
+        ("model.{}", np.float16),
+        pytest.param("_orig_mod.{}", float, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_run_starts_from_uploaded_weights(workshop, monkeypatch, spelt, dtype):
     loaded = []

@@ -21,6 +21,7 @@ from app.registry import repository as registry
 from app.storage.tables import BlobRow
 from tests.support.mechanisms import CASES
 from tests.support.patience import PATIENCE_S
+from tests.support.representatives import mostly_nightly
 from tests.support.weights import weights_of_version
 from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids
 
@@ -63,7 +64,7 @@ def _require_withdrawn(workshop: Workshop, *requests: str) -> None:
     assert set(weights) <= {"shredded"}
 
 
-@pytest.mark.parametrize("mechanism", SMALL)
+@pytest.mark.parametrize("mechanism", mostly_nightly(SMALL, "gradient_clipping", "tracked_release"))
 @pytest.mark.parametrize("batches", [1, 2])
 def test_when_every_record_was_forgotten_the_model_is_withdrawn(
     workshop: Workshop, mechanism: str, batches: int
@@ -201,7 +202,7 @@ RETRAINED: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RETRAINED)
+@pytest.mark.parametrize("kind", mostly_nightly(RETRAINED, "as_trained", "tracked_release"))
 def test_a_withdrawn_model_is_trained_again_on_what_was_pushed_since(
     workshop: Workshop, kind: str
 ) -> None:

@@ -141,6 +141,7 @@ def mode(path):
 # Starting and stopping
 
 
+@pytest.mark.slow
 def test_starts_both_servers_and_reuses_them(servers, data_dir):
     assert not servers.postgres.running()
     assert not servers.redis.running()
@@ -194,7 +195,7 @@ def test_stop_keeps_the_database_and_drops_the_queue(servers, data_dir):
     assert not list(redis.from_url(servers.redis_url).scan_iter())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_servers_stop_and_start_one_by_one(servers):
     servers.start()
     servers.stop_postgres()
@@ -236,7 +237,14 @@ def test_servers_outlive_the_killed_process_that_started_them(servers, data_dir)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.1, 0.4, 0.7])
+@pytest.mark.parametrize(
+    "after_s",
+    [
+        pytest.param(0.1, marks=pytest.mark.nightly),
+        0.4,
+        pytest.param(0.7, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_start_killed_half_way_is_taken_up(servers, data_dir, after_s):
     parent = python("print(flush=True); servers.start()", data_dir, stdout=subprocess.PIPE)
     parent.stdout.readline()
@@ -336,7 +344,7 @@ def test_stale_files_that_name_an_unrelated_process_do_it_no_harm(servers, data_
             bystander.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_torn_pid_file_is_no_obstacle(servers, data_dir):
     servers.start_postgres()
     for content in ("", "no number\n", "-17\n"):
@@ -410,7 +418,7 @@ def test_directories_with_long_or_odd_names(name):
             discard(servers._home.data_dir)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_longest_directory_that_needs_no_short_one(folder):
     room = home_module.MAX_SOCKET_PATH_BYTES - len(f"{folder}//run/.s.PGSQL.5432")
     for length, inside in ((room, True), (room + 1, False)):
@@ -576,6 +584,7 @@ def test_a_redis_that_does_not_know_the_password_is_replaced(servers, data_dir, 
     assert redis.from_url(servers.redis_url).ping()
 
 
+@pytest.mark.slow
 def test_postgres_logs_no_statement_and_no_value(servers, data_dir):
     servers.start_postgres()
     remember(servers, "harmless")

@@ -37,6 +37,7 @@ from tests.support.exact_heads import (
     released,
 )
 from tests.support.logbook import faults
+from tests.support.representatives import mostly_nightly
 from tests.support.workshop import DATASET, RECORDS
 from workers.data import run_records
 from workers.data.features import FeatureReader
@@ -63,7 +64,7 @@ def push_wide(workshop, dataset, numbers):
     workshop.services.records.push(dataset, to_parquet(table))
 
 
-@pytest.mark.parametrize("head", ["ridge_head", "linear_head"])
+@pytest.mark.parametrize("head", mostly_nightly(["ridge_head", "linear_head"], "ridge_head"))
 def test_features_that_were_stored_change_nothing(workshop, head):
     """Whether they were, when, and beside which other records."""
     define_backbone(workshop, shape=(8,))
@@ -89,7 +90,7 @@ def test_features_that_were_stored_change_nothing(workshop, head):
     assert tensors_sha256(released(workshop, "twin")) == tensors_sha256(stored)
 
 
-@pytest.mark.parametrize("head", ["ridge_head", "linear_head"])
+@pytest.mark.parametrize("head", mostly_nightly(["ridge_head", "linear_head"], "ridge_head"))
 def test_a_record_that_is_pushed_again_is_learned_by_the_next_training_and_not_before(
     workshop, head
 ):
@@ -179,7 +180,7 @@ def test_a_version_is_shredded_when_its_sums_are_too(workshop):
         assert [version.state for version in versions] == ["certified", "shredded"]
 
 
-@pytest.mark.parametrize("lost", ["blob", "row"])
+@pytest.mark.parametrize("lost", mostly_nightly(["blob", "row"], "blob"))
 def test_lost_sums_are_made_anew(workshop, lost):
     train, _ = solved(workshop)
     with workshop.transaction() as session:
@@ -437,7 +438,10 @@ def test_a_head_that_was_trained_with_noise_is_exact_from_its_next_release_on(wo
 
 
 @pytest.mark.parametrize(
-    "mechanism", ["exact_training", "gradient_clipping", "output_perturbation"]
+    "mechanism",
+    mostly_nightly(
+        ["exact_training", "gradient_clipping", "output_perturbation"], "gradient_clipping"
+    ),
 )
 def test_requests_are_accepted_once_a_lineage_is_not_tracked_any_more(workshop, api, mechanism):
     workshop.define(architecture="linear_head", recipe=QUARTER, mechanism="tracked_release")

@@ -108,10 +108,16 @@ HEAVY = ("alembic", "boto3", "numpy", "pyarrow", "scipy", "sqlalchemy", "torch",
 @pytest.mark.parametrize(
     ("words", "more"),
     [
-        (["--version"], {"app.runtime.settings", "cryptography", "httpx", "pydantic_settings"}),
+        pytest.param(
+            ["--version"],
+            {"app.runtime.settings", "cryptography", "httpx", "pydantic_settings"},
+            marks=pytest.mark.slow,
+        ),
         (["--help"], {"app.runtime.settings", "cryptography", "httpx", "pydantic_settings"}),
         (["requests", "--help"], {"app.accounting", "securesystemslib"}),
-        (["dataset", "--help"], {"app.accounting", "securesystemslib"}),
+        pytest.param(
+            ["dataset", "--help"], {"app.accounting", "securesystemslib"}, marks=pytest.mark.slow
+        ),
         (["plan", "--epsilon", "1"], {"securesystemslib"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

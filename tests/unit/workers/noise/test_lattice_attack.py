@@ -22,6 +22,7 @@ from torch import nn
 from app.accounting import gaussian, gradient_clipping, output_perturbation
 from app.accounting.precision import grid_of
 from app.domain.recipes import TrainingRecipe
+from tests.support.representatives import mostly_nightly
 from workers.mechanisms.descent import Descent, DescentRule
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
@@ -245,7 +246,10 @@ RULES = {
 }
 
 
-@pytest.fixture(scope="module", params=RULES)
+@pytest.fixture(
+    scope="module",
+    params=mostly_nightly(RULES, "tracked release", "gradient clipping", "private training"),
+)
 def rule(request):
     return RULES[request.param]()
 

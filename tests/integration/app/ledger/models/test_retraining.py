@@ -25,6 +25,7 @@ from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from tests.support.logbook import sign
 from tests.support.mechanisms import CASES
+from tests.support.representatives import mostly_nightly
 from tests.support.trust import trust_in
 from tests.support.workshop import RECORDS, Workshop, record_ids
 
@@ -71,7 +72,7 @@ def _verify(
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, "tracked_release", "dp_sgd", "none"))
 def test_a_new_training_answers_what_was_asked_before_and_begins_a_new_history(
     workshop: Workshop, kind: str
 ) -> None:

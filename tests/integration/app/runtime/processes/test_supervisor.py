@@ -105,7 +105,9 @@ def test_what_cannot_be_started_is_tried_again_and_holds_nothing_up(supervise):
     assert "record-17" not in logged + rest
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_told_to_stop_it_stops_its_children(supervise, number):
     process = supervise(OBEDIENT)
     child = child_of(process)

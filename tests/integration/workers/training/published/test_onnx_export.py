@@ -15,6 +15,7 @@ from app.domain.architectures import ArchitectureSpec
 from tests.support.described import DESCRIPTIONS, raw_features
 from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package
+from tests.support.representatives import mostly_nightly
 from workers.training.published.loading import load
 
 DESCRIPTION = replace(
@@ -55,10 +56,7 @@ def exported(compute, tmp_path, monkeypatch):
     return CliRunner().invoke(app, command), weights, out
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["state", *(pytest.param(n, marks=pytest.mark.nightly) for n in ANY_NUMBER if n != "state")],
-)
+@pytest.mark.parametrize("name", mostly_nightly(ANY_NUMBER, "state"))
 def test_the_graph_takes_any_number_of_records(name, tmp_path, monkeypatch):
     answer, weights, out = exported(ANY_NUMBER[name], tmp_path, monkeypatch)
 
@@ -71,9 +69,7 @@ def test_the_graph_takes_any_number_of_records(name, tmp_path, monkeypatch):
         assert np.allclose(outputs, model.outputs_of(features).numpy(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["many", *(pytest.param(n, marks=pytest.mark.nightly) for n in FIXED if n != "many")]
-)
+@pytest.mark.parametrize("name", mostly_nightly(FIXED, "many"))
 def test_a_network_that_fixes_their_number_is_refused(name, tmp_path, monkeypatch):
     answer, _, out = exported(FIXED[name], tmp_path, monkeypatch)
 

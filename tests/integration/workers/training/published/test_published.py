@@ -36,6 +36,7 @@ from tests.support.described import (
 )
 from tests.support.operators import operators_package
 from tests.support.own_tasks import Rents
+from tests.support.representatives import mostly_nightly
 from tests.support.shops import rows
 from workers.training.published.onnx_export import export, output_name
 
@@ -229,16 +230,7 @@ def test_features_of_another_shape_are_refused(tmp_path: Path) -> None:
         model.predict(np.zeros((3, 5)))
 
 
-_QUICK = ("linear_head", "texts", "ensemble")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in _QUICK else pytest.param(name, marks=pytest.mark.nightly)
-        for name in DESCRIPTIONS
-    ],
-)
+@pytest.mark.parametrize("name", mostly_nightly(DESCRIPTIONS, "linear_head", "texts", "ensemble"))
 def test_the_exported_model_answers_as_the_module(name: str, tmp_path: Path) -> None:
     description = DESCRIPTIONS[name]
     path = written(description, tmp_path / "m.safetensors")
