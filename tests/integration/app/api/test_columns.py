@@ -1,7 +1,5 @@
 """Datasets of typed columns over HTTP."""
 
-from typing import Any
-
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,22 +53,6 @@ def test_faults_are_named_by_row_and_column(api: TestClient) -> None:
     (problem,) = answer.json()["problems"]
     assert (problem["row"], problem["column"]) == (1, "age")
     assert "70000" not in answer.text
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"record_id": None}, "record_id"),
-        ({"columns": {"age": "int"}}, "must be one of"),
-        ({"columns": {"age": 5}}, "columns"),
-        ({"features": {"shape": [2]}}, "features"),
-    ],
-)
-def test_definitions_that_cannot_be_are_refused(
-    api: TestClient, changed: dict[str, Any], words: str
-) -> None:
-    _refused(api.post("/v1/datasets", json=BODY | changed), 422, words)
-    assert api.get("/v1/datasets/photos").status_code == 404
 
 
 @pytest.mark.parametrize("layout", layouts.IN_PARQUET)

@@ -105,6 +105,17 @@ def test_versions_newest_first(api: TestClient, workshop: Workshop) -> None:
     assert api.get(path, params={"state": "private"}).status_code == 422
 
 
+def test_requests_newest_first(api: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    made = [workshop.forget(record) for record in workshop.split()[0][:5]]
+
+    path = "/v1/forget-requests"
+    assert [request["id"] for request in _walk(api, path)] == made[::-1]
+    assert _walk(api, path, model="other") == _walk(api, path, state="failed") == []
+    assert len(_walk(api, path, model="model", state="accepted")) == 5
+
+
 def test_what_arrives_meanwhile_does_not_shift_the_pages(
     api: TestClient, workshop: Workshop
 ) -> None:

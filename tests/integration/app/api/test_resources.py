@@ -232,15 +232,6 @@ def test_no_redirect_repeats_the_host_that_a_client_claims(api: TestClient, path
     assert "evil.example" not in f"{answer.headers}{answer.text}"
 
 
-def test_idempotency_over_http(api: TestClient, workshop: Workshop) -> None:
-    key = {"Idempotency-Key": "one"}
-    first = _forget(api, "record-1", headers=key)
-
-    assert _forget(api, "record-1", headers=key).json() == first.json()
-    for other in (_forget(api, "record-2", headers=key), _forget(api, "r", headers=key)):
-        _problem(other, 422, "idempotency-key-reused")
-
-
 def test_what_no_model_has_to_unlearn_is_certified_in_the_answer(
     api: TestClient, services: Services, workshop: Workshop
 ) -> None:
@@ -289,18 +280,6 @@ def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None
     assert api.get(f"/v1/runs/{held.run_id}").json()["state"] == "failed"
     retried = api.post(f"{path}/retry")
     assert (retried.status_code, retried.json()["state"]) == (202, "accepted")
-
-
-def test_a_failed_run_can_be_retried_over_http(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
-    workshop.give_up(held)
-
-    again = api.post(f"/v1/runs/{held.run_id}/retry")
-
-    assert (again.status_code, again.json()["state"]) == (202, "queued")
-    _problem(api.post(f"/v1/runs/{held.run_id}/retry"), 409, "conflict")
 
 
 def test_a_run_is_cancelled_over_http_and_tried_again(api: TestClient, workshop: Workshop) -> None:
@@ -425,30 +404,6 @@ def test_uploaded_weights_must_be_safetensors(api: TestClient, workshop: Worksho
         answer = api.put("/v1/models/model/weights", content=content)
         assert "expunge model upload" in answer.json()["detail"]
     assert workshop.active_run() is None
-
-
-def test_pages_hold_every_request_once_newest_first(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
-    trained = workshop.split()[0]
-    made = [workshop.forget(record) for record in trained[:7]]
-    seen: list[str] = []
-    cursor: str | None = None
-    while True:
-        params = {"limit": 3} | ({} if cursor is None else {"cursor": cursor})
-        page = api.get("/v1/forget-requests", params=params).json()
-        assert len(page["items"]) <= 3
-        seen += [item["id"] for item in page["items"]]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            break
-        # What arrives meanwhile does not shift the pages.
-        workshop.forget(trained[8])
-
-    assert seen == made[::-1]
-    assert api.get("/v1/forget-requests", params={"model": "other"}).json()["items"] == []
-    accepted = api.get("/v1/forget-requests", params={"state": "accepted", "model": "model"})
-    assert len(accepted.json()["items"]) == 9
 
 
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: raw.hex()))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from app.cli.commands.forgetting import receipt_file, write_receipt
-from app.domain.errors import InvalidInputError
 
 REQUEST = {"id": "fr_1", "receipt_salt": "c2FsdA==", "records": 1, "state": "accepted"}
 IDS = {"record_ids": ["a"], "subject_ids": []}
@@ -22,27 +21,11 @@ def test_a_receipt_is_for_its_user_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_another_receipt_is_never_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    path.write_text("{}")
-    with pytest.raises(InvalidInputError, match="exists"), receipt_file(path):
-        pytest.fail("the request would be sent")
-    assert path.read_text() == "{}"
-
-
 def test_a_request_that_failed_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with pytest.raises(ZeroDivisionError), receipt_file(path):
         raise ZeroDivisionError
     assert not path.exists()
-
-
-def test_a_full_disk_is_an_error_that_names_the_file() -> None:
-    with (
-        pytest.raises(OSError, match=r"No space left on device: .*/dev/full"),
-        receipt_file(Path("/dev/full")) as file,
-    ):
-        write_receipt(file, REQUEST, **IDS)
 
 
 def test_without_a_file_nothing_is_written(tmp_path: Path) -> None:

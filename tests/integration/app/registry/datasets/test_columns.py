@@ -93,16 +93,6 @@ def test_the_next_export_adds_what_is_new_and_names_what_changed(photos: Worksho
     assert (again.added, again.already_present, again.changed_rows) == (0, 8, [1, 2, 3])
 
 
-def test_the_same_rows_from_another_writer_are_equal(photos: Workshop) -> None:
-    same = rows(range(10))
-    wide = same.set_column(2, "age", same["age"].cast(pa.float64()))
-    wide = wide.set_column(3, "seq", same["seq"].dictionary_encode())
-    words = same.column_names.index("words")
-    wide = wide.set_column(words, "words", same["words"].cast(pa.large_list(pa.large_string())))
-    result = photos.services.records.push(PHOTOS, to_parquet(wide))
-    assert (result.added, result.already_present) == (0, 10)
-
-
 def test_faulty_rows_are_refused_whole_and_never_quoted(photos: Workshop) -> None:
     faulty = rows(range(20, 30), age=[40000, *range(9)])
     with pytest.raises(InvalidRecordsError) as refused:
@@ -114,11 +104,6 @@ def test_faulty_rows_are_refused_whole_and_never_quoted(photos: Workshop) -> Non
     twice = rows(range(20, 22), photo_id=["same", "same"])
     with pytest.raises(InvalidRecordsError, match="'photo_id': is the same as in row 0"):
         photos.services.records.push(PHOTOS, to_parquet(twice))
-
-
-def test_a_file_of_features_is_not_what_it_takes(photos: Workshop) -> None:
-    with pytest.raises(InvalidRecordsError, match="no such column"):
-        photos.services.records.push(PHOTOS, to_parquet(pa.table({"photo_id": ["a"]})))
 
 
 def test_forgotten_rows_leave_the_shards(photos: Workshop) -> None:

@@ -39,14 +39,6 @@ def test_reference_values_of_the_closed_form():
     assert noisy_chain.constant_mu(**plain, steps=400) == pytest.approx(0.8, abs=1e-13)
 
 
-def test_reference_values_of_the_walk():
-    assert walked(40.0, [(0.5, 0.2, 0.25679)] * 11) == pytest.approx(1.41421246110, abs=5e-12)
-    assert walked(2.0, [(1.0, 0.02, 0.5)] * 50) == pytest.approx(0.848528137424, abs=5e-13)
-    assert walked(2.0, [(1.0, 0.02, 0.5)] * 400) == pytest.approx(0.8, abs=1e-12)
-    falling = [(1.0, 0.2, 5.0)] + [(1.0, 0.2, 0.01)] * 20
-    assert walked(1.0, falling) == pytest.approx(0.24, abs=1e-13)
-
-
 def test_the_value_without_the_running_minimum_grows_again():
     plain = {"distance": 2.0, "contraction": 1.0, "shift": 0.02, "noise_std": 0.5}
     assert noisy_chain.prefix_mu(**plain, steps=400) == pytest.approx(1.0, rel=1e-12)
