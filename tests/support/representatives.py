@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 
-def mostly_nightly(names: Iterable[str], *always: str) -> list[Any]:
-    """Return names as parameters; all but those that are tried always are for the night."""
-    every = list(names)
-    assert set(always) <= set(every)
+def mostly_nightly(every: Iterable[Any], *always: Any) -> list[Any]:
+    """Return parameters of tests; all but those that are tried always are for the night."""
+    every = list(every)
+    assert all(each in every for each in always)
     return [
-        name if name in always else pytest.param(name, marks=pytest.mark.nightly) for name in every
+        each if each in always else pytest.param(each, marks=pytest.mark.nightly) for each in every
     ]

@@ -29,6 +29,7 @@ from app.runtime.database import Database
 from app.runtime.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
+from tests.support.representatives import mostly_nightly
 from tests.support.workshop import RECIPE, record_ids
 from workers import run as run_module
 from workers.leases import outages as patience
@@ -283,7 +284,9 @@ def test_a_run_that_another_worker_took_publishes_nothing_and_leaves_no_blob(wor
     assert blobs(workshop) == [BlobState.DOOMED]
 
 
-@pytest.mark.parametrize("phase", ["training", "unlearning", "fine_tuning"])
+@pytest.mark.parametrize(
+    "phase", mostly_nightly(["training", "unlearning", "fine_tuning"], "unlearning")
+)
 def test_a_run_is_interrupted_between_two_steps(workshop, phase):
     workshop.define()
     stop = StopSignal()
@@ -302,7 +305,7 @@ def test_a_run_is_interrupted_between_two_steps(workshop, phase):
     assert blobs(workshop) == []
 
 
-@pytest.mark.parametrize("phase", ["training", "unlearning"])
+@pytest.mark.parametrize("phase", mostly_nightly(["training", "unlearning"], "unlearning"))
 def test_a_sealed_phase_that_would_write_a_file_fails_for_good(
     workshop, monkeypatch, tmp_path, phase
 ):

@@ -145,9 +145,9 @@ def test_without_a_backbone_nothing_is_loaded(services):
 @pytest.mark.parametrize(
     ("architecture", "size"),
     [
-        (ArchitectureSpec("logistic"), 64),
+        pytest.param(ArchitectureSpec("logistic"), 64, marks=pytest.mark.nightly),
         (MLP, 6),
-        (ArchitectureSpec("cnn", {"channels": [4, 5]}), 5),
+        pytest.param(ArchitectureSpec("cnn", {"channels": [4, 5]}), 5, marks=pytest.mark.nightly),
     ],
 )
 def test_features_of_the_zoo_are_all_but_the_last_layer(services, architecture, size):
@@ -270,8 +270,14 @@ def test_a_network_that_remembers_is_refused_by_name(services, package):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda weights: weights.pop("1.bias"), "do not fit"),
-        (lambda weights: weights.update({"extra": torch.zeros(1)}), "do not fit"),
+        pytest.param(
+            lambda weights: weights.pop("1.bias"), "do not fit", marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            lambda weights: weights.update({"extra": torch.zeros(1)}),
+            "do not fit",
+            marks=pytest.mark.nightly,
+        ),
         (lambda weights: weights.update({"1.bias": torch.zeros(7)}), "do not fit"),
         (lambda weights: weights.update({"1.bias": torch.full((6,), torch.inf)}), "not finite"),
     ],

@@ -210,12 +210,7 @@ def test_a_row_that_cannot_be_read_is_named_and_what_came_before_stays(api, ende
 
 
 @pytest.mark.parametrize(
-    "scores",
-    [
-        [[1.0]] * 10,
-        pytest.param([True] * 10, marks=pytest.mark.nightly),
-        pytest.param([b"bytes"] * 10, marks=pytest.mark.nightly),
-    ],
+    "scores", mostly_nightly([[[1.0]] * 10, [True] * 10, [b"bytes"] * 10], [[1.0]] * 10)
 )
 def test_columns_that_do_not_fit_are_refused_before_any_row(api, ended, folder, scores):
     write(folder / "a.parquet", members(0, 100))
