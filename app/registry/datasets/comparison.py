@@ -28,19 +28,37 @@ _ROWS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class KeyedUpload:
-    """An upload with the pseudonyms of its ids, by row."""
+    """An upload with the pseudonyms of its ids.
+
+    Attributes:
+        upload: n records.
+        record_keys: (n, 32).
+        subject_keys: (n, 32), of any content where a record is nobody's.
+    """
 
     upload: Upload
-    record_keys: Sequence[bytes]
-    subject_keys: Sequence[bytes | None]
+    record_keys: npt.NDArray[np.uint8]
+    subject_keys: npt.NDArray[np.uint8]
 
     def rows(self, rows: Sequence[int]) -> "KeyedUpload":
         """Return some of its rows."""
+        places = np.array(rows, dtype=np.int64)
         return KeyedUpload(
-            self.upload.rows(rows),
-            [self.record_keys[row] for row in rows],
-            [self.subject_keys[row] for row in rows],
+            self.upload.rows(rows), self.record_keys[places], self.subject_keys[places]
         )
+
+    @property
+    def is_nobodys(self) -> npt.NDArray[np.bool_]:
+        """Which records have no subject, (n,)."""
+        found: npt.NDArray[np.bool_] = self.upload.subject_ids.is_null().to_numpy(
+            zero_copy_only=False
+        )
+        return found
+
+    def subject_key(self, row: int) -> bytes | None:
+        """Return one record's."""
+        is_there = self.upload.subject_ids[row].is_valid
+        return self.subject_keys[row].tobytes() if is_there else None
 
 
 @dataclass(frozen=True)
@@ -64,12 +82,13 @@ def compare(session: Session, blobs: Blobs, dataset_id: str, pushed: KeyedUpload
     Raises:
         GoneError: a shard was rewritten meanwhile; compare again.
     """
-    held = repository.held_records(session, dataset_id, pushed.record_keys)
+    keys = [key.tobytes() for key in pushed.record_keys]
+    held = repository.held_records(session, dataset_id, keys)
     new = []
     first: dict[bytes, int] = {}
     repeated: list[tuple[int, int]] = []
     by_shard: dict[str, list[tuple[int, KeyedRecord]]] = {}
-    for row, key in enumerate(pushed.record_keys):
+    for row, key in enumerate(keys):
         record = held.get(key)
         if record is None:
             if first.setdefault(key, row) == row:
@@ -107,14 +126,14 @@ def _sameness(
             pushed.upload.content.take(rows),
         )
         for (row, record), equal in zip(few, same.tolist(), strict=True):
-            yield record.subject_key == pushed.subject_keys[row] and equal
+            yield record.subject_key == pushed.subject_key(row) and equal
 
 
 def _repeats(pushed: KeyedUpload, row: int, before: int) -> bool:
     """Return whether a row is as an earlier one of the same upload."""
     content = pushed.upload.content
     same = bool(equal_rows(content.slice(row, 1), content.slice(before, 1))[0])
-    return same and pushed.subject_keys[row] == pushed.subject_keys[before]
+    return same and pushed.subject_key(row) == pushed.subject_key(before)
 
 
 def equal_rows(one: pa.Table, other: pa.Table) -> npt.NDArray[np.bool_]:

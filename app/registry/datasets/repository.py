@@ -26,7 +26,6 @@ from app.storage.tables import BlobRow
 
 _PARAMETERS_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 1000
-_KEY_BYTES = 32
 # In one text: a row for each would take longer than drawing them.
 _DRAWN = text(
     "SELECT string_agg(seq::text, ',') FROM (SELECT nextval(CAST(:sequence AS regclass)) AS seq"
@@ -182,10 +181,11 @@ def add_records(
     dataset_id: str,
     shard_id: str,
     seqs: npt.NDArray[np.int64],
-    record_keys: Sequence[bytes],
-    subject_keys: Sequence[bytes | None],
+    record_keys: npt.NDArray[np.uint8],
+    subject_keys: npt.NDArray[np.uint8],
+    is_nobodys: npt.NDArray[np.bool_],
 ) -> None:
-    """Insert records under the given sequence numbers.
+    """Insert n records under the given sequence numbers; keys are of shape (n, 32).
 
     They are inserted in key order, so that two transactions with the same keys cannot deadlock.
 
@@ -193,12 +193,7 @@ def add_records(
         IntegrityError: the dataset holds one of the keys, not forgotten.
     """
     # Sort by the first bytes, which distinguish keyed hashes; NumPy releases the GIL meanwhile.
-    keys = np.frombuffer(b"".join(record_keys), np.uint8).reshape(len(record_keys), _KEY_BYTES)
-    order = np.argsort(np.ascontiguousarray(keys[:, :8]).view(">u8")[:, 0], kind="stable")
-    absent = np.array([key is None for key in subject_keys])
-    subjects = np.frombuffer(
-        b"".join(key or bytes(_KEY_BYTES) for key in subject_keys), np.uint8
-    ).reshape(keys.shape)
+    order = np.argsort(np.ascontiguousarray(record_keys[:, :8]).view(">u8")[:, 0], kind="stable")
     copy_parts(
         session,
         "COPY records (seq, dataset_id, shard_id, record_key, subject_key)"
@@ -208,10 +203,10 @@ def add_records(
                 seqs[order].astype(">i8").view(np.uint8).reshape(-1, 8),
                 np.frombuffer(dataset_id.encode(), np.uint8),
                 np.frombuffer(shard_id.encode(), np.uint8),
-                keys[order],
-                subjects[order],
+                record_keys[order],
+                subject_keys[order],
             ],
-            last_absent=absent[order],
+            last_absent=is_nobodys[order],
         ),
     )
 

@@ -26,6 +26,8 @@ from app.runtime.failpoints import reach
 from app.storage.blobs import Blobs, adopt, doom
 
 _ATTEMPTS = 5
+_SAMPLED = 100
+"""How many of a push's records tell whether it looks new."""
 
 Forget = Callable[[Session, Sequence[str]], str]
 """Has records with these ids forgotten, whose dataset it locks; returns the forget request."""
@@ -131,8 +133,11 @@ class Records:
         with self.database.transaction() as session:
             dataset = repository.dataset_named(session, name)
             dataset_id, schema = definition_of(dataset)
-        upload = self.readers.read(content, schema)
-        return self.store(dataset_id, self.keyed(dataset_id, upload), forget=forget)
+        pushed = self.keyed(dataset_id, self.readers.read(content, schema))
+        few = pushed.record_keys[:: 1 + len(pushed.record_keys) // _SAMPLED]
+        with self.database.transaction() as session:
+            held = repository.held_records(session, dataset_id, [key.tobytes() for key in few])
+        return self.store(dataset_id, pushed, looks_new=not held, forget=forget)
 
     def warnings(self, name: str) -> list[str]:
         """Name the datasets whose subjects' ids may be the same people's, written otherwise."""
@@ -199,7 +204,7 @@ class Records:
                 with self.database.transaction() as session:
                     also(result, session)
                 return result
-            ids = [pushed.upload.record_ids[row] for row in replaced]
+            ids = pushed.upload.record_ids.take(pa.array(replaced, pa.int64())).to_pylist()
             added = self._add(dataset_id, pushed.rows(new), result, part_of, also, forget, ids)
             if added is not None:
                 return added
@@ -233,7 +238,7 @@ class Records:
                 first = self._write(session, dataset_id, records)
                 dataset = repository.lock_dataset(session, dataset_id)
                 require_live("dataset", dataset)
-                notations = notations_of(pa.array(records.upload.subject_ids, pa.string()))
+                notations = notations_of(records.upload.subject_ids)
                 dataset.subject_notations = sorted({*dataset.subject_notations, *notations})
                 self._require_ahead(session, dataset_id, first)
                 also(result, session)
@@ -269,6 +274,7 @@ class Records:
                 seqs=seqs,
                 record_keys=records.record_keys,
                 subject_keys=records.subject_keys,
+                is_nobodys=records.is_nobodys,
             )
         adopt(session, blob)
         return int(seqs[0])

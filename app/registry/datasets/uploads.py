@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,20 +26,19 @@ class Upload:
 
     Attributes:
         record_ids: n distinct, non-empty strings.
-        subject_ids: n strings or None.
+        subject_ids: n strings, null where there is none.
         content: what is kept of the n records.
     """
 
-    record_ids: list[str]
-    subject_ids: list[str | None]
+    record_ids: pa.Array
+    subject_ids: pa.Array
     content: pa.Table
 
     def rows(self, rows: Sequence[int]) -> "Upload":
         """Return some of its rows."""
+        places = pa.array(rows, pa.int64())
         return Upload(
-            [self.record_ids[row] for row in rows],
-            [self.subject_ids[row] for row in rows],
-            self.content.take(pa.array(rows, pa.int64())),
+            self.record_ids.take(places), self.subject_ids.take(places), self.content.take(places)
         )
 
 
@@ -55,20 +55,22 @@ def checked_parts(
     plan = reading_plan(file, schema)
     problems = plan.problems
     _require_room(file.metadata.num_rows, plan.least_bytes, max_bytes)
-    first_rows: dict[str, int] = {}
+    ids: list[pa.Array] = []
     rows = size = 0
     for part in read_parts(file, plan):
         problems.first = rows
         checked = plan.check(part)
-        _find_duplicates(checked.column(0).to_pylist(), plan.id_column, first_rows, problems)
+        ids.append(checked.column(0))
         rows += part.num_rows
         size += checked.nbytes
         _require_room(rows, size, max_bytes)
         if problems.none:
             yield checked
-    problems.raise_any()
     if rows == 0:
-        raise InvalidRecordsError([RowProblem(None, plan.id_column, "the file has no rows")], 1)
+        problems.add(None, plan.id_column, "the file has no rows")
+    else:
+        _find_repeated(pa.concat_arrays(ids), plan.id_column, problems)
+    problems.raise_any()
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,14 @@ def _announced(file: pq.ParquetFile) -> int:
 
 def joined(parts: Iterable[pa.RecordBatch], schema: TableSchema) -> Upload:
     """Concatenate validated parts; at least one."""
-    table = pa.Table.from_batches(parts)
+    table = pa.Table.from_batches(parts).combine_chunks()
     ids = [name for name in (schema.record_id, schema.subject_id) if name is not None]
     return Upload(
-        table[schema.record_id].to_pylist(),
-        [None] * len(table) if schema.subject_id is None else table[schema.subject_id].to_pylist(),
-        table.drop_columns(ids).combine_chunks(),
+        table[schema.record_id].combine_chunks(),
+        pa.nulls(len(table), pa.string())
+        if schema.subject_id is None
+        else table[schema.subject_id].combine_chunks(),
+        table.drop_columns(ids),
     )
 
 
@@ -176,9 +180,10 @@ def _require_room(rows: int, size: int, max_bytes: int) -> None:
         )
 
 
-def _find_duplicates(
-    record_ids: list[str | None], name: str, first_rows: dict[str, int], problems: Problems
-) -> None:
-    for row, value in enumerate(record_ids, problems.first):
-        if value is not None and first_rows.setdefault(value, row) != row:
-            problems.add(row, name, f"is the same as in row {first_rows[value]}")
+def _find_repeated(ids: pa.Array, name: str, problems: Problems) -> None:
+    """Add the rows whose ids came before."""
+    codes = ids.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+    repeated = (firsts[places] < np.arange(len(codes))) & (codes >= 0)
+    for row in np.flatnonzero(repeated).tolist():
+        problems.add(row, name, f"is the same as in row {firsts[places[row]]}")

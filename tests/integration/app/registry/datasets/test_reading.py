@@ -153,7 +153,7 @@ def test_a_reader_inherits_nothing_and_leaves_nothing(monkeypatch: pytest.Monkey
     (core,) = (line.split()[-3:-1] for line in limits.splitlines() if "core file" in line)
     assert max(map(int, core)) <= 1
 
-    assert readers.read(_parquet(10), WIDE).record_ids[0] == "r0"
+    assert readers.read(_parquet(10), WIDE).record_ids[0].as_py() == "r0"
     assert set(_children()) - others == {reader}  # it reads the next one, too
     readers._idle.pop().end()
     assert set(_children()) == others
