@@ -33,7 +33,7 @@ from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.parts import typed_parts
-from app.registry.datasets.columns.sources import Source, as_table
+from app.registry.datasets.columns.sources import Source, TableFile, as_table
 from app.registry.datasets.files import to_parquet
 from app.runtime.settings import Settings
 from workers.training.networks.architectures import build
@@ -335,11 +335,10 @@ def register(
     ids = {"record_id": record_id, "subject_id": subject_id}
     source = _source(table, spec, ids)
     schema = proposed_schema(source, record_id=record_id, subject_id=subject_id)
-    parts = typed_parts(source, schema)
     service = configured_client() if client is None else client
     rows = dataset or name
     service.define_dataset(rows, **schema.to_json())
-    for part in parts:
+    for part in typed_parts(source, schema):
         service.push_records(rows, to_parquet(part.records))
     definition = {
         "name": name,
@@ -403,7 +402,8 @@ def _source(table: pa.Table, spec: TaskSpec, ids: Mapping[str, str | None]) -> S
         raise InvalidInputError("the table has no rows")
     named = [given or name for name, given in ids.items()]
     read = [name for name in table.column_names if name in {*spec.columns, *named}]
-    return Source("data", table.select(read), [("data", 0)], None, "table")
+    rows = table.select(read)
+    return Source("data", [TableFile("data", rows.schema, lambda: [rows])])
 
 
 def _define(service: ExpungeClient, definition: Json) -> None:

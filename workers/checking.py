@@ -150,7 +150,7 @@ def findings(order: Order) -> Iterator[Finding]:
 def _encoded(order: Order, path: Path) -> Finding:
     """Encode the operator's own rows; only here are faulty records named by their ids."""
     try:
-        rows = read_source(path).table
+        rows = read_source(path).whole()
         named = {*order.description.task.columns, order.record_id} - {_RECORD_ID}
         if missing := sorted(named.difference(rows.column_names)):
             lacking = ", ".join(map(repr, missing))

@@ -14,7 +14,7 @@ from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.delimited import Dialect
-from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.parts import check_rows, typed_parts
 from app.registry.datasets.columns.proposal import Choices, Listed, Proposal, proposed
 from app.registry.datasets.columns.reading import read_source
 
@@ -67,6 +67,7 @@ def proposal_of(
     if not files:
         return proposed(schema, choices)
     source = read_source(*files, dialect=Dialect.of_options(*dialect))
+    check_rows(source, schema)
     rows = pa.concat_tables([part.records for part in typed_parts(source, schema)])
     with source.places():
         return proposed(schema, choices, rows)

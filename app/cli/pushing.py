@@ -1,7 +1,9 @@
 """Sends a table's parts to a dataset, and names the rows that were not added."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import typer
 
@@ -10,34 +12,44 @@ from app.cli.waiting import rows_progress
 from app.client import ExpungeClient
 from app.client.answers import Json
 from app.domain.ids import Notation
-from app.registry.datasets.columns.cells import notations_of, plain
-from app.registry.datasets.columns.parts import Part
+from app.domain.schema import TableSchema
+from app.registry.datasets.columns.parts import typed_parts
 from app.registry.datasets.columns.sources import Source
 from app.registry.datasets.files import to_parquet
 
 _MOST_NAMED: Final = 20
 
 
-def push_parts(
-    client: ExpungeClient, name: str, source: Source, parts: Sequence[Part], *, replace: bool
+class _Upload(NamedTuple):
+    """Some rows of a table, as they are sent."""
+
+    first: int
+    rows: int
+    content: bytes
+
+
+def push_table(
+    client: ExpungeClient, name: str, source: Source, schema: TableSchema, *, replace: bool
 ) -> Json:
-    """Push a table's parts in order; return the sums of the answers, with rows counted from 1."""
+    """Push a checked table in order; return the sums of the answers, with rows counted from 1."""
     total: dict[str, Any] = {"added": 0, "already_present": 0}
     rows: dict[str, list[int]] = {"changed": [], "replaced": []}
     counts = dict.fromkeys(rows, 0)
     requests: list[str] = []
     warnings: set[str] = set()
-    with rows_progress(source.table.num_rows, parts=len(parts)) as advance:
-        for part in parts:
-            answer = client.push_records(name, to_parquet(part.records), replace=replace)
+    uploads = _uploads(source, schema)
+    first = next(uploads)
+    with rows_progress(source.rows, at_once=first.rows) as advance:
+        for upload in chain([first], uploads):
+            answer = client.push_records(name, upload.content, replace=replace)
             for field in total:
                 total[field] += answer[field]
             for field, found in rows.items():
                 counts[field] += answer[field]
-                found += [part.first + row for row in answer[f"{field}_rows"]]
+                found += [upload.first + row for row in answer[f"{field}_rows"]]
             requests += filter(None, [answer["forget_request"]])
             warnings.update(answer["warnings"])
-            advance(part.records.num_rows)
+            advance(upload.rows)
     for warning in sorted(warnings):
         _warn(warning)
     _name_rows(source, "changed, and left as stored", rows["changed"])
@@ -46,12 +58,26 @@ def push_parts(
     return total | {"forget_requests": requests}
 
 
-def warn_of_notations(source: Source, *columns: str | None) -> None:
+def _uploads(source: Source, schema: TableSchema) -> Iterator[_Upload]:
+    """Yield a table's parts; the next one is read while the last one is sent."""
+    parts = typed_parts(source, schema)
+
+    def following() -> _Upload | None:
+        part = next(parts, None)
+        if part is None:
+            return None
+        return _Upload(part.first, len(part.records), to_parquet(part.records))
+
+    with ThreadPoolExecutor(1) as reader:
+        reading = reader.submit(following)
+        while (upload := reading.result()) is not None:
+            reading = reader.submit(following)
+            yield upload
+
+
+def warn_of_notations(source: Source) -> None:
     """Say which columns of ids write whole numbers in more than one way."""
-    for column in columns:
-        if column not in source.table.column_names:
-            continue
-        found = notations_of(plain(source.table[column]))
+    for column, found in source.notations.items():
         words = " and ".join(sorted(found))
         if len(found) > 1 and Notation.ZEROS in found:
             _warn(f"column {column!r} has {words}: 007 and 7 are two ids")

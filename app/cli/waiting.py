@@ -58,9 +58,9 @@ def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
 
 
 @contextmanager
-def rows_progress(rows: int, *, parts: int) -> Iterator[Callable[[int], None]]:
+def rows_progress(rows: int, *, at_once: int) -> Iterator[Callable[[int], None]]:
     """Show a bar for an upload of several parts; yield a function to call with rows sent."""
-    if parts == 1:
+    if rows == at_once:
         yield lambda _: None
         return
     columns = (TextColumn("pushing"), BarColumn(), MofNCompleteColumn())

@@ -31,7 +31,6 @@ EXACT_BELOW: Final = 2**53
 """From here on, float64 does not tell each whole number from the next."""
 _WHOLE: Final = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(\.0*)?", re.ASCII)
 _EXPONENT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][+-]?[0-9]+", re.ASCII)
-_LEADING_ZEROS: Final = re.compile(r"0[0-9]+", re.ASCII)
 OTHER_SPELLINGS: Final = rf"^(\+|-0$|-?[0-9]+\.0*$|{_EXPONENT.pattern}$)"
 """Matches each printable, trimmed text whose one spelling may be another (RE2, as Arrow has it)."""
 
@@ -42,6 +41,14 @@ class Notation(StrEnum):
     DIGITS = "whole numbers"
     POINT = "whole numbers with a decimal point"
     ZEROS = "numbers with leading zeros"
+
+
+NOTATIONS: Final = {
+    Notation.DIGITS: r"^\+?-?(0|[1-9][0-9]*)$",
+    Notation.POINT: r"^\+?-?(0|[1-9][0-9]*)\.0*$",
+    Notation.ZEROS: r"^0[0-9]+$",
+}
+"""What matches a trimmed text of each notation (RE2)."""
 
 
 def normal_id(owners_id: str) -> str:
@@ -103,17 +110,6 @@ def require_ids(owners_ids: Sequence[str], where: str) -> None:
         fault = id_fault(each)
         if fault is not None:
             raise InvalidInputError(f"{where}[{place}]: {fault}")
-
-
-def notation_of(owners_id: str) -> Notation | None:
-    """Return how an id is written; None for other text."""
-    text = owners_id.strip()
-    if _LEADING_ZEROS.fullmatch(text):
-        return Notation.ZEROS
-    found = _WHOLE.fullmatch(text)
-    if found is None:
-        return None
-    return Notation.DIGITS if found[2] is None else Notation.POINT
 
 
 def _is_inexact(digits: str) -> bool:

@@ -22,14 +22,14 @@ from app.cli.options import (
     with_options_of,
 )
 from app.cli.output import print_table, show, wants_json
-from app.cli.pushing import push_parts, warn_of_notations
+from app.cli.pushing import push_table, warn_of_notations
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
-from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.parts import check_rows
 from app.registry.datasets.columns.reading import read_source
 from app.registry.datasets.columns.sources import Source
 
@@ -52,9 +52,8 @@ class _Asked(NamedTuple):
     drop: tuple[str, ...]
     text: tuple[str, ...]
 
-    @property
     def schema(self) -> TableSchema:
-        """The columns of a new dataset."""
+        """Read all rows; return the columns of a new dataset."""
         _, record_id, subject_id, drop, text = self
         return proposed_schema(
             self.source, record_id=record_id, subject_id=subject_id, drop=drop, text=text
@@ -105,17 +104,18 @@ def push(
     with service() as client:
         asked = read()
         existing = _existing(client, name)
-        schema = asked.schema if existing is None else _schema_of(existing, asked)
+        schema = asked.schema() if existing is None else _schema_of(existing, asked)
         if public and existing is not None and not existing["public"]:
             raise ConflictError(
                 f"dataset {name!r} is not public, and never becomes so: push to another"
             )
-        parts = typed_parts(asked.source, schema)
-        warn_of_notations(asked.source, schema.record_id, schema.subject_id)
+        if existing is not None:
+            check_rows(asked.source, schema)
+        warn_of_notations(asked.source)
         if existing is None:
             client.define_dataset(name, **schema.to_json(), public=public)
         try:
-            show(push_parts(client, name, asked.source, parts, replace=replace))
+            show(push_table(client, name, asked.source, schema, replace=replace))
         except BaseException:
             if existing is None:  # a first push that fails leaves nothing behind
                 with suppress(ApiError, httpx.TransportError):
@@ -133,9 +133,9 @@ def columns(
 ) -> None:
     """Show the types of FILE's columns; sends nothing."""
     asked = read()
-    schema = asked.schema
+    schema = asked.schema()
     if wants_json():
-        show({"rows": asked.source.table.num_rows, **schema.to_json()})
+        show({"rows": asked.source.rows, **schema.to_json()})
     else:
         ids = ((schema.record_id, "the records' ids"), (schema.subject_id, "the persons' ids"))
         print_table([{"column": n, "type": str(kind)} for n, kind in (*schema.columns, *ids) if n])

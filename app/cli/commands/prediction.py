@@ -72,10 +72,11 @@ def predict(
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
     dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
-    rows = reading.read_source(source, dialect=dialect)
-    with rows.places():
-        predictions = _predictions(published, rows.table, factories=factory or [], base=base)
-    outputs.write_predictions(out, rows.table, predictions, published.description)
+    files = reading.read_source(source, dialect=dialect)
+    rows = files.whole()
+    with files.places():
+        predictions = _predictions(published, rows, factories=factory or [], base=base)
+    outputs.write_predictions(out, rows, predictions, published.description)
     typer.echo(f"{out}: {len(predictions)} predictions")
 
 

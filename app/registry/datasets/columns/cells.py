@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.domain.ids import EXACT_BELOW, Notation, normal_id, notation_of
+from app.domain.ids import EXACT_BELOW, NOTATIONS, Notation, normal_id
 from app.registry.datasets.columns.arrays import as_array, is_array
 from app.registry.datasets.columns.problems import Problems
 
@@ -105,6 +105,23 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return _plain_lists(whole) if is_array(kind) and not pa.types.is_map(kind) else whole
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a ``plain`` column; decimals stay such, since it depends on the cells."""
+    if isinstance(kind, pa.FixedShapeTensorType | pa.FixedSizeListType) or pa.types.is_map(kind):
+        return kind
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if is_array(kind):
+        item = plain_type(kind.value_type)
+        is_kept = item == kind.value_type and (
+            pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        )
+        return kind if is_kept else pa.large_list(item)
+    return _WITHOUT_VIEWS.get(kind, kind)
+
+
 def _whole_decimals(column: pa.Array) -> pa.Array:
     """Return whole numbers without a scale; if they are not, decimals of 256 bits."""
     wide = column.cast(pa.decimal256(76, max(0, column.type.scale)))
@@ -191,8 +208,12 @@ def texts_of(column: pa.Array) -> Texts:
 def notations_of(column: pa.Array) -> set[Notation]:
     """Return how the whole numbers in a column of ids are written."""
     if is_text(column.type):
-        texts = pc.drop_null(pc.unique(column)).to_pylist()
-        return {found for text in texts if (found := notation_of(text)) is not None}
+        texts = pc.utf8_trim_whitespace(column)
+        found = {
+            notation: pc.any(pc.match_substring_regex(texts, pattern)).as_py()
+            for notation, pattern in NOTATIONS.items()
+        }
+        return {notation for notation, is_there in found.items() if is_there}
     if not has_numbers(column.type) or column.null_count == len(column):
         return set()
     return {Notation.DIGITS if pa.types.is_integer(column.type) else Notation.POINT}
@@ -238,6 +259,27 @@ def numbers_of(column: pa.Array) -> Numbers:
     if _is_number(column.type):
         values = as_array(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
     return Numbers(values, np.isnan(values), np.zeros(len(column), dtype=np.bool_))
+
+
+def numbers_alone(column: pa.Array) -> pa.Array | None:
+    """Return texts as float64, if all that are there are finite numbers without any space."""
+    try:
+        found = column.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    return found if pc.all(pc.is_finite(found), min_count=0).as_py() else None
+
+
+def has_leading_zeros(column: pa.Array) -> bool:
+    """Return whether one of some texts, all ``numbers_alone``, begins with a needless 0."""
+    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
+    content = np.frombuffer(column.buffers()[2] or b"\0", np.uint8)
+    starts, stops = ends[:-1], ends[1:]
+    last = len(content) - 1
+    starts = starts + (content[np.minimum(starts, last)] == ord("-"))
+    zero = (content[np.minimum(starts, last)] == ord("0")) & (starts + 1 < stops)
+    after = content[np.minimum(starts[zero] + 1, last)]
+    return bool(((after >= ord("0")) & (after <= ord("9"))).any())
 
 
 def _parsed(column: pa.Array) -> Numbers:

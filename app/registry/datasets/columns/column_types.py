@@ -1,6 +1,7 @@
 """Proposes the schema of a dataset from a table: for each column, what its cells are."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -10,14 +11,18 @@ import pyarrow.compute as pc
 from app.domain.errors import InvalidInputError, TableError
 from app.domain.schema import ITEMS, SCALARS, WIDTHS, ColumnType, TableSchema
 from app.registry.datasets.columns.cells import (
+    has_leading_zeros,
     invalid_in_words,
     kind_in_words,
+    numbers_alone,
     numbers_of,
     plain,
 )
+from app.registry.datasets.columns.parts import IdsCheck
+from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.proposal import spelt
 from app.registry.datasets.columns.sources import Source
-from app.registry.datasets.columns.typed import arrow_type, faults_of
+from app.registry.datasets.columns.typed import arrow_type, nulls_of
 
 _OF_TEXT: Final = ("int64", "float64", "bool", "date", "timestamp")
 """What the texts of a CSV may stand for, the narrowest first."""
@@ -33,7 +38,7 @@ def proposed_schema(
     drop: Collection[str] = (),
     text: Collection[str] = (),
 ) -> TableSchema:
-    """Return a schema that all rows of a table fit.
+    """Return a schema that all rows of a table fit, whose ids are checked, too.
 
     Args:
         source: the table.
@@ -43,80 +48,138 @@ def proposed_schema(
         text: columns of a CSV that are kept as text, whatever they look like.
 
     Raises:
-        TableError: a column has no type; it names file, row and column.
+        TableError: a column has no type, or ids are faulty; it names file, row and column.
     """
-    names = source.table.column_names
+    file, types = source.files[0], source.types
     for name in (record_id, subject_id, *drop, *text):
-        if name is not None and name not in names:
+        if name is not None and name not in types:
             raise InvalidInputError(f"{source.name} has no column {name!r}")
-    record_id = record_id or ("record_id" if "record_id" in names else source.index)
+    record_id = record_id or ("record_id" if "record_id" in types else file.index)
     if record_id is None:
         raise InvalidInputError("name the column of the records' ids with --record-id")
-    if subject_id is None and "subject_id" in names:
+    if subject_id is None and "subject_id" in types:
         subject_id = "subject_id"
-    left_out = {record_id, subject_id, source.index, *drop}
+    left_out = {record_id, subject_id, file.index, *drop}
     columns = [
-        (name, _type_of(source, name, is_text=source.kind != "CSV" or name in text))
-        for name in names
+        _Column(source, name, kind, is_text=file.kind != "CSV" or name in text)
+        for name, kind in types.items()
         if name not in left_out
     ]
-    return TableSchema(tuple(columns), record_id, subject_id)
+    ids, problems = IdsCheck(source, record_id, subject_id), Problems()
+    for first, part in source.parts():
+        problems.first = first
+        ids.check(part, problems)
+        for column in columns:
+            column.add(first, part)
+    found = [(column.name, column.type()) for column in columns]
+    ids.find_repeated(problems)
+    with source.places():
+        problems.raise_any()
+    return TableSchema(tuple(found), record_id, subject_id)
 
 
-def _type_of(source: Source, name: str, *, is_text: bool) -> ColumnType:
-    column = plain(source.table[name])
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        fault = invalid_in_words(column.type)
-        raise TableError([f"{source.name}: column {name!r}: {fault}"]) from error
-    if column.null_count == len(column):
-        return ColumnType("string", nullable=True)
-    is_text = is_text or _has_codes(column)
-    if not is_text:
-        _require_numbers(source, name, column)
-    candidates = _candidates(column.type, is_csv=not is_text)
-    for kind in candidates:
-        for nullable in (False, True):
-            candidate = ColumnType(kind.kind, kind.is_list, kind.length, nullable)
-            if faults_of(column, candidate, name=name).none:
-                return candidate
-    for kind in candidates[-1:]:
-        with source.places():
-            candidate = ColumnType(kind.kind, kind.is_list, kind.length, nullable=True)
-            faults_of(column, candidate, name=name).raise_any()
-    held = kind_in_words(column.type)
-    raise TableError(
-        [f"{source.name}: column {name!r}: {held}, which no type of column holds; see --drop"]
-    )
+class _Column:
+    """A column, and which types its cells may have after those rows that were looked at."""
+
+    def __init__(self, source: Source, name: str, kind: pa.DataType, *, is_text: bool) -> None:
+        self.name = name
+        self._source = source
+        self._kind = kind
+        self._is_text = is_text
+        self._fits = [_Fit(name, each) for each in _candidates(kind, is_csv=not is_text)]
+        self._rows = self._nulls = self._numbers = 0
+        self._commas = self._words = self._first_word = 0
+
+    def add(self, first: int, part: pa.Table) -> None:
+        """Look at the next rows."""
+        column = plain(part[self.name])
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise self._fault(invalid_in_words(column.type)) from error
+        self._rows += len(column)
+        self._nulls += column.null_count
+        if not self._is_text:
+            self._look_at_texts(first, column)
+        for fit in self._fits:
+            if fit.problems.none or fit is self._fits[-1]:
+                fit.add(first, column)
+
+    def _look_at_texts(self, first: int, column: pa.Array) -> None:
+        if numbers_alone(column) is not None:
+            self._numbers += len(column) - column.null_count
+            if has_leading_zeros(column):
+                self._keep_texts()
+            return
+        if pc.any(pc.match_substring_regex(column, _CODE)).as_py():
+            self._keep_texts()
+            return
+        found = numbers_of(column)
+        self._numbers += int(np.count_nonzero(~found.missing))
+        self._commas += pc.sum(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py() or 0
+        if not self._words and found.faulty.any():
+            self._first_word = first + int(np.argmax(found.faulty))
+        self._words += int(np.count_nonzero(found.faulty))
+
+    def _keep_texts(self) -> None:
+        """Let texts that look like postcodes or telephone numbers be no numbers."""
+        self._is_text = True
+        self._fits = self._fits[-1:]
+
+    def type(self) -> ColumnType:
+        """Return the narrowest type of all cells; ``TableError`` if there is none."""
+        if self._nulls == self._rows:
+            return ColumnType("string", nullable=True)
+        if not self._is_text:
+            self._require_numbers()
+        for fit in self._fits:
+            if fit.problems.none and fit.nulls < self._rows:
+                return replace(fit.kind, nullable=fit.nulls > 0)
+        for fit in self._fits[-1:]:
+            if fit.nulls == self._rows:
+                fit.problems.add(None, self.name, "holds no values")
+            with self._source.places():
+                fit.problems.raise_any()
+        held = kind_in_words(self._kind)
+        raise self._fault(f"{held}, which no type of column holds; see --drop")
+
+    def _require_numbers(self) -> None:
+        """Refuse single texts in a column that is mostly numbers, and numbers with commas."""
+        if 2 * self._commas > self._numbers:
+            raise self._fault("numbers with a decimal comma; pass --decimal ,")
+        if self._words and 2 * self._words < self._numbers:
+            more = f" (and in {self._words - 1} more)" if self._words > 1 else ""
+            place = self._source.place(self._first_word)
+            raise TableError(
+                [
+                    f"{place}, column {self.name!r}: text, where a number is expected{more}; "
+                    f"--text {spelt(self.name)} keeps all cells as text"
+                ]
+            )
+
+    def _fault(self, reason: str) -> TableError:
+        return TableError([f"{self._source.name}: column {self.name!r}: {reason}"])
 
 
-def _require_numbers(source: Source, name: str, column: pa.Array) -> None:
-    """Refuse single texts in a column that is mostly numbers, and numbers with decimal commas."""
-    found = numbers_of(column)
-    present = int(np.count_nonzero(~found.missing))
-    commas = pc.sum(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py() or 0
-    if 2 * commas > present:
-        raise TableError(
-            [f"{source.name}: column {name!r}: numbers with a decimal comma; pass --decimal ,"]
-        )
-    faulty = int(np.count_nonzero(found.faulty))
-    if faulty and 2 * faulty < present:
-        more = f" (and in {faulty - 1} more)" if faulty > 1 else ""
-        place = source.place(int(np.argmax(found.faulty)))
-        raise TableError(
-            [
-                f"{place}, column {name!r}: text, where a number is expected{more}; --text "
-                f"{spelt(name)} keeps all cells as text"
-            ]
-        )
+class _Fit:
+    """Whether a type holds a column's cells.
 
+    Attributes:
+        kind: the type, which allows rows without a value.
+        problems: the cells that it does not hold.
+        nulls: how many cells are missing in it.
+    """
 
-def _has_codes(column: pa.Array) -> bool:
-    """Return whether texts look like postcodes or telephone numbers, which are no numbers."""
-    if not pa.types.is_string(column.type):
-        return False
-    return bool(pc.any(pc.match_substring_regex(column, _CODE)).as_py())
+    def __init__(self, name: str, kind: ColumnType) -> None:
+        self._name = name
+        self.kind = replace(kind, nullable=True)
+        self.problems = Problems()
+        self.nulls = 0
+
+    def add(self, first: int, column: pa.Array) -> None:
+        """Look at the next cells."""
+        self.problems.first = first
+        self.nulls += nulls_of(column, self.kind, name=self._name, problems=self.problems)
 
 
 def _candidates(found: pa.DataType, *, is_csv: bool) -> list[ColumnType]:
@@ -127,8 +190,9 @@ def _candidates(found: pa.DataType, *, is_csv: bool) -> list[ColumnType]:
         return [ColumnType(kind, is_list=True, length=found.list_size) for kind in same]
     if hasattr(found, "value_field"):
         kinds = [k for k in ITEMS if _holds(k, found.value_type)]
+        kinds = ["int64", *kinds] if pa.types.is_decimal(found.value_type) else kinds
         return [ColumnType(kind, is_list=True) for kind in kinds]
-    texts = _OF_TEXT if is_csv else ()
+    texts = _OF_TEXT if is_csv else ("int64",) if pa.types.is_decimal(found) else ()
     return [ColumnType(k) for k in (*texts, *(k for k in SCALARS if _holds(k, found)))]
 
 

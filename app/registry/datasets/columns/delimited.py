@@ -7,8 +7,11 @@ import codecs
 import csv
 import io
 import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Self
+from itertools import chain
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +30,8 @@ _BOMS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _HEADER_BYTES: Final = 1 << 20
+_BLOCKS: Final = (4 << 20, 64 << 20, 1 << 30)
+"""How many bytes are parsed at once; more only where a row is larger."""
 _UNNAMED: Final = re.compile(r"Unnamed: \d+")
 _COMMA_NUMBER: Final = r"^\s*[+-]?\d+(,\d+)?\s*$"
 
@@ -62,59 +67,240 @@ class Dialect:
         return cls(delimiter and tabs.get(delimiter, delimiter), encoding, decimal)
 
 
-def read_delimited(content: bytes, dialect: Dialect) -> tuple[list[str], pa.Table]:
-    """Return the header's names, as they are written, and the columns as text."""
-    text = _decoded(content, dialect)
-    start, delimiter = _beginning(text, dialect.delimiter)
-    names, length = _header(text[start:], delimiter)
-    body = text[start + length :].encode()
-    del text
-    if body.count(b'"') % 2:
-        _refuse_open_quote(body, delimiter, names)
-    table = _parsed(body, delimiter, names)
-    if names and not names[-1].strip() and table.column(len(names) - 1).null_count == len(table):
-        names, table = names[:-1], table.remove_column(len(names) - 1)  # lines end with delimiters
-    if dialect.decimal == ",":
-        table = pa.table({str(i): _with_points(column) for i, column in enumerate(table.columns)})
-    return names, table
+Chunks = Callable[[], Iterator[bytes]]
+"""Yields a file's bytes, each time from the first on."""
+
+
+class Delimited:
+    """A text table that is read block by block.
+
+    Attributes:
+        names: of its columns, as they are written.
+    """
+
+    def __init__(self, chunks: Chunks, dialect: Dialect) -> None:
+        self._chunks = chunks
+        self._dialect = dialect
+        self._with_commas: set[str] | None = None
+        text = next(_texts(chunks(), dialect), "")
+        start, self._delimiter = _beginning(text, dialect.delimiter)
+        self._header, length = _header(text[start:], self._delimiter)
+        self._skipped = start + length
+        ends_open = len(self._header) > 1 and not self._header[-1].strip()
+        self.names = self._header[:-1] if ends_open else self._header
+
+    def read(self) -> Iterator[pa.Table]:
+        """Yield the rows, whose columns are numbered, and whose cells are text.
+
+        Raises:
+            InvalidRecordsError: it is no table; the error has the rows' numbers.
+        """
+        if self._dialect.decimal == ",":
+            if self._with_commas is None:
+                self._with_commas = _columns_with_commas(self._rows())
+            for table in self._rows():
+                yield pa.table(
+                    {
+                        name: _with_points(column) if name in self._with_commas else column
+                        for name, column in zip(table.column_names, table.columns, strict=True)
+                    }
+                )
+        else:
+            yield from self._rows()
+
+    def _rows(self) -> Iterator[pa.Table]:
+        """Yield the rows, and parse larger blocks where one does not hold a row."""
+        rows = 0
+        for block_bytes in _BLOCKS:
+            body = _Body(_texts(self._chunks(), self._dialect), self._skipped)
+            problems = Problems()
+            seen = 0
+            try:
+                for table in self._blocks(body, block_bytes, problems):
+                    left = table.slice(max(0, rows - seen))
+                    seen += len(table)
+                    if len(left):
+                        rows = seen
+                        yield self._named(left)
+            except pa.ArrowInvalid as error:
+                self._refuse_open_quote(body)
+                if "straddling" in str(error) and block_bytes < _BLOCKS[-1]:
+                    continue
+                # The message may hold cells.
+                reason = "the rows cannot be read as text with delimiters"
+                raise _fault(None, self._header[0], reason) from error
+            self._refuse_open_quote(body)
+            problems.raise_any()
+            return
+
+    def _blocks(self, body: "_Body", block_bytes: int, problems: Problems) -> Iterator[pa.Table]:
+        names = self._header
+
+        def note(row: pyarrow.csv.InvalidRow) -> str:
+            found = row.actual_columns
+            column = names[found] if found < len(names) else str(len(names) + 1)
+            reason = f"the row has {found} cells, the header {len(names)}"
+            problems.add(row.number - 1, column, reason)
+            return "skip"
+
+        if body.is_blank:
+            return
+        places = [str(place) for place in range(len(names))]
+        reader = pyarrow.csv.open_csv(
+            pa.PythonFile(io.BufferedReader(body), mode="r"),
+            read_options=pyarrow.csv.ReadOptions(
+                use_threads=False,  # otherwise rows have no numbers
+                column_names=places,
+                block_size=block_bytes,
+            ),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=note
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(places, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        )
+        for batch in reader:
+            yield pa.Table.from_batches([batch])
+
+    def _named(self, table: pa.Table) -> pa.Table:
+        if len(self.names) == len(self._header):
+            return table
+        last = len(self.names)  # all lines end with a delimiter, or this is a column
+        if table.column(last).null_count < len(table):
+            raise _fault(None, str(last + 1), "has no name in the header")
+        return table.remove_column(last)
+
+    def _refuse_open_quote(self, body: "_Body") -> None:
+        """Name the row from which on a quotation mark is open."""
+        body.read_all()
+        if body.quotes % 2 == 0:
+            return
+        again = _Body(_texts(self._chunks(), self._dialect), self._skipped)
+        lines = io.TextIOWrapper(io.BufferedReader(again), encoding="utf-8", newline="")
+        reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+        csv.field_size_limit(1 << 30)
+        row = -1
+        try:
+            for cells in reader:
+                row += bool(cells)
+        except csv.Error as error:
+            reason = "a quotation mark that is not closed in its cell"
+            raise _fault(row + 1, self._header[0], reason) from error
+
+
+class _Body(io.RawIOBase):
+    """A text after its header, as UTF-8.
+
+    Attributes:
+        quotes: how many quotation marks there are in what was read.
+    """
+
+    def __init__(self, texts: Iterator[str], skipped: int) -> None:
+        self._texts = texts
+        self._held = memoryview(next(texts, "")[skipped:].encode())
+        self.quotes = bytes(self._held).count(b'"')
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there are no rows."""
+        while not bytes(self._held).strip():
+            if not self._next():
+                return True
+        return False
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a buffer
+        """Read some bytes; 0 at the end."""
+        while not self._held and self._next():
+            pass
+        size = min(len(buffer), len(self._held))
+        buffer[:size] = self._held[:size]
+        self._held = self._held[size:]
+        return size
+
+    def read_all(self) -> None:
+        """Pass over what is left."""
+        while self._next():
+            pass
+
+    def _next(self) -> bool:
+        text = next(self._texts, None)
+        content = b"" if text is None else text.encode()
+        self._held = memoryview(content)
+        self.quotes += content.count(b'"')
+        return text is not None
+
+
+def _texts(chunks: Iterator[bytes], dialect: Dialect) -> Iterator[str]:
+    """Yield a file's text, of which the first piece holds the header."""
+    first = next(chunks, b"")
+    marked = next((codec for bom, codec in _BOMS if first.startswith(bom)), None)
+    codec = dialect.encoding or marked or "utf-8"
+    read = _Read(dialect)
+    try:
+        decoder = codecs.getincrementaldecoder(codec)()
+        for chunk in chain([first], chunks, [b""]):
+            text = decoder.decode(chunk, final=not chunk)
+            if read.lines == 0:
+                text = text.removeprefix("\ufeff")
+            place = text.find("\0")
+            if place >= 0:
+                read.add(text[:place])
+                raise read.fault("bytes of 0; pass --encoding, such as utf-16")
+            read.add(text)
+            yield text
+    except UnicodeDecodeError as error:
+        read.add(error.object[: error.start].decode(codec, errors="replace"))
+        reason = f"bytes that are not {codec}; pass --encoding, such as cp1252"
+        raise read.fault(reason) from error
+    except (UnicodeError, LookupError, TypeError, AttributeError) as error:
+        raise _fault(None, "", f"cannot be read as {codec}") from error
+
+
+class _Read:
+    """What was read of a text so far: its header, and the line where it ends.
+
+    Attributes:
+        lines: how many were read to their ends.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._first: str | None = None
+        self._last = ""
+        self.lines = 0
+
+    def add(self, text: str) -> None:
+        """Go on by some text."""
+        ends = text.count("\n") or text.count("\r")
+        if self._first is None:
+            lines = (self._last + text).splitlines()
+            self._first = lines[0] if ends and lines else None
+        after = 1 + max(text.rfind("\n"), text.rfind("\r"))
+        self._last = text[after:] if ends else self._last + text
+        self.lines += ends
+
+    def fault(self, reason: str) -> InvalidRecordsError:
+        """Return the error for the cell that begins in the last line."""
+        first = self._last if self._first is None else self._first
+        delimiter = self._dialect.delimiter or _likely(first)
+        if self._first is None:
+            return _fault(None, f"{1 + first.count(delimiter)} of the header", reason)
+        names = first.split(delimiter)
+        column = self._last.count(delimiter)
+        name = names[column].strip('" ') if column < len(names) else str(column + 1)
+        return _fault(self.lines - 1, name, reason)
 
 
 def looks_unnamed(name: str) -> bool:
     """Return whether pandas wrote a column without a name: its index."""
     return not name or bool(_UNNAMED.fullmatch(name))
-
-
-def _decoded(content: bytes, dialect: Dialect) -> str:
-    marked = next((codec for bom, codec in _BOMS if content.startswith(bom)), None)
-    codec = dialect.encoding or marked or "utf-8"
-    try:
-        text = content.decode(codec)
-    except UnicodeDecodeError as error:
-        before = content[: error.start].decode(codec, errors="replace")
-        raise _at(
-            before, dialect, f"bytes that are not {codec}; pass --encoding, such as cp1252"
-        ) from error
-    except (UnicodeError, LookupError, TypeError, AttributeError) as error:
-        raise _fault(None, "", f"cannot be read as {codec}") from error
-    text = text.removeprefix("\ufeff")
-    place = text.find("\0")
-    if place >= 0:
-        raise _at(text[:place], dialect, "bytes of 0; pass --encoding, such as utf-16")
-    return text
-
-
-def _at(before: str, dialect: Dialect, reason: str) -> InvalidRecordsError:
-    """Return the error for the cell that begins in the last line of ``before``."""
-    lines = before.splitlines() or [""]
-    delimiter = dialect.delimiter or _likely(lines[0])
-    if before.endswith(("\n", "\r")):
-        lines.append("")
-    if len(lines) == 1:
-        return _fault(None, f"{1 + lines[0].count(delimiter)} of the header", reason)
-    names = lines[0].split(delimiter)
-    column = lines[-1].count(delimiter)
-    name = names[column].strip('" ') if column < len(names) else str(column + 1)
-    return _fault(len(lines) - 2, name, reason)
 
 
 def _beginning(text: str, delimiter: str | None) -> tuple[int, str]:
@@ -150,62 +336,19 @@ def _header(text: str, delimiter: str) -> tuple[list[str], int]:
     return names, length
 
 
-def _parsed(body: bytes, delimiter: str, names: list[str]) -> pa.Table:
-    places = [str(place) for place in range(len(names))]
-    if not body.strip():
-        return pa.table({place: pa.array([], pa.string()) for place in places})
-    problems = Problems()
-
-    def note(row: pyarrow.csv.InvalidRow) -> str:
-        found = row.actual_columns
-        column = names[found] if found < len(names) else str(len(names) + 1)
-        problems.add(row.number - 1, column, f"the row has {found} cells, the header {len(names)}")
-        return "skip"
-
-    try:
-        table = pyarrow.csv.read_csv(
-            pa.BufferReader(body),
-            read_options=pyarrow.csv.ReadOptions(
-                use_threads=False,  # otherwise rows have no numbers
-                column_names=places,
-                block_size=min(len(body) + 1024, 1 << 30),
-            ),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=note
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(places, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-            ),
-        )
-    except pa.ArrowInvalid as error:  # its message may hold cells
-        raise _fault(None, names[0], "the rows cannot be read as text with delimiters") from error
-    problems.raise_any()
-    return table
-
-
-def _refuse_open_quote(body: bytes, delimiter: str, names: list[str]) -> None:
-    """Name the row from which on a quotation mark is open."""
-    first = row = -1
-    reader = csv.reader(io.StringIO(body.decode(), newline=""), delimiter=delimiter, strict=True)
-    csv.field_size_limit(1 << 30)
-    try:
-        for cells in reader:
-            row += bool(cells)
-    except csv.Error:
-        first = row + 1
-    column = names[0] if names else "1"
-    if first >= 0:
-        raise _fault(first, column, "a quotation mark that is not closed in its cell")
+def _columns_with_commas(tables: Iterator[pa.Table]) -> set[str]:
+    """Return the columns that are mostly numbers, with decimal commas."""
+    more: Counter[str] = Counter()
+    for table in tables:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            fits = pc.sum(pc.match_substring_regex(column, _COMMA_NUMBER)).as_py() or 0
+            missing = pc.sum(pc.is_in(column, pa.array([None, *MISSING_WORDS]))).as_py()
+            more[name] += 2 * fits - (len(column) - missing)
+    return {name for name, count in more.items() if count > 0}
 
 
 def _with_points(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Write numbers with decimal commas, in a column that is mostly numbers, with points."""
     fits = pc.match_substring_regex(column, _COMMA_NUMBER)
-    cells = len(column) - pc.sum(pc.is_in(column, pa.array([None, *MISSING_WORDS]))).as_py()
-    if 2 * (pc.sum(fits).as_py() or 0) <= cells:
-        return column
     return pc.if_else(fits, pc.replace_substring(column, ",", "."), column)
 
 

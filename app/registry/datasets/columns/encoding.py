@@ -138,7 +138,8 @@ class _Cells:
     def ids(self, name: str, *, required: bool) -> pa.Array:
         if self.table.schema.names.count(name) == 1:
             column = plain(self.table.column(name))
-            if _are_ids(column, required=required):
+            is_whole = pa.types.is_integer(column.type) and not (required and column.null_count)
+            if is_whole or _are_ids(column, required=required):
                 return column.cast(pa.string())
         column = self._column(name, has_ids, "text or a whole number is")
         if column is None:

@@ -1,18 +1,25 @@
-"""A whole table in the columns of its dataset, in parts that are small enough for an upload."""
+"""A table in the columns of its dataset, in parts that are small enough for an upload.
 
+A table is read twice: all of it is checked before the first part is sent.
+"""
+
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from app.access.pseudonyms import Pseudonyms
 from app.domain.schema import TableSchema
+from app.registry.datasets.columns.cells import notations_of, plain
+from app.registry.datasets.columns.encoding import ids_of
 from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.sources import Source
 from app.registry.datasets.columns.typed import typed_rows
 
-_PART_BYTES: Final = 32 << 20
-_PART_ROWS: Final = 100_000
+_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -28,27 +35,70 @@ class Part:
     records: pa.Table
 
 
-def typed_parts(source: Source, schema: TableSchema) -> list[Part]:
-    """Take a table's columns as their types, and check that its records have different ids."""
-    row_bytes = max(1, source.table.nbytes // source.table.num_rows)
-    rows = max(1, min(_PART_ROWS, _PART_BYTES // row_bytes))
-    problems, parts = Problems(), []
-    for first in range(0, source.table.num_rows, rows):
+def typed_parts(source: Source, schema: TableSchema) -> Iterator[Part]:
+    """Yield a table's rows in the types of its columns; ``check_rows`` looks at all before."""
+    problems = Problems()
+    for first, part in source.parts():
         problems.first = first
-        batch = typed_rows(source.table.slice(first, rows), schema, problems)
-        parts.append(Part(first, pa.Table.from_batches([batch])))
-    problems.first = 0
-    _refuse_duplicates(parts, schema.record_id, problems)
+        batch = typed_rows(part, schema, problems)
+        with source.places():
+            problems.raise_any()
+        yield Part(first, pa.Table.from_batches([batch]))
+
+
+def check_rows(source: Source, schema: TableSchema) -> None:
+    """Check that a table's columns have their types, and its records different ids.
+
+    Raises:
+        TableError: it names file, row and column.
+    """
+    problems = Problems()
+    ids = IdsCheck(source, schema.record_id, schema.subject_id)
+    for first, part in source.parts():
+        problems.first = first
+        ids.add(part, typed_rows(part, schema, problems).column(0))
+    ids.find_repeated(problems)
     with source.places():
         problems.raise_any()
-    return parts
 
 
-def _refuse_duplicates(parts: list[Part], name: str, problems: Problems) -> None:
-    ids = pa.chunked_array([part.records.column(0).combine_chunks() for part in parts])
-    whole = ids.combine_chunks()
-    codes = whole.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    _, firsts = np.unique(codes, return_index=True)
-    repeated = np.ones(len(codes), dtype=np.bool_)
-    repeated[firsts] = False
-    problems.add_where(repeated & (codes >= 0), name, "the id of an earlier row")
+class IdsCheck:
+    """What is to be known of a table's ids: how they are written, and which occur again.
+
+    It holds keyed digests of them, so that it takes little memory.
+    """
+
+    def __init__(self, source: Source, record_id: str, subject_id: str | None) -> None:
+        self._names = (record_id, *(() if subject_id is None else (subject_id,)))
+        self._notations = {name: source.notations.setdefault(name, set()) for name in self._names}
+        self._hash = Pseudonyms(os.urandom(32))
+        self._digests: list[npt.NDArray[np.uint8]] = []
+
+    def add(self, part: pa.Table, record_ids: pa.Array) -> None:
+        """Look at the next rows, whose records have these ids; None counts as none."""
+        for name in self._names:
+            if name in part.column_names:
+                self._notations[name] |= notations_of(plain(part[name]))
+        digests = self._hash.records("", record_ids)[:, :_DIGEST_BYTES].copy()
+        if record_ids.null_count:
+            digests[record_ids.is_null().to_numpy(zero_copy_only=False)] = np.frombuffer(
+                os.urandom(_DIGEST_BYTES * record_ids.null_count), np.uint8
+            ).reshape(-1, _DIGEST_BYTES)
+        self._digests.append(digests)
+
+    def check(self, part: pa.Table, problems: Problems) -> None:
+        """Look at the next rows; faulty ids go to ``problems``."""
+        record_id, *subject_id = self._names
+        self.add(part, ids_of(part, record_id, problems, required=True))
+        for name in subject_id:
+            ids_of(part, name, problems, required=False)
+
+    def find_repeated(self, problems: Problems) -> None:
+        """Add the rows whose ids came before."""
+        digests = np.concatenate(self._digests).view(np.uint64)
+        order = np.lexsort((digests[:, 1], digests[:, 0]))
+        ordered = digests[order]
+        repeated = np.zeros(len(digests), dtype=np.bool_)
+        repeated[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
+        problems.first = 0
+        problems.add_where(repeated, self._names[0], "the id of an earlier row")

@@ -1,16 +1,21 @@
 """A table with the files that its rows are from, so that errors can name them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pyarrow as pa
 
 from app.domain.errors import InvalidInputError, InvalidRecordsError, RowProblem, TableError
+from app.domain.ids import Notation
+from app.registry.datasets.columns.cells import plain, plain_type
 
 INDEX: str = "(index)"
 """The name of a pandas index that has no name in its file."""
+
+_PART_BYTES: Final = 32 << 20
+_PART_ROWS: Final = 100_000
 
 
 def as_table(rows: Any) -> pa.Table:  # noqa: ANN401 - pandas is not among our libraries
@@ -29,26 +34,83 @@ def as_table(rows: Any) -> pa.Table:  # noqa: ANN401 - pandas is not among our l
 
 
 @dataclass(frozen=True)
-class Source:
-    """A table, read from one file or from several.
+class TableFile:
+    """One file of a table.
 
     Attributes:
-        name: the path as the user wrote it, for errors about the whole.
-        table: all rows.
-        files: each file's name with the number of its first row, in order.
+        name: for errors.
+        schema: its columns.
+        read: yields its rows, each time from the first on.
         index: the column that pandas wrote as the index, if any.
         kind: the format, such as ``CSV``.
     """
 
     name: str
-    table: pa.Table
-    files: Sequence[tuple[str, int]]
-    index: str | None
-    kind: str
+    schema: pa.Schema
+    read: Callable[[], Iterable[pa.Table]]
+    index: str | None = None
+    kind: str = "table"
+
+
+@dataclass
+class Source:
+    """A table in one file or in several, which is read part by part, and more than once.
+
+    Attributes:
+        name: the path as the user wrote it, for errors about the whole.
+        files: in order.
+        rows: how many were read so far; after a pass, all.
+        notations: how whole numbers in columns of ids are written, as a check has found them.
+        firsts: each file's name with the number of its first row, as far as they were read.
+    """
+
+    name: str
+    files: Sequence[TableFile]
+    rows: int = 0
+    notations: dict[str, set[Notation]] = field(default_factory=dict)
+    firsts: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The columns' types, in a layout that all files share; decimals may be whole numbers."""
+        names = self.files[0].schema.names
+        schemas = [
+            pa.schema([(name, plain_type(file.schema.field(name).type)) for name in names])
+            for file in self.files
+        ]
+        found = pa.unify_schemas(schemas, promote_options="permissive")
+        return dict(zip(found.names, found.types, strict=True))
+
+    def parts(self) -> Iterator[tuple[int, pa.Table]]:
+        """Yield all rows in parts of bounded size, each with the number of its first row."""
+        self.rows, self.firsts = 0, []
+        first = 0
+        for part in _regrouped(self._pieces()):
+            yield first, part
+            first += part.num_rows
+
+    def _pieces(self) -> Iterator[pa.Table]:
+        names = self.files[0].schema.names
+        for file in self.files:
+            first = self.rows
+            self.firsts.append((file.name, first))
+            for piece in file.read():
+                self.rows += piece.num_rows
+                yield piece.select(names)
+            if self.rows == first:
+                raise TableError([f"{file.name}: the table has no rows"])
+
+    def whole(self) -> pa.Table:
+        """Return all rows."""
+        tables = [
+            pa.table({name: plain(part[name]) for name in part.column_names})
+            for _, part in self.parts()
+        ]
+        return pa.concat_tables(tables, promote_options="permissive")
 
     def place(self, row: int) -> str:
         """Return a row's file and number; rows count from 1, without the header."""
-        name, first = next(part for part in reversed(self.files) if part[1] <= row)
+        name, first = next(part for part in reversed(self.firsts) if part[1] <= row)
         return f"{name}: row {row - first + 1}"
 
     @contextmanager
@@ -68,3 +130,26 @@ class Source:
         more = f" (and in {problem.rows - 1} more)" if problem.rows > 1 else ""
         separator = ": " if problem.row is None else ", "
         return f"{where}{separator}column {problem.column!r}: {problem.reason}{more}"
+
+
+def _regrouped(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables that are small enough for an upload, and not much smaller."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for piece in pieces:
+        row_bytes = max(1, piece.nbytes // max(1, piece.num_rows))
+        most = max(1, min(_PART_ROWS, _PART_BYTES // row_bytes))
+        for begin in range(0, piece.num_rows, most):
+            few = piece.slice(begin, most)
+            if held and (
+                rows + few.num_rows > _PART_ROWS
+                or size + few.num_rows * row_bytes > _PART_BYTES
+                or not few.schema.equals(held[0].schema)
+            ):
+                yield pa.concat_tables(held)
+                held, rows, size = [], 0, 0
+            held.append(few)
+            rows += few.num_rows
+            size += few.num_rows * row_bytes
+    if held:
+        yield pa.concat_tables(held)

@@ -21,6 +21,7 @@ from app.registry.datasets.columns.cells import (
     invalid_in_words,
     is_text,
     kind_in_words,
+    numbers_alone,
     plain,
 )
 from app.registry.datasets.columns.encoding import ids_of
@@ -82,13 +83,9 @@ def typed_rows(
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
 
 
-def faults_of(column: pa.Array, kind: ColumnType, *, name: str) -> Problems:
-    """Return why not all cells of a column are of this type, or none of them is there."""
-    problems = Problems()
-    found = _Column(name, kind, problems).read(pa.table({name: column}))
-    if found.null_count == len(found):
-        problems.add(None, name, "holds no values")
-    return problems
+def nulls_of(column: pa.Array, kind: ColumnType, *, name: str, problems: Problems) -> int:
+    """Return how many cells of a column have no value; those not of this type are problems."""
+    return int(_Column(name, kind, problems).read(pa.table({name: column})).null_count)
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class _Column:
             reason = f"{kind_in_words(column.type)}, where {self.kind} is expected"
             self.problems.add(None, self.name, reason)
             return nothing
-        if not self.kind.nullable:
+        if not self.kind.nullable and found.null_count:
             self._fault(
                 as_array(found.is_null()) & ~lossy, f"is missing, and {self.kind} must be there"
             )
@@ -221,6 +218,8 @@ def _converted(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
 
 
 def _of_numbers(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
+    if column.type == _ARROW[kind] and (pa.types.is_integer(column.type) or _is_finite(column)):
+        return column, np.zeros(len(column), dtype=np.bool_)
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
@@ -233,10 +232,11 @@ def _of_numbers(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
 
 
 def _of_text(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
-    if kind == "string":
-        return column, np.zeros(len(column), dtype=np.bool_)
     if kind == "binary":
         raise _UnfitError
+    quick = column if kind == "string" else _quickly(column, kind)
+    if quick is not None:
+        return quick, np.zeros(len(column), dtype=np.bool_)
     trimmed = pc.utf8_trim_whitespace(column)
     absent = pc.is_in(trimmed, pa.array([None, "", *MISSING_WORDS]))
     trimmed = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
@@ -252,6 +252,24 @@ def _of_text(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
         return found, lossy | _unless(pc.is_finite(found.cast(pa.float64())))
     whole = pc.replace_substring_regex(trimmed, _WHOLE, r"\1")
     return _chosen(whole, _INTEGER, lambda cells: cells.cast(_ARROW[kind]))
+
+
+def _quickly(column: pa.Array, kind: str) -> pa.Array | None:
+    """Return texts as numbers, if it takes no look at single ones to see that they are such."""
+    numbers = numbers_alone(column) if kind in WIDTHS else None
+    if numbers is None:
+        return None
+    if kind.startswith("float"):
+        found = numbers.cast(_ARROW[kind], safe=False)
+        return found if _is_finite(found) else None
+    try:
+        return column.cast(_ARROW[kind])
+    except pa.ArrowInvalid:
+        return None
+
+
+def _is_finite(column: pa.Array) -> bool:
+    return bool(pc.all(pc.is_finite(column.cast(pa.float64())), min_count=0).as_py())
 
 
 def _chosen(column: pa.Array, pattern: str, cast: Cast) -> tuple[pa.Array, Marks]:

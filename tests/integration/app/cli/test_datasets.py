@@ -275,7 +275,7 @@ def test_a_public_dataset_is_so_from_its_first_push_on(served: None, churn: Path
 def test_a_long_table_goes_in_parts_whose_rows_count_through(
     served: None, churn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.registry.datasets.columns.parts._PART_ROWS", 7)
+    monkeypatch.setattr("app.registry.datasets.columns.sources._PART_ROWS", 7)
     assert dataset_answer("push", "churn", churn, *OPTIONS)["added"] == ROWS
 
     changed = _churn(churn, row_50=["Zo\u00eb 24", "", "90", "plus", "yes"])

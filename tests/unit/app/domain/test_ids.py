@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.domain.errors import InvalidInputError
-from app.domain.ids import Notation, commitment, id_fault, id_of, normal_id, notation_of
+from app.domain.ids import commitment, id_fault, id_of, normal_id
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,6 @@ def test_a_python_value_means_its_digits(value):
 def test_other_values_are_refused(value):
     with pytest.raises(InvalidInputError):
         id_of(value)
-
-
-def test_notations_are_told_apart():
-    found = [notation_of(each) for each in ("7", "7.0", "007", "seven", "0")]
-    assert found == [Notation.DIGITS, Notation.POINT, Notation.ZEROS, None, Notation.DIGITS]
 
 
 def test_no_two_meanings_share_a_commitment() -> None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRecordsError
-from app.domain.ids import id_fault, normal_id
+from app.domain.ids import Notation, id_fault, normal_id
+from app.registry.datasets.columns.cells import notations_of
 from app.registry.datasets.columns.encoding import ids_of
 from app.registry.datasets.columns.problems import Problems
 
@@ -79,3 +80,11 @@ def test_what_may_have_lost_digits_is_refused_by_row_and_column(column):
     with pytest.raises(InvalidRecordsError) as caught:
         problems.raise_any()
     assert [(fault.row, fault.column) for fault in caught.value.problems] == [(1, "id")]
+
+
+def test_notations_are_told_apart():
+    cells = {"7": "digits", " +7 ": "digits", "-0": "digits", "7.0": "point", "007": "zeros"}
+    cells |= {"seven": None, "": None, "00.5": None}
+    for cell, name in cells.items():
+        found = notations_of(pa.array([None, cell]))
+        assert found == ({Notation[name.upper()]} if name else set()), cell

@@ -11,7 +11,7 @@ import pytest
 from app.domain.errors import TableError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.column_types import proposed_schema
-from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.parts import check_rows, typed_parts
 from app.registry.datasets.columns.proposal import Choices, proposed
 from app.registry.datasets.columns.reading import read_source
 from tests.support.layouts import TEXTS
@@ -35,12 +35,12 @@ def test_images_are_lists_of_one_length(tmp_path: Path, order: str) -> None:
 
 
 def test_rows_of_later_parts_have_their_numbers_in_the_file(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("app.registry.datasets.columns.parts._PART_ROWS", 2)
+    monkeypatch.setattr("app.registry.datasets.columns.sources._PART_ROWS", 2)
     (tmp_path / "a.csv").write_text("record_id,label,x\n1,0,1\n2,1,2\n3,0,3\n2,1,4\n5,0,word\n")
     schema = TableSchema.of({"x": "int8"}, record_id="record_id")
 
     with pytest.raises(TableError) as caught:
-        typed_parts(read_source(tmp_path / "a.csv"), schema)
+        check_rows(read_source(tmp_path / "a.csv"), schema)
 
     assert [line.partition(", column")[0] for line in caught.value.lines] == [
         "a.csv: row 5",
@@ -53,7 +53,7 @@ def test_an_array_is_a_column_or_refused_by_name(tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", **arrays)
         return tmp_path / "a.npz"
 
-    names = read_source(saved(name=np.array([b"ab", b"c"]))).table["name"]
+    names = read_source(saved(name=np.array([b"ab", b"c"]))).whole()["name"]
     assert names.to_pylist() == ["ab", "c"]  # text of one byte a letter, as older tools save it
     with pytest.raises(TableError, match="'whole': a single value in place of one for each row"):
         read_source(saved(whole=np.array(5)))
@@ -104,13 +104,13 @@ def test_what_other_tools_say_of_a_file_is_no_index(
         with pa.ipc.new_file(str(file), table.schema) as writer:
             writer.write_table(table)
     source = read_source(file)
-    assert (source.table["x"].to_pylist(), source.index) == ([1], None)
+    assert (source.whole()["x"].to_pylist(), source.files[0].index) == ([1], None)
 
 
 def test_an_index_is_known_by_what_pandas_says_of_it(tmp_path: Path) -> None:
     said = {"pandas": '{"index_columns": ["x"]}'}
     pq.write_table(pa.table({"x": [1]}).replace_schema_metadata(said), tmp_path / "a.parquet")
-    assert read_source(tmp_path / "a.parquet").index == "x"
+    assert read_source(tmp_path / "a.parquet").files[0].index == "x"
 
 
 def test_a_folder_may_hold_one_column_in_many_layouts(tmp_path: Path) -> None:
@@ -118,4 +118,4 @@ def test_a_folder_may_hold_one_column_in_many_layouts(tmp_path: Path) -> None:
         table = pa.table({"x": layout(["a", None])})
         with pa.ipc.new_file(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
             writer.write_table(table)
-    assert read_source(tmp_path).table["x"].to_pylist() == ["a", None] * len(TEXTS)
+    assert read_source(tmp_path).whole()["x"].to_pylist() == ["a", None] * len(TEXTS)
