@@ -112,8 +112,7 @@ class Delimited:
         """Yield the rows, and parse larger blocks where one does not hold a row."""
         rows = 0
         for block_bytes in _BLOCKS:
-            body = _Body(_texts(self._chunks(), self._dialect), self._skipped)
-            problems = Problems()
+            body, problems = self._body(), Problems()
             seen = 0
             try:
                 for table in self._blocks(body, block_bytes, problems):
@@ -123,15 +122,20 @@ class Delimited:
                         rows = seen
                         yield self._named(left)
             except pa.ArrowInvalid as error:
-                self._refuse_open_quote(body)
+                body = self._body()  # Arrow may still be reading ahead in the other
+                body.read_all()
+                self._refuse_open_quote(body.quotes)
                 if "straddling" in str(error) and block_bytes < _BLOCKS[-1]:
                     continue
                 # The message may hold cells.
                 reason = "the rows cannot be read as text with delimiters"
                 raise _fault(None, self._header[0], reason) from error
-            self._refuse_open_quote(body)
+            self._refuse_open_quote(body.quotes)
             problems.raise_any()
             return
+
+    def _body(self) -> "_Body":
+        return _Body(_texts(self._chunks(), self._dialect), self._skipped)
 
     def _blocks(self, body: "_Body", block_bytes: int, problems: Problems) -> Iterator[pa.Table]:
         names = self._header
@@ -173,13 +177,11 @@ class Delimited:
             raise _fault(None, str(last + 1), "has no name in the header")
         return table.remove_column(last)
 
-    def _refuse_open_quote(self, body: "_Body") -> None:
-        """Name the row from which on a quotation mark is open."""
-        body.read_all()
-        if body.quotes % 2 == 0:
+    def _refuse_open_quote(self, quotes: int) -> None:
+        """Name the row from which on one of the quotation marks is open."""
+        if quotes % 2 == 0:
             return
-        again = _Body(_texts(self._chunks(), self._dialect), self._skipped)
-        lines = io.TextIOWrapper(io.BufferedReader(again), encoding="utf-8", newline="")
+        lines = io.TextIOWrapper(io.BufferedReader(self._body()), encoding="utf-8", newline="")
         reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
         csv.field_size_limit(1 << 30)
         row = -1

@@ -1,6 +1,7 @@
 """Limits of what is read, and what stays as it is."""
 
 import gzip
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,60 @@ def test_rows_of_later_parts_have_their_numbers_in_the_file(tmp_path: Path, monk
         "a.csv: row 5",
         "a.csv: row 4",
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        (b"y,1,2", "row 150, column '3': the row has 3 cells, the header 2"),
+        (b"\xff,1", "row 150, column 'record_id': bytes that are not utf-8"),
+        (b'"y,1', "row 150, column 'record_id': a quotation mark that is not closed"),
+        (b"y,word", "row 150, column 'x': text, where a number is expected"),
+        (b"r7,1", "row 150, column 'record_id': the id of an earlier row"),
+        (b"y" * 500 + b",1", None),
+        (b'"y\ny",1', None),
+    ],
+)
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
+def test_a_long_csv_is_read_in_blocks_whose_rows_count_through(
+    tmp_path: Path, monkeypatch, row: bytes, fault: str | None, ends: bytes
+) -> None:
+    monkeypatch.setattr("app.registry.datasets.columns.reading._CHUNK_BYTES", 64)
+    monkeypatch.setattr("app.registry.datasets.columns.delimited._BLOCKS", (100, 1000))
+    rows = [b"record_id,x", *(b"r%d,%d" % (number, number) for number in range(1, 301))]
+    rows[150] = row
+    (tmp_path / "a.csv").write_bytes(ends.join(rows))
+
+    source = read_source(tmp_path / "a.csv")
+    if fault is not None:
+        with pytest.raises(TableError, match=f"^a.csv: {fault}"):
+            proposed_schema(source)
+        return
+    schema = proposed_schema(source)
+    (part,) = typed_parts(source, schema)
+    assert part.records["x"].to_pylist() == [1 if n == 150 else n for n in range(1, 301)]
+
+
+def test_what_a_column_is_follows_from_all_of_its_parts(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("app.registry.datasets.columns.sources._PART_ROWS", 2)
+    cells = {
+        "int64": ["1", "2", "3", "0", "-4.0"],
+        "float64": ["1", "2", "3", "4", "5.5"],
+        "int64?": ["1", "2", "3", "4", "NA"],
+        "string": ["1", "2", "3", "4", "007"],
+        "bool": ["true", "false", "true", "true", "false"],
+        "string?": ["", "", "", "", "a"],
+    }
+    rows = zip(["a", "b", "c", "d", "e"], *cells.values(), strict=True)
+    lines = [",".join(["record_id", *cells]), *map(",".join, rows)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    tens = pa.array([Decimal(each) for each in ("1.0", "2.0", "3.0", "4.0", "5.5")])
+    columns = {"record_id": list("abcde"), "float64": tens, "int64": tens.take([0, 1, 2, 3, 0])}
+    pq.write_table(pa.table(columns), tmp_path / "b.parquet")
+
+    for name in ("a.csv", "b.parquet"):
+        found = proposed_schema(read_source(tmp_path / name)).to_json()["columns"]
+        assert all(each == kind for each, kind in found.items()), found
 
 
 def test_an_array_is_a_column_or_refused_by_name(tmp_path: Path) -> None:
