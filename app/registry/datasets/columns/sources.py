@@ -14,7 +14,7 @@ from app.registry.datasets.columns.cells import plain, plain_type
 INDEX: str = "(index)"
 """The name of a pandas index that has no name in its file."""
 
-_PART_BYTES: Final = 32 << 20
+_PART_BYTES: Final = 8 << 20
 _PART_ROWS: Final = 100_000
 
 
