@@ -33,7 +33,7 @@ def opened(source: pa.NativeFile, *, most_footer_bytes: int) -> pq.ParquetFile:
         raise EncryptedFileError
     if tail.endswith(b"PAR1") and footer_bytes > most_footer_bytes:
         raise PayloadTooLargeError(f"it announces {footer_bytes} bytes of metadata")
-    file = pq.ParquetFile(source, pre_buffer=False)
+    file = pq.ParquetFile(source)
     if footer_bytes == file.metadata.serialized_size + _SIGNATURE_BYTES:
         raise EncryptedFileError
     return file
