@@ -272,8 +272,9 @@ def numbers_alone(column: pa.Array) -> pa.Array | None:
 
 def has_leading_zeros(column: pa.Array) -> bool:
     """Return whether one of some texts, all ``numbers_alone``, begins with a needless 0."""
-    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
-    content = np.frombuffer(column.buffers()[2] or b"\0", np.uint8)
+    texts = column.cast(pa.string())
+    ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
+    content = np.frombuffer(texts.buffers()[2] or b"\0", np.uint8)
     starts, stops = ends[:-1], ends[1:]
     last = len(content) - 1
     starts = starts + (content[np.minimum(starts, last)] == ord("-"))

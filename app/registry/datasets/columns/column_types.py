@@ -99,14 +99,17 @@ class _Column:
             raise self._fault(invalid_in_words(column.type)) from error
         self._rows += len(column)
         self._nulls += column.null_count
+        is_numbers = not self._is_text and numbers_alone(column) is not None
         if not self._is_text:
-            self._look_at_texts(first, column)
+            self._look_at_texts(first, column, is_numbers=is_numbers)
         for fit in self._fits:
-            if fit.problems.none or fit is self._fits[-1]:
+            if is_numbers and fit.kind.kind in ("float64", "string"):  # either holds them all
+                fit.nulls += column.null_count
+            elif fit.problems.none or fit is self._fits[-1]:
                 fit.add(first, column)
 
-    def _look_at_texts(self, first: int, column: pa.Array) -> None:
-        if numbers_alone(column) is not None:
+    def _look_at_texts(self, first: int, column: pa.Array, *, is_numbers: bool) -> None:
+        if is_numbers:
             self._numbers += len(column) - column.null_count
             if has_leading_zeros(column):
                 self._keep_texts()
