@@ -37,9 +37,9 @@ def push_table(
     counts = dict.fromkeys(rows, 0)
     requests: list[str] = []
     warnings: set[str] = set()
-    uploads = _uploads(source, schema)
+    count, uploads = source.rows, _uploads(source, schema)
     first = next(uploads)
-    with rows_progress(source.rows, at_once=first.rows) as advance:
+    with rows_progress(count, at_once=first.rows) as advance:
         for upload in chain([first], uploads):
             answer = client.push_records(name, upload.content, replace=replace)
             for field in total:
