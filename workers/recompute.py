@@ -10,6 +10,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import safetensors.numpy
 import torch
 
@@ -18,7 +19,7 @@ from app.domain.plan import Plan, TrainingKind
 from app.ledger import repository
 from app.ledger.selections import Selection
 from app.registry import repository as registry
-from app.registry.shapes import TrainingSet
+from app.registry.training_set import TrainingSet
 from app.runtime.locations import embedded_postgres
 from app.runtime.settings import Settings
 from app.services import Services, open_services
@@ -73,16 +74,15 @@ def recompute(services: Services, name: str) -> Recomputed:
                 "are no function of the records alone: nothing can be computed again"
             )
         records = TrainingSet(session, model, as_of=head.covers_epoch).records
-        retained = frozenset(each.seq for each in records if each.forgotten_epoch is None)
-        present = TrainingSet(session, model).records
-        if retained != {each.seq for each in present if each.forgotten_epoch is None}:
+        retained = records.retained
+        if not np.array_equal(retained, TrainingSet(session, model).records.retained):
             raise ConflictError(
                 f"version {head.number} of {name!r} learned from records that are to be forgotten: "
                 "wait for the next"
             )
         number, sha256, model_id = head.number, head.sha256, model.id
     spec = load_model(services, model_id)
-    selection = Selection(retained, held_out=frozenset(), plan=plan, batch_of={})
+    selection = Selection(retained, held_out=retained[:0], plan=plan)
     shards = read_shards(services, spec.dataset_id, readers_for(services, spec).anew)
     data = selected(spec, selection, shards)
     network = Network(

@@ -6,10 +6,12 @@ handed over. So does what was begun on records that the attempt has chosen anew 
 from the database's clock.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
@@ -20,8 +22,8 @@ from app.ledger.runs import holder
 from app.ledger.tables import MemberTrainingRow, RunRow
 from app.ledger.training import membership_of_run
 from app.registry import repository as registry
-from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
+from app.registry.training_set import TrainingSet
 from app.runtime.database.leases import in_future, prolong
 from app.storage.blobs import doom_attempt
 
@@ -30,7 +32,7 @@ KIND: Final = "member"
 
 def members_to_train(
     session: Session, model: ModelRow, training_set: TrainingSet, *, anew: bool
-) -> dict[int, frozenset[int]]:
+) -> Mapping[int, NDArray[np.int64]]:
     """Return the records of each member of an ensemble that a run trains; none for other models.
 
     A training trains all of them. Any other run trains those with a record that was forgotten since
@@ -41,15 +43,11 @@ def members_to_train(
         return {}
     concerned: Collection[int] = range(count)
     if not anew and head is not None:
-        concerned = training_set.concerned(after_epoch=head.covers_epoch)
-    records: dict[int, set[int]] = {member: set() for member in sorted(concerned)}
-    for record in training_set.records:
-        if record.member in records and record.forgotten_epoch is None:
-            records[record.member].add(record.seq)
-    return {member: frozenset(seqs) for member, seqs in records.items()}
+        concerned = {each.member for each in training_set.forgotten_after(head.covers_epoch)}
+    return training_set.by_member(concerned)
 
 
-def members_of_run(session: Session, run: RunRow) -> dict[int, frozenset[int]]:
+def members_of_run(session: Session, run: RunRow) -> Mapping[int, NDArray[np.int64]]:
     """Return the same of a run that goes on, for another worker."""
     model = session.get_one(ModelRow, run.model_id)
     membership = membership_of_run(model, run)

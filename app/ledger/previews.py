@@ -20,7 +20,7 @@ from app.ledger.views.request_views import ObligationView, RequestView
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.membership import membership_of
-from app.registry.shapes import TrainingSet
+from app.registry.training_set import TrainingSet
 from app.runtime.database import Database
 
 
@@ -105,6 +105,4 @@ def _occasion(session: Session, name: str, records: frozenset[int]) -> Occasion 
     if membership_of(model) is None:
         return Occasion.of(session, model)
     found = TrainingSet(session, model, forgetting=records)
-    if all(record.forgotten_epoch is not None for record in found.records):
-        return None
-    return Occasion.of(session, model, found)
+    return Occasion.of(session, model, found) if found.retained else None

@@ -19,8 +19,8 @@ from app.ledger.tables import ObligationRow, RunRow
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.registry.forecasts import Occasion
 from app.registry.membership import membership_of
-from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
+from app.registry.training_set import TrainingSet
 from app.runtime.database import Database
 from app.runtime.spans import Facts, Step, Work, at_commit
 

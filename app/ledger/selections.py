@@ -1,8 +1,10 @@
 """What a run reads and does: its records, fixed at one moment, and the plan made for them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from app.domain.errors import LeaseLostError
@@ -17,28 +19,29 @@ from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.registry.datasets import repository as datasets
 from app.registry.forecasts import Occasion
-from app.registry.shapes import TrainingRecord, TrainingSet
 from app.registry.tables import ModelRow
+from app.registry.training_set import TrainingSet
 from app.runtime.database import Database
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Selection:
-    """The records that a run may read, fixed at one moment.
+    """The records that a run may read, fixed at one moment, by their sequence numbers, ascending.
 
     Attributes:
-        retain: sequence numbers of the records to learn from.
-        held_out: sequence numbers of the records to evaluate on.
+        retain: int64 [n], those to learn from.
+        held_out: int64 [m], those to evaluate on.
         plan: what to do with them, made for exactly this choice.
-        batch_of: the fixed batch of each record to learn from; empty where batches are random.
-        members: of an ensemble, the records of each member that is to be trained anew.
+        batch_of: int64 [n], the fixed batch of each one to learn from; None where batches are
+            random.
+        members: of an ensemble, those of each member that is to be trained anew.
     """
 
-    retain: frozenset[int]
-    held_out: frozenset[int]
+    retain: NDArray[np.int64]
+    held_out: NDArray[np.int64]
     plan: Plan
-    batch_of: Mapping[int, int]
-    members: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    batch_of: NDArray[np.int64] | None = None
+    members: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
 
 def begin(
@@ -64,8 +67,8 @@ def begin(
         trains = run.kind == RunKind.TRAIN
         membership = membership_of_run(model, run)
         training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
-        retain, held_out = _remembered(training_set.records), _remembered(training_set.held_out)
-        emptied = not trains and not retain and training_set.is_emptied
+        retain, held_out = training_set.records.retained, training_set.held_out.retained
+        emptied = not trains and not len(retain) and training_set.is_emptied
         occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
         members = member_trainings.members_to_train(session, model, training_set, anew=trains)
     if emptied:
@@ -76,11 +79,12 @@ def begin(
             withdraw(session, model, reason=EMPTIED)
         raise LeaseLostError(f"the run is over: {EMPTIED}")
     plan = occasion.forecast().plan
-    batch_of: Mapping[int, int] = {}
+    batch_of: NDArray[np.int64] | None = None
     if plan.training is TrainingKind.DESCENT:
-        batch_of = training_set.batches(
+        read, batches = training_set.batches(
             int(plan.settings["batch_size"]), begun_at_epoch=begun_at_epoch(model, run, plan)
         )
+        batch_of = batches[np.searchsorted(read, retain)]
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()
@@ -108,7 +112,3 @@ def _fix(
         start_obligations(session, row)
     log.append(session, "run.running", run=row.id)
     return row, model
-
-
-def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
-    return frozenset(record.seq for record in records if record.forgotten_epoch is None)

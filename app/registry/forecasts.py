@@ -16,8 +16,9 @@ from app.domain.policy import Policy
 from app.domain.states import FirstRelease
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
-from app.registry.shapes import TrainingSet, shape_of
+from app.registry.shapes import shape_of
 from app.registry.tables import ModelRow
+from app.registry.training_set import TrainingSet
 
 
 class PlanMaker(Protocol):

@@ -7,15 +7,29 @@ in the lineage that it begins, without a list of records per lineage.
 
 import hashlib
 import hmac
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    SQLColumnExpression,
+    func,
+    literal,
+)
 
 from app.domain.recipes import TrainingRecipe
 from app.domain.states import WeightsSource
+from app.registry.datasets.tables import RecordRow
 from app.registry.tables import ModelRow
 
-_TWO_TO_64 = 2**64
+_TWO_TO_64: Final = 2**64
+_BLOCK_BYTES: Final = 64
+"""Of SHA-256, to which HMAC fills its key up."""
 
 
 class Numbered(Protocol):
@@ -99,6 +113,32 @@ class Membership:
         digest = hmac.digest(self.split_salt, b"member" + person, "sha256")
         return int.from_bytes(digest[:8]) * self.members // _TWO_TO_64
 
+    def in_sql(self) -> tuple[ColumnElement[bool], ColumnElement[int]]:
+        """Return ``is_held_out`` and ``member_of`` of a row of ``RecordRow``, for PostgreSQL.
+
+        Bytes of one length are ordered as the numbers that they stand for.
+        """
+        own, subject = RecordRow.record_key, _joined(b"subject", RecordRow.subject_key)
+        side = func.sha256(_joined(self.split_salt, func.coalesce(subject, own)))
+        limit = math.ceil(self.held_out_fraction * _TWO_TO_64)
+        is_held_out = _first(side) < literal(limit.to_bytes(8))
+        if self.members is None:
+            return is_held_out, literal(0)
+        person = func.coalesce(subject, _joined(b"record", own))
+        inner, outer = (
+            bytes(byte ^ pad for byte in self.split_salt.ljust(_BLOCK_BYTES, b"\0"))
+            for pad in (0x36, 0x5C)
+        )
+        digest = func.sha256(_joined(inner + b"member", person))  # HMAC, written out
+        digest = func.sha256(_joined(outer, digest))
+        starts = [
+            (-(-member * _TWO_TO_64 // self.members)).to_bytes(8)
+            for member in range(1, self.members)
+        ]
+        return is_held_out, func.width_bucket(
+            _first(digest), literal(starts, ARRAY(LargeBinary)), type_=Integer
+        )
+
     @property
     def learns_from_held_out(self) -> bool:
         """Whether the weights may depend on held-out records."""
@@ -109,21 +149,17 @@ class Membership:
         return self.includes(record) and self.learned_from(record)
 
 
-def fixed_batches(
-    membership: Membership, records: Iterable[tuple[int, bytes]], *, batch_size: int
-) -> dict[int, int]:
-    """Return the batch of every record of a training, by its sequence number.
-
-    The partition is drawn by a salted hash of the records' keys. It looks at no content and never
-    changes, because rows outlive erasure. The last batch may have fewer records.
-    """
-    ranked = sorted((batch_digest(membership, key), seq) for seq, key in records)
-    return {seq: rank // batch_size for rank, (_, seq) in enumerate(ranked)}
-
-
 def batch_digest(membership: Membership, record_key: bytes) -> bytes:
     """Return the number by which a record is ranked; batches are cut from that order."""
     return hashlib.sha256(membership.split_salt + b"batch" + record_key).digest()
+
+
+def _joined(first: bytes, second: SQLColumnExpression[Any]) -> ColumnElement[bytes]:
+    return literal(first).op("||")(second)
+
+
+def _first(digest: ColumnElement[bytes]) -> ColumnElement[bytes]:
+    return func.substr(digest, 1, 8, type_=LargeBinary)
 
 
 def membership_of(model: ModelRow) -> Membership | None:

@@ -14,8 +14,8 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from app.registry.membership import Membership, batch_digest, membership_of
-from app.registry.shapes import TrainingSet
 from app.registry.tables import ModelRow
+from app.registry.training_set import TrainingSet
 
 _MOST_REMEMBERED = 256
 _OF_EACH = 1000
@@ -70,10 +70,8 @@ class Partitions:
         if known is not None:
             return known
         training_set = TrainingSet(session, model)
-        membership = training_set.membership
-        read = (each for each in training_set.records if each.was_there(begun_at_epoch))
-        digests = sorted(batch_digest(membership, record.key) for record in read)
-        return self._known.add(training, Partition(membership, tuple(digests[::batch_size])))
+        starts = training_set.starts(batch_size, begun_at_epoch=begun_at_epoch)
+        return self._known.add(training, Partition(training_set.membership, starts))
 
 
 class Survivors:

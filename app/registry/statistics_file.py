@@ -4,7 +4,7 @@ Beside the sums it names the records that are in them, each with a digest of wha
 nothing else is ever subtracted. The content is a safetensors file of whole numbers.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,9 @@ class StatisticsFile:
     digests: NDArray[np.uint64]
     sums: Mapping[str, NDArray[np.int64]]
 
-    def without(self, seqs: Collection[int]) -> frozenset[int]:
-        """Return the records in the sums that are not among these."""
-        return frozenset(self.seqs.tolist()).difference(seqs)
+    def without(self, seqs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the records in the sums that are not among these, ascending."""
+        return self.seqs[np.isin(self.seqs, seqs, invert=True)]
 
     def to_bytes(self) -> bytes:
         """Return the file."""

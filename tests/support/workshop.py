@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -36,6 +36,7 @@ from app.registry.datasets.service import PushResult, define_dataset
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
+from app.registry.training_set import TrainingSet
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from tests.support import weights
@@ -51,6 +52,14 @@ TASK = array_task(2)
 RECORDS_PER_SUBJECT = 4
 RECIPE = TrainingRecipe(epochs=4, batch_size=4, held_out_fraction=0.25)
 LEASE_S = 30.0
+
+
+def batches_of(
+    training_set: TrainingSet, batch_size: int, *, begun_at_epoch: int
+) -> dict[int, int]:
+    """Return the fixed batch of every record that a training read, by its number."""
+    seqs, batch_of = training_set.batches(batch_size, begun_at_epoch=begun_at_epoch)
+    return dict(zip(seqs.tolist(), batch_of.tolist(), strict=True))
 
 
 def record_ids(count: int = RECORDS, *, first: int = 0) -> list[str]:
@@ -87,6 +96,28 @@ class Held:
 
     run_id: str
     token: int
+
+
+class Begun(NamedTuple):
+    """What a run has fixed: sets of records' numbers, and the batch of each one to learn from."""
+
+    plan: Plan
+    retain: set[int]
+    held_out: set[int]
+    members: dict[int, set[int]]
+    batch_of: dict[int, int]
+
+    @classmethod
+    def of(cls, chosen: Selection) -> "Begun":
+        """Return what a selection says in arrays."""
+        retain, batch_of = chosen.retain.tolist(), chosen.batch_of
+        return cls(
+            chosen.plan,
+            set(retain),
+            set(chosen.held_out.tolist()),
+            {member: set(seqs.tolist()) for member, seqs in chosen.members.items()},
+            {} if batch_of is None else dict(zip(retain, batch_of.tolist(), strict=True)),
+        )
 
 
 class Workshop:
@@ -189,19 +220,20 @@ class Workshop:
         with self.transaction() as session:
             runs.heartbeat(session, held.run_id, held.token, lease_s=LEASE_S, progress=progress)
 
-    def begin(self, held: Held) -> Selection:
+    def begin(self, held: Held) -> Begun:
         with self.transaction() as session:
             model = session.get_one(ModelRow, repository.run(session, held.run_id).model_id)
             head = model.architecture["name"] == linear_head.NAME
             dimension = weights.HEAD_DIMENSION if head else weights.NETWORK_DIMENSION
             shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-        return selections.begin(
+        selection = selections.begin(
             self.services.database,
             held.run_id,
             held.token,
             dimension=dimension,
             shards=shards,
         )
+        return Begun.of(selection)
 
     def result(self, held: Held, content: bytes | None = None) -> publication.RunResult:
         """Return what a run that followed its plan would show."""

@@ -20,7 +20,7 @@ from workers.data.shards import as_it_is_now
 from workers.seal.write_guard import store_reachable
 from workers.training.examples import Examples
 from workers.training.forms import InputForm
-from workers.training.part import Decode, Part
+from workers.training.part import Decode, Part, Wanted
 from workers.training.tasks.task import INPUTS
 from workers.training.team import choose_device
 
@@ -47,23 +47,23 @@ class FeatureReader:
     reading_sha256: str
     check: Callable[[], None] = lambda: None
 
-    def read(self, shard_id: str) -> Part:
+    def read(self, shard_id: str, wanted: Wanted) -> Part:
         """Return a shard's current features.
 
         Raises:
             GoneError: the shard kept changing while it was read.
         """
-        return as_it_is_now(lambda: self._current(shard_id, self._computed))
+        return as_it_is_now(lambda: self._current(shard_id, self._computed)).only(wanted)
 
-    def read_stored(self, shard_id: str) -> Part:
+    def read_stored(self, shard_id: str, wanted: Wanted) -> Part:
         """Return a shard's current features, which were stored before; nothing is written.
 
         Raises:
             GoneError: there are none any more, or the shard kept changing while it was read.
         """
-        return as_it_is_now(lambda: self._current(shard_id, lambda _: None))
+        return as_it_is_now(lambda: self._current(shard_id, lambda _: None)).only(wanted)
 
-    def anew(self, shard_id: str) -> Part:
+    def anew(self, shard_id: str, wanted: Wanted) -> Part:
         """Return a shard's features computed again of its records; nothing is written.
 
         The records come in another order, so that each has others beside and before it, and some
@@ -72,10 +72,10 @@ class FeatureReader:
         Raises:
             ConflictError: the features that are stored, or those of one record alone, are others.
         """
-        return as_it_is_now(lambda: self._again(self._source(shard_id)))
+        return as_it_is_now(lambda: self._again(self._source(shard_id))).only(wanted)
 
     def _again(self, source: FeatureSource) -> Part:
-        raw = self.decode(self.services.blobs.read(source.shard_blob_id))
+        raw = self.decode(self.services.blobs.read(source.shard_blob_id), None)
         count = len(raw.seqs)
         found = self._compute(raw.rows(np.arange(count)[::-1]))[::-1]
         expected = found
@@ -114,7 +114,7 @@ class FeatureReader:
 
     def _computed(self, source: FeatureSource) -> Part | None:
         """Compute and store features; None if the shard has changed meanwhile."""
-        raw = self.decode(self.services.blobs.read(source.shard_blob_id))
+        raw = self.decode(self.services.blobs.read(source.shard_blob_id), None)
         computed = Part(raw.seqs, {**raw.tensors, INPUTS: self._compute(raw)})
         with self.services.database.transaction() as session:
             blobs = self.services.blobs

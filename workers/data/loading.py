@@ -42,7 +42,7 @@ from workers.training.exact.summing import Summed
 from workers.training.examples import Records
 from workers.training.forms import InputForm
 from workers.training.networks.architectures import build
-from workers.training.part import Decode, Part
+from workers.training.part import Decode, Part, Wanted, places_of
 from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.catalogue import Encoder, encoder_of, form_of, task_of
 from workers.training.tasks.task import Task
@@ -57,8 +57,13 @@ def columns_by(encoder: Encoder) -> Decode:
     ``WriteRefusedError`` where encoding would leave anything outside of memory.
     """
 
-    def decode(content: bytes) -> Part:
+    def decode(content: bytes, wanted: Wanted) -> Part:
         seqs, rows = unpack(content)
+        places = np.arange(len(seqs)) if wanted is None else places_of(seqs, wanted)[0]
+        if len(places) < len(seqs):
+            seqs, rows = seqs[places], rows.take(places)
+        if not len(seqs):  # what an operator's code makes of no row is not known
+            return Part(seqs, {})
         try:
             with encoding():
                 return Part(seqs, encoder(rows))

@@ -4,7 +4,7 @@ A member's records are never streamed: a run whose largest member does not fit i
 reads one.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,7 @@ from workers.data.shards import Read
 from workers.leases.outages import outlast_outages
 from workers.training.examples import Examples
 from workers.training.forms import InputForm
-from workers.training.part import Part, ascending
+from workers.training.part import Part, in_order
 
 _SHARE_HELD = 4
 """What part of the allowance the records of several members may take at once."""
@@ -32,7 +32,7 @@ class MemberRecords:
     Args:
         seqs: by member, the sequence numbers of its records, int64 [n], ascending.
         form: what encoded records look like.
-        parts: reads all shards, one after the other.
+        parts: reads the records with some numbers, which ascend, shard after shard.
         most: how many records may be held at once; a single member may have more.
 
     Attributes:
@@ -43,7 +43,7 @@ class MemberRecords:
         self,
         seqs: Mapping[int, NDArray[np.int64]],
         form: InputForm,
-        parts: Callable[[], Iterable[Part]],
+        parts: Callable[[NDArray[np.int64]], Iterable[Part]],
         *,
         most: int,
     ) -> None:
@@ -61,16 +61,18 @@ class MemberRecords:
             GoneError: one of them is in no shard any more.
         """
         if member not in self._held:
-            self.read(self._parts(), first=member)
+            self.read(first=member)
         self._given.add(member)
         selected = self._held.pop(member)
         if not selected.is_complete:
             raise GoneError("a record that a member learns from is not in its shard any more")
         return selected.examples()
 
-    def read(self, parts: Iterable[Part], *, first: int = 0) -> None:
+    def read(self, parts: Iterable[Part] | None = None, *, first: int = 0) -> None:
         """Take what ``parts`` have of the ``first`` member, and of as many more as fit."""
         self._held = {each: Selected(self.seqs[each], self._form) for each in self._next(first)}
+        if parts is None:
+            parts = self._parts(in_order(self.seqs[each] for each in self._held))
         for part in parts:
             for selected in self._held.values():
                 selected.take(part)
@@ -89,7 +91,7 @@ def member_records(
     services: Services,
     dataset_id: str,
     form: InputForm,
-    chosen: Mapping[int, Collection[int]],
+    chosen: Mapping[int, NDArray[np.int64]],
     footprint: Footprint,
     read: Read,
     *,
@@ -97,7 +99,7 @@ def member_records(
     check: Callable[[], None],
     measured: int = 0,
 ) -> MemberRecords:
-    """Return what reads the records of members, given by their sequence numbers.
+    """Return what reads the records of members, given by their sequence numbers, ascending.
 
     Args:
         services: where the dataset's shards are known.
@@ -122,15 +124,15 @@ def member_records(
             advice="define a model with more members, run it on a larger machine",
         )
 
-    def parts() -> Iterator[Part]:
+    def parts(wanted: NDArray[np.int64]) -> Iterator[Part]:
         with services.database.transaction() as session:
             shards = [each.id for each in datasets.shards(session, dataset_id) if each.rows]
         for shard_id in shards:
-            yield outlast_outages(check, partial(read, shard_id))
+            yield outlast_outages(check, partial(read, shard_id, wanted))
             give_back()
 
     return MemberRecords(
-        {member: ascending(seqs) for member, seqs in chosen.items()},
+        chosen,
         form,
         parts,
         most=allowed // _SHARE_HELD // footprint.record_bytes,

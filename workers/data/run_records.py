@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,11 @@ from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.training.exact.statistics import Targets
 from workers.training.exact.summing import Quantiser, Summed, sums_less, sums_over
-from workers.training.part import Part, ascending
+from workers.training.part import Part, in_order
 
 _log = logging.getLogger("expunge.worker")
 _ADVICE = "push files with fewer rows, lower batch_size, run it on a larger machine"
+_NONE: Final = np.empty(0, dtype=np.int64)
 _SHARE_HELD = 4
 """What part of the allowance records to evaluate on may take before they are streamed, too."""
 
@@ -127,7 +129,7 @@ class _Loading:
             dimension=self.dimension,
             shards=shards,
         )
-        if not selection.retain:
+        if not len(selection.retain):
             raise RunFailedError(
                 "no record is left to train on: push more records, or lower held_out_fraction"
             )
@@ -150,7 +152,7 @@ class _Loading:
         model, quantiser = self.model, _quantiser(self.model, selection)
         if quantiser is None:
             return None
-        needed = stored.without(selection.retain) | selection.held_out
+        needed = in_order([stored.without(selection.retain), selection.held_out])
         parts = read_records(self.services, model.dataset_id, self.readers.first, needed)
         summed = None if parts is None else sums_less(parts, selection.retain, quantiser, stored)
         if parts is None or summed is None:
@@ -158,11 +160,18 @@ class _Loading:
         return _run_data(model, selection, parts, summed)
 
     def _parts(
-        self, shard_ids: Iterable[str], kept: Sequence[Selected], found: Survey | None = None
+        self,
+        shard_ids: Iterable[str],
+        wanted: NDArray[np.int64],
+        kept: Sequence[Selected],
+        found: Survey | None = None,
     ) -> Iterator[Part]:
-        """Yield all shards for the first time; what is kept of them is taken here."""
+        """Yield what all shards hold of these records, which are read for the first time.
+
+        What is kept of them is taken here.
+        """
         for shard_id in shard_ids:
-            part = outlast_outages(self.lease.check, partial(self.readers.first, shard_id))
+            part = outlast_outages(self.lease.check, partial(self.readers.first, shard_id, wanted))
             for each in kept:
                 each.take(part)
             if found is not None:
@@ -175,14 +184,15 @@ class _Loading:
         """Return an ensemble's records: what it is measured on, and what reads each member's.
 
         Other workers are asked for help before the records are read, unless this stores what they
-        have to read. All shards are read once here: a record that cannot be encoded fails the run.
+        have to read. Nothing is decoded of other members' records. All others are, once here: one
+        that cannot be encoded fails the run.
 
         Raises:
             RunFailedError: the run needs more memory than it may use.
         """
         services, model, check = self.services, self.model, self.lease.check
         selection = self._begin(shards)
-        held_out = Selected(ascending(selection.held_out), model.form)
+        held_out = Selected(selection.held_out, model.form)
         whole = self.dimension * model.architecture.networks
         members = member_records(
             services,
@@ -199,14 +209,15 @@ class _Loading:
         stores = self.readers.first is not self.readers.again  # features, which others must find
         if not stores:
             ask()
-        members.read(self._parts(shards, [held_out]))
+        wanted = in_order([selection.held_out, *members.seqs.values()])
+        members.read(self._parts(shards, wanted, [held_out]))
         if stores:
             ask()
         return RunData(
-            retain=Selected(ascending(()), model.form).examples(),
+            retain=Selected(_NONE, model.form).examples(),
             held_out=held_out.examples(),
             plan=selection.plan,
-            batch_of=_batches(selection, ()),
+            batch_of=_NONE,
             members=members,
         )
 
@@ -217,21 +228,21 @@ class _Loading:
     def _streamed(self, selection: Selection, shard_ids: Sequence[str]) -> RunData:
         """Return a run's records, to be read as they are needed.
 
-        All shards are read once before: a record that cannot be encoded fails the run here, and a
+        All of them are read once before: one that cannot be encoded fails the run here, and a
         frozen backbone's features are stored.
 
         Raises:
             RunFailedError: the run needs more memory than it may use.
         """
         model, lease = self.model, self.lease
-        groups = [ascending(each) for each in (selection.retain, selection.held_out)]
+        groups = [selection.retain, selection.held_out]
         measured = len(groups[1])
         footprint = self._footprint(selection.plan)
         window, holds = _arranged(footprint, self.allowed, measured=measured)
         _log.info("run %s streams its records, %d at a time", lease.run_id, window)
         found = Survey(groups)
         kept = [Selected(groups[1], model.form)] if holds else []
-        parts = self._parts(shard_ids, kept, found)
+        parts = self._parts(shard_ids, in_order(groups), kept, found)
         quantiser = _quantiser(model, selection)
         summed = None if quantiser is None else sums_over(parts, selection.retain, quantiser)
         deque(parts, maxlen=0)
@@ -248,10 +259,10 @@ class _Loading:
             for group, holdings in zip(groups, found.holdings(), strict=True)
         )
         return RunData(
-            retain=retain if summed is None else Selected(ascending(()), model.form).examples(),
+            retain=retain if summed is None else Selected(_NONE, model.form).examples(),
             held_out=kept[0].examples() if holds else streamed,
             plan=selection.plan,
-            batch_of=_batches(selection, groups[0].tolist()),
+            batch_of=_batches(selection, selection.retain),
             summed=summed,
         )
 
@@ -281,8 +292,8 @@ def selected(model: ModelSpec, selection: Selection, shards: list[Part]) -> RunD
 def _run_data(
     model: ModelSpec, selection: Selection, parts: list[Part], summed: Summed | None
 ) -> RunData:
-    retain = Selected(ascending(() if summed else selection.retain), model.form)
-    held_out = Selected(ascending(selection.held_out), model.form)
+    retain = Selected(_NONE if summed else selection.retain, model.form)
+    held_out = Selected(selection.held_out, model.form)
     while parts:
         part = parts.pop()  # free each part before the next one is copied
         retain.take(part)
@@ -298,9 +309,9 @@ def _run_data(
     )
 
 
-def _batches(selection: Selection, seqs: Iterable[int]) -> NDArray[np.int64]:
+def _batches(selection: Selection, seqs: NDArray[np.int64]) -> NDArray[np.int64]:
     batch_of = selection.batch_of
-    return np.array([batch_of[seq] for seq in seqs if batch_of], dtype=np.int64)
+    return _NONE if batch_of is None else batch_of[np.searchsorted(selection.retain, seqs)]
 
 
 def _quantiser(model: ModelSpec, selection: Selection) -> Quantiser | None:

@@ -38,6 +38,8 @@ class Selected:
         Raises:
             RunFailedError: the part's tensors are not those of the form.
         """
+        if not len(part.seqs):
+            return
         if part.tensors.keys() != self._tensors.keys():
             raise RunFailedError("records have other tensors than the task's")
         rows, found = places_of(part.seqs, self._ascending)
@@ -56,10 +58,9 @@ class Selected:
         """Whether all of the records were in the shards so far."""
         return bool(self._taken.all())
 
-    def seqs(self) -> list[int]:
+    def seqs(self) -> NDArray[np.int64]:
         """Return the sequence numbers of the copied records, in their order."""
-        taken: list[int] = self._seqs[self._taken].tolist()
-        return taken
+        return self._seqs[self._taken]
 
     def examples(self) -> Examples:
         """Return the copied records."""

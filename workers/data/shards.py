@@ -1,22 +1,23 @@
 """A dataset's records as a model sees them: from all shards, or only from those that hold some."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.domain.errors import GoneError
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import ShardRow
 from app.services import Services
 from workers.seal.write_guard import store_reachable
-from workers.training.part import Decode, Part, ascending
+from workers.training.part import Decode, Part, Wanted
 
 _ATTEMPTS = 5
 Result = TypeVar("Result")
-Read = Callable[[str], Part]
-"""Returns a shard by its id."""
+Read = Callable[[str, Wanted], Part]
+"""Returns the wanted records of a shard, by its id."""
 
 
 def read_shards(services: Services, dataset_id: str, read: Read) -> list[Part]:
@@ -27,15 +28,15 @@ def read_shards(services: Services, dataset_id: str, read: Read) -> list[Part]:
     """
     with services.database.transaction() as session:
         shard_ids = [shard.id for shard in datasets.shards(session, dataset_id) if shard.rows]
-    return [read(shard_id) for shard_id in shard_ids]
+    return [read(shard_id, None) for shard_id in shard_ids]
 
 
 def read_records(
-    services: Services, dataset_id: str, read: Read, seqs: Collection[int]
+    services: Services, dataset_id: str, read: Read, wanted: NDArray[np.int64]
 ) -> list[Part] | None:
-    """Return these records alone, from the shards that hold them; no other shard is read.
+    """Return these records alone, given by their numbers, ascending.
 
-    Of one shard at a time there is more in memory than the records.
+    No shard is read that holds none of them, and of one at a time there is more in memory.
 
     Returns:
         None if one of them is not there: it was erased, or the ledger names another shard.
@@ -43,10 +44,9 @@ def read_records(
     Raises:
         GoneError: a shard kept changing while it was read.
     """
-    wanted = ascending(seqs)
     with services.database.transaction() as session:
-        shard_ids = datasets.shards_of(session, dataset_id, wanted.tolist())
-    parts = [read(shard_id).only(wanted) for shard_id in sorted(shard_ids)]
+        shard_ids = datasets.shards_of(session, dataset_id, wanted)
+    parts = [read(shard_id, wanted) for shard_id in shard_ids]
     found = np.concatenate([wanted[:0], *(part.seqs for part in parts)])
     return parts if np.array_equal(np.sort(found), wanted) else None
 
@@ -60,7 +60,7 @@ def reader_of(services: Services, decode: Decode) -> Read:
         with store_reachable():
             return services.blobs.read(blob_id)
 
-    return lambda shard_id: decode(as_it_is_now(lambda: content_of(shard_id)))
+    return lambda shard_id, wanted: decode(as_it_is_now(lambda: content_of(shard_id)), wanted)
 
 
 def as_it_is_now(read: Callable[[], Result | None]) -> Result:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from app.domain.errors import ExpungeError, GoneError, RunFailedError
 from workers.data.memory import give_back
 from workers.data.selecting import Selected
+from workers.data.shards import Read
 from workers.leases.outages import outlast_outages
 from workers.seal.scrubbing import scrubbed
 from workers.training.examples import Examples, Order, Records, batch_sizes, require_some
@@ -153,7 +154,7 @@ class Streamed(Records):
         seqs: NDArray[np.int64],
         form: InputForm,
         holdings: Holdings,
-        read: Callable[[str], Part],
+        read: Read,
         *,
         window: int,
         check: Check,
@@ -248,9 +249,10 @@ class Streamed(Records):
         row_of = np.full(len(self), -1, dtype=np.int64)
         row_of[order] = np.arange(len(order))
         window = Selected(self._seqs[order], self.form)
+        wanted = np.sort(self._seqs[order])
         for shard_id, places in self._holdings.items():
             if (row_of[places] >= 0).any():
-                window.take(outlast_outages(check, partial(self._read, shard_id)))
+                window.take(outlast_outages(check, partial(self._read, shard_id, wanted)))
                 check()
         if self._all_there and not window.is_complete:
             raise GoneError("a record that the run learns from is not in its shard any more")

@@ -1,6 +1,6 @@
 """Records of a shard as a task reads them, in memory and in a cached object."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from app.registry.datasets.shards import pack, unpack
 
-Decode = Callable[[bytes], "Part"]
+Wanted = NDArray[np.int64] | None
+"""The numbers of the records that are wanted, ascending; None means all."""
+Decode = Callable[[bytes, Wanted], "Part"]
+"""Makes tensors of the wanted records of a stored shard."""
+
+
 _SHAPE = b"shape"
 
 
@@ -26,9 +31,9 @@ class Part:
     seqs: NDArray[np.int64]
     tensors: Mapping[str, NDArray[Any]] = field(repr=False)
 
-    def only(self, wanted: NDArray[np.int64]) -> "Part":
-        """Return a copy of the records with these seqs."""
-        return self.rows(np.flatnonzero(np.isin(self.seqs, wanted)))
+    def only(self, wanted: Wanted) -> "Part":
+        """Return a copy of the records that are wanted; itself if all are."""
+        return self if wanted is None else self.rows(places_of(self.seqs, wanted)[0])
 
     def rows(self, places: NDArray[np.int64]) -> "Part":
         """Return a copy of the records at these places."""
@@ -53,13 +58,9 @@ class Part:
         return cls(seqs, {field.name: _values(rows, field) for field in rows.schema})
 
 
-def ascending(seqs: Collection[int]) -> NDArray[np.int64]:
-    """Return sequence numbers in their order, int64 [n].
-
-    It is the order of a run's records, whatever the shards': training may be a function of the
-    records and their order.
-    """
-    return np.array(sorted(seqs), dtype=np.int64)
+def in_order(groups: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the sequence numbers of several groups of records, ascending, int64 [n]."""
+    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *groups]))
 
 
 def places_of(

@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
+    any_,
     func,
     literal,
     select,
@@ -105,17 +106,16 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
     ).all()
 
 
-def shards_of(session: Session, dataset_id: str, seqs: Collection[int]) -> set[str]:
-    """Return the ids of those of a dataset's shards that hold one of these records."""
+def shards_of(session: Session, dataset_id: str, seqs: npt.NDArray[np.int64]) -> list[str]:
+    """Return the ids of those of a dataset's shards that hold one of these records, sorted."""
+    wanted = func.string_to_array(",".join(map(str, seqs.tolist())), ",")
     columns = RecordRow.shard_id, RecordRow.dataset_id
-    return {
+    query = select(*columns).where(RecordRow.seq == any_(wanted.cast(ARRAY(BigInteger))))
+    return sorted(
         shard_id
-        for batch in batches(list(seqs))
-        for shard_id, owner in session.execute(
-            select(*columns).where(RecordRow.seq.in_(batch)).distinct()
-        )
+        for shard_id, owner in session.execute(query.distinct())
         if shard_id is not None and owner == dataset_id
-    }
+    )
 
 
 class KeyedRecord(NamedTuple):
@@ -239,12 +239,6 @@ def read_through(session: Session, dataset_id: str, read: Collection[str]) -> in
     ]
     first = session.scalar(select(func.min(RecordRow.seq)).where(RecordRow.shard_id.in_(unread)))
     return highest_seq(session, dataset_id) if first is None else first - 1
-
-
-def records_through(session: Session, dataset_id: str, seq: int) -> list[KeyedRecord]:
-    """Return every record up to one, forgotten and erased ones included."""
-    query = _read(RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
-    return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
 def records_numbered(session: Session, seqs: Collection[int]) -> list[KeyedRecord]:

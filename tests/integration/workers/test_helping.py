@@ -129,7 +129,7 @@ def test_help_is_asked_for_once_there_are_features_that_others_can_read(services
     def watched(session, *arguments):
         model = load_model(services, registry.model_named(session, "model").id)
         others = readers_for(services, model).again
-        read.extend(others(shard.id) for shard in datasets.shards(session, model.dataset_id))
+        read.extend(others(shard.id, None) for shard in datasets.shards(session, model.dataset_id))
         begin(session, *arguments)
 
     monkeypatch.setattr(member_trainings, "begin", watched)

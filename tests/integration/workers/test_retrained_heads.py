@@ -7,10 +7,10 @@ import pytest
 from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger.models.policies import change_policy
 from app.planning.tracking import Tracking
-from app.registry.shapes import TrainingSet
+from app.registry.training_set import TrainingSet
 from tests.support.exact_heads import carry_out, released
 from tests.support.logbook import faults
-from tests.support.workshop import RECORDS
+from tests.support.workshop import RECORDS, batches_of
 
 RECIPE = {"epochs": 3, "held_out_fraction": 0.25}
 BATCH_SIZE = 4
@@ -59,7 +59,7 @@ def test_later_requests_count_by_the_batches_of_the_training_anew(workshop):
     with workshop.transaction() as session:
         model = workshop.model()
         begun = Tracking.from_json(model.tracking).begun_at_epoch
-        batch_of = TrainingSet(session, model).batches(BATCH_SIZE, begun_at_epoch=begun)
+        batch_of = batches_of(TrainingSet(session, model), BATCH_SIZE, begun_at_epoch=begun)
     assert len(batch_of) == KEPT
     assert sorted(Counter(batch_of.values()).values()) == [1, BATCH_SIZE, BATCH_SIZE]
     forgotten = workshop.seqs(first, second, third)

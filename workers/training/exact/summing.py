@@ -17,7 +17,7 @@ from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.registry.statistics_file import StatisticsFile
 from workers.training.exact.statistics import CHUNK_ROWS, Statistics, Targets, quantised
-from workers.training.part import Part, ascending
+from workers.training.part import Part, places_of
 from workers.training.tasks.task import INPUTS, TARGET
 
 
@@ -55,27 +55,26 @@ class Summed:
         return StatisticsFile(self.seqs, self.digests, self.statistics.named())
 
 
-def sums_over(parts: Iterable[Part], retained: frozenset[int], quantiser: Quantiser) -> Summed:
+def sums_over(parts: Iterable[Part], retained: NDArray[np.int64], quantiser: Quantiser) -> Summed:
     """Return the sums over the retained records, made anew.
 
     Args:
         parts: of the dataset, with all retained records.
-        retained: sequence numbers.
+        retained: sequence numbers, ascending.
         quantiser: of the head.
 
     Raises:
         RunFailedError: a retained record is in no part, or in two.
     """
-    wanted = ascending(retained)
-    summed = _over(parts, wanted, quantiser)
-    if not np.array_equal(summed.seqs, wanted):
+    summed = _over(parts, retained, quantiser)
+    if not np.array_equal(summed.seqs, retained):
         raise RunFailedError("a record of the model is in no shard")
     return summed
 
 
 def sums_less(
     parts: Sequence[Part],
-    retained: frozenset[int],
+    retained: NDArray[np.int64],
     quantiser: Quantiser,
     stored: StatisticsFile,
 ) -> Summed | None:
@@ -83,7 +82,7 @@ def sums_less(
 
     Args:
         parts: with the records that left; what else they hold is passed over.
-        retained: sequence numbers.
+        retained: sequence numbers, ascending.
         quantiser: of the head.
         stored: the sums of the version before.
 
@@ -95,10 +94,9 @@ def sums_less(
         quantiser.schema.size,
         quantiser.targets.task.outputs,
     )
-    wanted = ascending(retained)
-    if before is None or not fits or not np.isin(wanted, stored.seqs).all():
+    if before is None or not fits or not np.isin(retained, stored.seqs).all():
         return None
-    leaving = np.isin(stored.seqs, wanted, invert=True)
+    leaving = np.isin(stored.seqs, retained, invert=True)
     gone = _over(parts, stored.seqs[leaving], quantiser)
     if not (
         np.array_equal(gone.seqs, stored.seqs[leaving])
@@ -106,7 +104,7 @@ def sums_less(
     ):
         return None
     before.subtract(gone.statistics)
-    return Summed(before, wanted, stored.digests[~leaving])
+    return Summed(before, retained, stored.digests[~leaving])
 
 
 def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser) -> Summed:
@@ -134,7 +132,9 @@ def _chunks(
     """Yield the wanted records, as many as one matrix product takes, with whole numbers."""
     waiting: list[Part] = []
     for part in parts:
-        rows = np.flatnonzero(np.isin(part.seqs, wanted))
+        rows, _ = places_of(part.seqs, wanted)
+        if not len(rows):
+            continue
         inputs, targets = part.tensors[INPUTS], part.tensors[TARGET]
         for some in np.split(rows, range(CHUNK_ROWS, len(rows), CHUNK_ROWS)):
             if sum(len(chunk.seqs) for chunk in waiting) + len(some) > CHUNK_ROWS:

@@ -41,13 +41,14 @@ from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow, Obligatio
 from app.operations.schema import all_tables
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import membership_at
-from app.registry.shapes import TrainingSet, shape_of
+from app.registry.shapes import shape_of
 from app.registry.tables import VersionRow
+from app.registry.training_set import TrainingSet
 from app.services import Services
 from tests.support import trees
 from tests.support.emptying import empty
 from tests.support.logbook import faults
-from tests.support.workshop import RECORDS, Held, Workshop, record_ids
+from tests.support.workshop import RECORDS, Held, Workshop, batches_of, record_ids
 
 HEAD = {"epochs": 3, "batch_size": 4, "held_out_fraction": 0.25}
 KINDS = {
@@ -386,10 +387,12 @@ class Lineages(RuleBasedStateMachine):
             with self.workshop.transaction() as session:
                 model = self.workshop.model(name)
                 found = TrainingSet(session, model)
-                records = [*found.records, *found.held_out]
-                assert {r.seq for r in records} == lineage.members
-                assert {r.seq for r in records if r.forgotten_epoch is not None} == lineage.gone
-                batches = found.batches(HEAD["batch_size"], begun_at_epoch=0)
+                records = found.records, found.held_out
+                members = {seq for each in records for seq in each.seqs.tolist()}
+                retained = {seq for each in records for seq in each.retained.tolist()}
+                assert members == lineage.members
+                assert members - retained == lineage.gone
+                batches = batches_of(found, HEAD["batch_size"], begun_at_epoch=0)
                 assert self.batches.setdefault(name, batches) == batches
                 shape_of(session, model, found)
 
@@ -464,8 +467,10 @@ class Lineages(RuleBasedStateMachine):
             return
         with self.workshop.transaction() as session:
             model = self.workshop.model(name)
-            batch_of = TrainingSet(session, model).batches(
-                history["recipe"]["batch_size"], begun_at_epoch=issuing.begun_at(model)
+            batch_of = batches_of(
+                TrainingSet(session, model),
+                history["recipe"]["batch_size"],
+                begun_at_epoch=issuing.begun_at(model),
             )
         told = Counter[int]()
         for event in history["events"]:

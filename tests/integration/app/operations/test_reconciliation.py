@@ -23,7 +23,7 @@ from app.registry import repository as registry
 from app.registry.backbones import service as backbones
 from app.registry.backbones.service import BackboneDefinition
 from app.registry.datasets.tables import RecordRow, ShardRow
-from app.registry.shapes import TrainingSet
+from app.registry.training_set import TrainingSet
 from app.runtime.locations import key_store_dir, signing_key_file
 from app.services import Services, open_services
 from app.storage.stores import key_store
@@ -83,7 +83,7 @@ def _shard_blob(workshop: Workshop) -> str:
 def _learned_from(workshop: Workshop) -> set[int]:
     with workshop.transaction() as session:
         training_set = TrainingSet(session, registry.model_named(session, "model"))
-        return {record.seq for record in training_set.records}
+        return set(training_set.records.seqs.tolist())
 
 
 def test_where_all_agree_nothing_is_changed(released: Workshop) -> None:

@@ -8,9 +8,10 @@ from app.accounting.histories import history
 from app.accounting.histories.history_account import drift
 from app.domain.tasks.built_in import ClassificationSpec
 from app.ledger.models import policies
-from app.registry.shapes import TrainingSet, shape_of
+from app.registry.shapes import shape_of
+from app.registry.training_set import TrainingSet
 from app.services import Services
-from tests.support.workshop import RECORDS, Workshop
+from tests.support.workshop import RECORDS, Workshop, batches_of
 
 BATCH_SIZE = 4
 HEAD = {"epochs": 3, "batch_size": BATCH_SIZE, "held_out_fraction": 0.25}
@@ -35,7 +36,7 @@ def shape(workshop: Workshop):
 
 def batches(workshop: Workshop) -> dict[int, int]:
     with workshop.transaction() as session:
-        return TrainingSet(session, workshop.model()).batches(BATCH_SIZE, begun_at_epoch=0)
+        return batches_of(TrainingSet(session, workshop.model()), BATCH_SIZE, begun_at_epoch=0)
 
 
 def forget_and_publish(workshop: Workshop, *records: str) -> str:

@@ -2,12 +2,15 @@
 
 import pytest
 
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import RunFailedError
 from app.runtime.processes.stopping import StopSignal
+from tests.support.exact_heads import carry_out
 from tests.support.weights import NETWORK_DIMENSION, WEIGHTS
 from workers.data.loading import load_model, load_start
 from workers.data.run_records import load_records
 from workers.leases.lease import Lease
+from workers.training.tasks import catalogue
 
 
 class Stored(list):
@@ -49,6 +52,30 @@ def test_forgotten_records_are_not_loaded(workshop):
     assert numbers(data.held_out) == [numbered[name] for name in held_out]
     read = [each for each in vars(data).values() if hasattr(each, "inputs")]
     assert sum(map(len, read)) == len(kept) + len(held_out)
+
+
+def test_of_an_ensemble_nothing_is_decoded_but_what_is_measured_and_the_members_concerned(
+    workshop, monkeypatch
+):
+    ensemble = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("logistic"))
+    workshop.define(architecture=ensemble, mechanism="sharded_retraining")
+    carry_out(workshop)
+    workshop.push(20, first=100)  # that no version has learned from
+    train, held_out = workshop.split()
+    workshop.forget(train[0])
+    workshop.dispatch()
+    encode, decoded = catalogue.encode, []
+
+    def noting(rows, spec):
+        decoded.append(rows.num_rows)
+        return encode(rows, spec)
+
+    monkeypatch.setattr(catalogue, "encode", noting)
+    data = loaded(workshop)
+
+    assert len(data.members.seqs) == 1
+    (learned,) = map(len, data.members.seqs.values())
+    assert sum(decoded) == learned + len(held_out) < len(train)
 
 
 def test_a_run_starts_from_the_certified_weights_alone(workshop, monkeypatch):

@@ -1,5 +1,6 @@
 """Some records are read from the shards that hold them; no other shard is."""
 
+import numpy as np
 import pytest
 
 from app.domain.architectures import ArchitectureSpec, BackboneUse
@@ -56,10 +57,12 @@ def shard_of(workshop, record_id):
 
 
 def read(workshop, model, *ids):
-    seqs = workshop.seqs(*ids)
-    return read_records(
-        workshop.services, model.dataset_id, readers_for(workshop.services, model).first, seqs
-    )
+    return read_numbered(workshop, model, workshop.seqs(*ids))
+
+
+def read_numbered(workshop, model, seqs):
+    reader, wanted = readers_for(workshop.services, model).first, np.array(sorted(seqs), dtype=int)
+    return read_records(workshop.services, model.dataset_id, reader, wanted)
 
 
 def by_seq(parts):
@@ -95,12 +98,7 @@ def test_an_erased_record_is_missed(workshop, model):
     seqs = workshop.seqs("record-3", "record-4")
     workshop.forget("record-4")
     workshop.services.clean_up()
-    assert (
-        read_records(
-            workshop.services, model.dataset_id, readers_for(workshop.services, model).first, seqs
-        )
-        is None
-    )
+    assert read_numbered(workshop, model, seqs) is None
     assert set(by_seq(read(workshop, model, "record-3"))) == workshop.seqs("record-3")
 
 
@@ -112,13 +110,14 @@ def test_a_record_that_the_ledger_looks_for_elsewhere_is_missed(workshop, model)
 
 
 def test_a_record_of_another_dataset_is_missed(workshop, model):
-    def unread(shard_id):
+    def unread(shard_id, _wanted):
         raise AssertionError(f"{shard_id} is of another dataset")
 
     with workshop.transaction() as session:
         define_dataset(session, name="another", schema=SCHEMA)
         another = datasets.dataset_named(session, "another").id
-    assert read_records(workshop.services, another, unread, workshop.seqs("record-3")) is None
+    wanted = np.array([*workshop.seqs("record-3")])
+    assert read_records(workshop.services, another, unread, wanted) is None
 
 
 def test_a_shard_that_is_rewritten_meanwhile_is_read_again(workshop, model, monkeypatch):
@@ -133,10 +132,7 @@ def test_a_shard_that_is_rewritten_meanwhile_is_read_again(workshop, model, monk
         return read_blob(blob_id)
 
     monkeypatch.setattr(blobs, "read", overtaken)
-    parts = read_records(
-        workshop.services, model.dataset_id, readers_for(workshop.services, model).first, seqs
-    )
-    assert set(by_seq(parts)) == seqs
+    assert set(by_seq(read_numbered(workshop, model, seqs))) == seqs
 
 
 def test_a_shard_that_keeps_changing_is_given_up(workshop, model, monkeypatch):

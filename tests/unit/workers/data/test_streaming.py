@@ -36,9 +36,9 @@ class Dataset:
         self.read_count = Counter()
         self.most_at_once = 0
 
-    def read(self, shard_id):
+    def read(self, shard_id, wanted):
         self.read_count[shard_id] += 1
-        return self.shards[shard_id]
+        return self.shards[shard_id].only(wanted)
 
     def streamed(self, *, window, seqs=RETAINED, check=lambda: None, **options):
         found = Survey([seqs])
@@ -206,10 +206,10 @@ def test_an_outage_is_waited_out(dataset, monkeypatch):
     monkeypatch.setattr("workers.leases.outages._DELAY_S", 0.01)
     read, failures = dataset.read, iter([True, False, True, True])
 
-    def failing(shard_id):
+    def failing(*wanted):
         if next(failures, False):
             raise ObjectStoreError("the object store does not answer")
-        return read(shard_id)
+        return read(*wanted)
 
     dataset.read = failing
     found = [

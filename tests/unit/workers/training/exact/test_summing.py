@@ -30,19 +30,23 @@ EVERYONE = frozenset(range(40))
 LEFT = EVERYONE - {3, 25, 26}
 
 
+def ascending(seqs):
+    return np.array(sorted(seqs))
+
+
 def summed(parts, left, before):
     """Return the stored sums less what left, and those of the records that did not, if it can."""
-    found = sums_less(parts, left, QUANTISER, before)
+    found = sums_less(parts, ascending(left), QUANTISER, before)
     return None if found is None else found.to_file().to_bytes()
 
 
 def stored(seqs=EVERYONE):
-    content = sums_over(PARTS, frozenset(seqs), QUANTISER).to_file().to_bytes()
+    content = sums_over(PARTS, ascending(seqs), QUANTISER).to_file().to_bytes()
     return StatisticsFile.from_bytes(content)
 
 
 def rows(part, seqs):
-    return part.only(np.array(sorted(seqs)))
+    return part.only(ascending(seqs))
 
 
 def test_what_left_is_all_that_is_needed_to_forget_it():
@@ -56,7 +60,7 @@ def test_chunks_and_their_order_change_nothing(monkeypatch, chunk_rows):
     monkeypatch.setattr(summing, "CHUNK_ROWS", chunk_rows)
     pieces = [rows(part, range(start, start + 3)) for part in PARTS for start in range(0, 40, 3)]
     for parts in (PARTS, PARTS[::-1], pieces):
-        assert sums_over(parts, EVERYONE, QUANTISER).to_file().to_bytes() == everything
+        assert sums_over(parts, ascending(EVERYONE), QUANTISER).to_file().to_bytes() == everything
         assert summed(parts, LEFT, stored()) == left
 
 
@@ -111,11 +115,11 @@ def test_sums_of_others_are_not_used(of_another):
 
 def test_a_record_in_no_part_or_in_two_is_an_error():
     with pytest.raises(RunFailedError, match="in no shard"):
-        sums_over(PARTS, EVERYONE | {99}, QUANTISER)
+        sums_over(PARTS, ascending(EVERYONE | {99}), QUANTISER)
     with pytest.raises(RunFailedError, match="twice"):
-        sums_over([*PARTS, PARTS[0]], EVERYONE, QUANTISER)
+        sums_over([*PARTS, PARTS[0]], ascending(EVERYONE), QUANTISER)
     with pytest.raises(RunFailedError, match="twice"):
-        sums_less([*PARTS, PARTS[0]], LEFT, QUANTISER, stored())
+        sums_less([*PARTS, PARTS[0]], ascending(LEFT), QUANTISER, stored())
 
 
 OTHERS = {
@@ -131,10 +135,12 @@ def test_subtraction_undoes_addition_for_targets_of_every_kind(targets):
     parts = [
         Part(part.seqs, {INPUTS: part.tensors[INPUTS], TARGET: given[part.seqs]}) for part in PARTS
     ]
-    before = StatisticsFile.from_bytes(sums_over(parts, EVERYONE, quantiser).to_file().to_bytes())
-    left = sums_over(parts, LEFT, quantiser).to_file().to_bytes()
-    assert sums_less(parts, LEFT, quantiser, before).to_file().to_bytes() == left
+    before = StatisticsFile.from_bytes(
+        sums_over(parts, ascending(EVERYONE), quantiser).to_file().to_bytes()
+    )
+    left = sums_over(parts, ascending(LEFT), quantiser).to_file().to_bytes()
+    assert sums_less(parts, ascending(LEFT), quantiser, before).to_file().to_bytes() == left
     # A target that is no longer what was added is noticed, in whichever output it is.
     given[25, -1] += 0.3
     changed = [Part(p.seqs, p.tensors | {TARGET: given[p.seqs]}) for p in parts]
-    assert sums_less(changed, LEFT, quantiser, before) is None
+    assert sums_less(changed, ascending(LEFT), quantiser, before) is None

@@ -1,0 +1,132 @@
+"""The arrays of a lineage: PostgreSQL decides each record as ``Membership`` does."""
+
+import os
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import RecordRow, ShardRow
+from app.registry.membership import Membership, batch_digest
+from app.registry.training_set import TrainingSet
+from tests.support.workshop import RECORDS, Workshop, batches_of
+
+FRACTIONS = (0.0, 0.1, 0.9)
+MEMBERS = (None, 1, 2, 7, 256)
+
+
+def _rows(session: Session) -> list[RecordRow]:
+    return list(session.scalars(select(RecordRow).order_by(RecordRow.seq)))
+
+
+def _add_nobodys(session: Session, workshop: Workshop, count: int) -> None:
+    """Add records that belong to no person."""
+    shard = session.scalars(select(ShardRow.id)).first()
+    assert shard is not None
+    datasets.add_records(
+        session,
+        dataset_id=workshop.model().dataset_id,
+        shard_id=shard,
+        seqs=datasets.new_seqs(session, count),
+        record_keys=[os.urandom(32) for _ in range(count)],
+        subject_keys=[None] * count,
+    )
+
+
+@pytest.fixture
+def forgotten(workshop: Workshop) -> Workshop:
+    """Records of which six were forgotten, in three requests."""
+    workshop.push(300, first=RECORDS)
+    workshop.define()
+    workshop.work()
+    for first in (0, 4, 8):
+        workshop.forget(f"record-{first}", f"record-{first + 1}")
+    return workshop
+
+
+def test_each_record_is_where_its_keys_say(forgotten: Workshop) -> None:
+    model = forgotten.model()
+    with forgotten.transaction() as session:
+        _add_nobodys(session, forgotten, 10)
+        rows = _rows(session)
+        lineages = product(FRACTIONS, MEMBERS, ((0, False), (1, False), (2, True)))
+        for fraction, members, (after_epoch, is_imported) in lineages:
+            split = Membership(
+                through=rows[-3].seq,
+                after_epoch=after_epoch,
+                split_salt=b"s" * 32,
+                held_out_fraction=fraction,
+                is_imported=is_imported,
+                members=members,
+            )
+            found = TrainingSet(session, model, split)
+            included = [row for row in rows if split.includes(row)]
+            for facts, side in ((found.records, False), (found.held_out, True)):
+                there = [row for row in included if split.is_held_out(row) == side]
+                assert facts.seqs.tolist() == [row.seq for row in there]
+                lasting = [row.seq for row in there if row.forgotten_epoch is None]
+                assert facts.retained.tolist() == lasting
+                owners = [split.member_of(row.record_key, row.subject_key) for row in there]
+                assert facts.members.tolist() == owners
+        session.rollback()
+
+
+def test_what_was_forgotten_later_is_there_yet(forgotten: Workshop) -> None:
+    model = forgotten.model()
+    with forgotten.transaction() as session:
+        rows = {row.seq: row for row in _rows(session)}
+        for epoch in range(4):
+            found = TrainingSet(session, model, as_of=epoch)
+            gone = [each.seq for each in found.forgotten_after(0)]
+            known = [seq for seq in found.records.seqs.tolist() if rows[seq].forgotten_epoch]
+            assert gone == [seq for seq in known if (rows[seq].forgotten_epoch or 0) <= epoch]
+            assert found.read(0) == len(found.records.seqs)
+            assert found.retained == len(found.records.seqs) - len(gone)
+        named = found.records.retained[:3].tolist()
+        less = TrainingSet(session, model, forgetting=named)
+        assert [each.seq for each in less.forgotten_after(3)] == named
+        assert less.retained == found.retained - 3
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_batches_are_cut_from_the_order_of_the_keys_digests(
+    forgotten: Workshop, batch_size: int
+) -> None:
+    model = forgotten.model()
+    with forgotten.transaction() as session:
+        rows = {row.seq: row for row in _rows(session)}
+        for begun in (0, 2):
+            found = TrainingSet(session, model)
+            read = [
+                row
+                for row in map(rows.__getitem__, found.records.seqs.tolist())
+                if row.forgotten_epoch is None or row.forgotten_epoch > begun
+            ]
+            digest_of = {row.seq: batch_digest(found.membership, row.record_key) for row in read}
+            ranked = sorted(digest_of, key=digest_of.__getitem__)
+            expected = {seq: rank // batch_size for rank, seq in enumerate(ranked)}
+            assert batches_of(found, batch_size, begun_at_epoch=begun) == expected
+            starts = tuple(digest_of[seq] for seq in ranked[::batch_size])
+            assert found.starts(batch_size, begun_at_epoch=begun) == starts
+            gone = found.forgotten_after(begun)
+            assert found.by_batch(gone, batch_size, begun_at_epoch=begun) == Counter(
+                expected[each.seq] for each in gone
+            )
+
+
+def test_members_divide_the_records_that_are_left(forgotten: Workshop) -> None:
+    model = forgotten.model()
+    split = Membership(10**9, 0, b"s" * 32, 0.25, is_imported=False, members=7)
+    with forgotten.transaction() as session:
+        found = TrainingSet(session, model, split)
+        parts = found.by_member(range(7))
+        assert np.array_equal(np.sort(np.concatenate([*parts.values()])), found.records.retained)
+        for member, seqs in parts.items():
+            assert (np.diff(seqs) > 0).all()
+            places = np.searchsorted(found.records.seqs, seqs)
+            assert set(found.records.members[places].tolist()) <= {member}
+        assert found.by_member([5, 2]).keys() == {2, 5}
