@@ -2,7 +2,7 @@
 
 import hashlib
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,15 +50,15 @@ from workers.training.tasks.task import Task
 _MOST_SHOWN: Final = 20
 
 
-def columns_by(encoder: Encoder) -> Decode:
-    """Return what decodes shards.
+def columns_by(encoder: Encoder, names: Collection[str]) -> Decode:
+    """Return what decodes shards, whose columns with these names the encoder reads.
 
     It raises ``RunFailedError`` for records that cannot be encoded, and names them by number, and
     ``WriteRefusedError`` where encoding would leave anything outside of memory.
     """
 
     def decode(content: bytes, wanted: Wanted) -> Part:
-        seqs, rows = unpack(content)
+        seqs, rows = unpack(content, names)
         places = np.arange(len(seqs)) if wanted is None else places_of(seqs, wanted)[0]
         if len(places) < len(seqs):
             seqs, rows = seqs[places], rows.take(places)
@@ -121,7 +121,8 @@ class ModelSpec:
     @cached_property
     def decode(self) -> Decode:
         """What makes the task's tensors of a stored shard."""
-        return columns_by(encoder_of(self.description.task, self.task))
+        task = self.description.task
+        return columns_by(encoder_of(task, self.task), task.columns)
 
     @cached_property
     def form(self) -> InputForm:

@@ -25,9 +25,18 @@ def pack(seqs: npt.NDArray[np.int64], rows: pa.Table) -> bytes:
     return _serialise(rows.combine_chunks().add_column(0, "seq", pa.array(seqs)))
 
 
-def unpack(content: bytes) -> tuple[npt.NDArray[np.int64], pa.Table]:
-    """Return a shard's seqs (n,) and rows, whose column may have the name ``seq``, too."""
-    table = _table(content).combine_chunks()
+def unpack(
+    content: bytes, names: Collection[str] | None = None
+) -> tuple[npt.NDArray[np.int64], pa.Table]:
+    """Return a shard's seqs (n,) and rows, whose column may have the name ``seq``, too.
+
+    Of the rows' columns nothing is decompressed but those with these ``names``, if any are given.
+    """
+    columns = None
+    if names is not None:
+        stored = pa.ipc.open_stream(pa.BufferReader(content)).schema.names
+        columns = [0, *(place for place, name in enumerate(stored) if place and name in names)]
+    table = _table(content, columns).combine_chunks()
     return table.column(0).to_numpy(), table.remove_column(0)
 
 

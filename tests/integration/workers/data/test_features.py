@@ -33,7 +33,7 @@ from workers.training.team import choose_device
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 SPEC = catalogue.from_json(TASK)
 SCHEMA = SPEC.schema()
-DECODE = columns_by(encoder_of(SPEC, task_of(SPEC)))
+DECODE = columns_by(encoder_of(SPEC, task_of(SPEC)), SPEC.columns)
 
 FORM = InputForm.of(SCHEMA)
 READING = "0" * 64

@@ -1,10 +1,11 @@
 """Shards keep records exactly, in little room, and lose those that are erased."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from app.domain.errors import CorruptObjectError
-from app.registry.datasets.shards import seqs_of_shard, unpacked, without_rows
+from app.registry.datasets.shards import pack, seqs_of_shard, unpack, unpacked, without_rows
 from tests.support.shards import decode_shard, encode_shard
 
 SEQS = np.arange(1000, 1600, dtype=np.int64)
@@ -52,6 +53,13 @@ def test_a_shard_without_rows_is_still_one() -> None:
 
 def test_seqs_are_read_alone() -> None:
     np.testing.assert_array_equal(seqs_of_shard(shard()), SEQS)
+
+
+def test_of_some_columns_nothing_else_is_unpacked() -> None:
+    rows = pa.table({"age": LABELS, "seq": LABELS + 1, "note": pa.array(["x"] * len(SEQS))})
+    seqs, found = unpack(pack(SEQS, rows), ("seq", "age", "other"))
+    np.testing.assert_array_equal(seqs, SEQS)
+    assert found.equals(rows.select(["age", "seq"]))
 
 
 @pytest.mark.parametrize("content", [b"", b"record-17", shard()[:-900]])
