@@ -12,13 +12,13 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 73_940,
-    "source files": 639,
-    "lines of tests": 81_980,
+    "lines of source": 73_440,
+    "source files": 519,
+    "lines of tests": 81_810,
     "lines of benchmarks": 5_010,
-    "words of docs": 78_050,
-    "functions": 4_380,
-    "classes": 754,
+    "words of docs": 78_140,
+    "functions": 4_310,
+    "classes": 764,
     "settings": 55,
     "routes": 112,
 }
