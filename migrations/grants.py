@@ -8,7 +8,10 @@ much in between.
 
 from sqlalchemy import Connection, text
 
-PASSING = ("outbox", "member_trainings", "idempotency_keys", "callback_events", "feature_shards")
+PASSING = (
+    *("outbox", "member_trainings", "model_counts"),
+    *("idempotency_keys", "callback_events", "feature_shards"),
+)
 """The tables whose rows go when they have served."""
 
 _APPEND_ONLY = text(

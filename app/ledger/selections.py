@@ -15,6 +15,7 @@ from app.ledger.runs import end_run, holder
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
+from app.registry import counts
 from app.registry.datasets import repository as datasets
 from app.registry.forecasts import Occasion
 from app.registry.shapes import TrainingRecord, TrainingSet
@@ -65,7 +66,8 @@ def begin(
         membership = membership_of_run(model, run)
         training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
         retain, held_out = _remembered(training_set.records), _remembered(training_set.held_out)
-        emptied = not trains and not retain and training_set.is_emptied
+        emptied = not trains and not retain and counts.is_emptied(session, model)
+        read = _counts(session, model, training_set) if trains else None
         occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
         members = member_trainings.members_to_train(session, model, training_set, anew=trains)
     if emptied:
@@ -84,6 +86,7 @@ def begin(
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()
+        run.counts = read
         log.append(session, "run.planned", run=run.id)
     return Selection(
         retain=retain, held_out=held_out, plan=plan, batch_of=batch_of, members=members
@@ -108,6 +111,12 @@ def _fix(
         start_obligations(session, row)
     log.append(session, "run.running", run=row.id)
     return row, model
+
+
+def _counts(session: Session, model: ModelRow, training_set: TrainingSet) -> list[list[int]]:
+    """Return what ``RunRow.counts`` says of a training."""
+    found = counts.counted(session, model.dataset_id, training_set.membership)
+    return [[each.member, each.records, each.held_out_records] for each in found]
 
 
 def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:

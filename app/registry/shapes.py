@@ -2,12 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sqlalchemy.orm import Session
 
@@ -20,12 +18,9 @@ from app.planning.shape import ConvexShape, DpTrainingShape, EnsembleShape, Mode
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.repository import KeyedRecord
 from app.registry.membership import Membership, fixed_batches, membership_of
 from app.registry.tables import ModelRow
 from app.registry.tasks import task_of
-
-_NEXT_EPOCH = 2**63
 
 
 class TrainingRecord(NamedTuple):
@@ -52,8 +47,7 @@ class TrainingSet:
     """The records of one model in one transaction, read once and on demand.
 
     Records forgotten later than the epoch ``as_of`` count as not forgotten. ``membership`` is of
-    a training that is going; by default that of the model's lineage. Records numbered in
-    ``forgetting`` count as forgotten last of all, as if a request had named them.
+    a training that is going; by default that of the model's lineage.
     """
 
     def __init__(
@@ -63,7 +57,6 @@ class TrainingSet:
         membership: Membership | None = None,
         *,
         as_of: int | None = None,
-        forgetting: Collection[int] = (),
     ) -> None:
         membership = membership or membership_of(model)
         if membership is None:
@@ -72,7 +65,6 @@ class TrainingSet:
         self._session = session
         self._dataset_id = model.dataset_id
         self._as_of = math.inf if as_of is None else as_of
-        self._forgetting = forgetting
         self._batches: dict[tuple[int, int], dict[int, int]] = {}
 
     @property
@@ -95,35 +87,27 @@ class TrainingSet:
 
     def concerned(self, *, after_epoch: int) -> frozenset[int]:
         """Return which members of an ensemble learned from records forgotten after an epoch."""
-        return frozenset(
-            record.member for record in self.records if record.forgotten_after(after_epoch)
-        )
+        return frozenset(record.member for record in self.forgotten_after(after_epoch))
 
     @property
-    def is_emptied(self) -> bool:
-        """Whether records were forgotten and none is left to learn from; that stays so."""
-        if self.survivors(1):
-            return False
-        learned = [*self.records, *(self.held_out if self.membership.learns_from_held_out else ())]
-        return any(record.forgotten_epoch is not None for record in learned)
+    def retained(self) -> int:
+        """How many records there are to learn from."""
+        return sum(record.forgotten_epoch is None for record in self.records)
 
-    def survivors(self, most: int) -> list[int]:
-        """Return the numbers of some records to learn from that are not forgotten, if any is."""
-        through = self.membership.through
-        with closing(
-            datasets.remembered_through(self._session, self._dataset_id, through)
-        ) as remembered:
-            lasting = (record.seq for record in remembered if self._lasts(record))
-            return list(islice(lasting, most))
+    def read(self, begun_at_epoch: int, /) -> int:
+        """Return how many a training that began at an epoch read."""
+        return sum(record.was_there(begun_at_epoch) for record in self.records)
 
-    def lasting(self, seqs: Collection[int]) -> list[int]:
-        """Return those of the records with these numbers that the lineage still learns from."""
-        found = datasets.records_numbered(self._session, seqs)
-        return [record.seq for record in found if self._lasts(record)]
+    def forgotten_after(self, epoch: int) -> list[TrainingRecord]:
+        """Return those to learn from that were forgotten after an epoch."""
+        return [record for record in self.records if record.forgotten_after(epoch)]
 
-    def _lasts(self, record: KeyedRecord) -> bool:
-        included = record.forgotten_epoch is None and self.membership.includes(record)
-        return included and not self.membership.is_held_out(record)
+    def by_batch(
+        self, records: Iterable[TrainingRecord], batch_size: int, *, begun_at_epoch: int
+    ) -> Counter[int]:
+        """Count records by the fixed batch of the training that read them."""
+        batch_of = self.batches(batch_size, begun_at_epoch=begun_at_epoch)
+        return Counter(batch_of[record.seq] for record in records)
 
     @cached_property
     def _split(self) -> tuple[list[TrainingRecord], list[TrainingRecord]]:
@@ -134,8 +118,6 @@ class TrainingSet:
             if membership.includes(record):
                 key, ended = record.record_key, record.forgotten_epoch
                 known = None if ended is None or ended > self._as_of else ended
-                if known is None and record.seq in self._forgetting:
-                    known = _NEXT_EPOCH
                 member = membership.member_of(key, record.subject_key)
                 split[membership.is_held_out(record)].append(
                     TrainingRecord(record.seq, key, known, member)
@@ -143,18 +125,37 @@ class TrainingSet:
         return split
 
 
+class Counted(Protocol):
+    """What planning asks about the records of a lineage; see ``TrainingSet``."""
+
+    @property
+    def retained(self) -> int:
+        """How many records there are to learn from."""
+
+    def read(self, begun_at_epoch: int, /) -> int:
+        """Return how many a training that began at an epoch read."""
+
+    def forgotten_after(self, epoch: int) -> Sequence[TrainingRecord]:
+        """Return those to learn from that were forgotten after an epoch."""
+
+    def by_batch(
+        self, records: Iterable[TrainingRecord], batch_size: int, *, begun_at_epoch: int
+    ) -> Counter[int]:
+        """Count records by the fixed batch of the training that read them."""
+
+
 def shape_of(
     session: Session,
     model: ModelRow,
-    training_set: TrainingSet | None = None,
+    lineage: Counted | None,
     *,
     dimension: int | None = None,
     anew: bool = False,
 ) -> ModelShape:
     """Return the size of a model's next run; ``dimension`` counts its network's weights.
 
-    ``anew`` is for a run that trains a new lineage, whatever there is. Records are counted where
-    ``training_set`` is given: what a run does may follow from those alone that it may learn from.
+    ``anew`` is for a run that trains a new lineage, whatever there is. Without a ``lineage`` the
+    numbers are those to expect.
     """
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
@@ -172,65 +173,46 @@ def shape_of(
         ensemble=_ensemble(model),
         rough=task_of(model).rough,
     )
-    counts = training_set is not None or model.tracking is not None or shape.convex is not None
-    if training_set is None and not anew and membership_of(model) is not None:
-        training_set = TrainingSet(session, model)
+    if lineage is None:
+        return shape
     if shape.is_new:
-        return _new(shape, training_set)
-    if training_set is not None and shape.ensemble is not None:
-        return _with_concerned(shape, session, model, training_set)
-    if training_set is None or not counts:
-        return shape
-    if model.tracking is not None:
-        shape = _tracked(shape, session, model, training_set)
-    # A linear head may be trained anew, in batches of exactly the retained records.
-    begun_at_epoch = 0 if shape.tracking is None else shape.tracking.begun_at_epoch
-    return _counted(shape, training_set.records, begun_at_epoch=begun_at_epoch)
-
-
-def _counted(
-    shape: ModelShape, records: Sequence[TrainingRecord], *, begun_at_epoch: int = 0
-) -> ModelShape:
-    """Count the records of a training and those left of them, in place of the expected numbers."""
-    return replace(
-        shape,
-        retained=max(1, sum(record.forgotten_epoch is None for record in records)),
-        records=max(1, sum(record.was_there(begun_at_epoch) for record in records)),
-    )
-
-
-def _new(shape: ModelShape, training_set: TrainingSet | None) -> ModelShape:
-    """Complete the shape of an untrained lineage."""
-    if training_set is None:
-        return shape
-    records = max(1, len(training_set.records))
-    return replace(shape, retained=records, records=records)
-
-
-def _tracked(
-    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet
-) -> ModelShape:
-    """Complete the shape of a tracked lineage with what it has to forget now."""
-    tracking = Tracking.from_json(model.tracking or {})
-    records = training_set.records
+        records = max(1, lineage.read(0))
+        return replace(shape, retained=records, records=records)
     head = registry.head_version(session, model)
-    covered = tracking.begun_at_epoch if head is None else head.covers_epoch
-    gone = [record for record in records if record.forgotten_after(tracking.begun_at_epoch)]
-    new = [record for record in gone if record.forgotten_after(covered)]
+    if shape.ensemble is not None and head is not None:
+        forgotten = lineage.forgotten_after(head.covers_epoch)
+        concerned = len({record.member for record in forgotten})
+        ensemble = replace(shape.ensemble, concerned=concerned or shape.ensemble.concerned)
+        shape = replace(shape, ensemble=ensemble)
+    begun_at_epoch = 0
+    if model.tracking is not None:
+        tracking = Tracking.from_json(model.tracking)
+        begun_at_epoch = tracking.begun_at_epoch
+        covered = begun_at_epoch if head is None else head.covers_epoch
+        shape = _tracked(shape, tracking, covered, lineage)
+    # A linear head may be trained anew, in batches of exactly the retained records.
+    read = lineage.read(begun_at_epoch)
+    return replace(shape, retained=max(1, lineage.retained), records=max(1, read))
+
+
+def _tracked(shape: ModelShape, tracking: Tracking, covered: int, lineage: Counted) -> ModelShape:
+    """Complete the shape of a tracked lineage with what it has to forget now."""
+    begun = tracking.begun_at_epoch
+    forgotten = lineage.read(begun) - lineage.retained
+    new = lineage.forgotten_after(max(begun, covered))
     history = tracking.history
     if history is not None and new:
-        batch_of = training_set.batches(
-            history.recipe.batch_size, begun_at_epoch=tracking.begun_at_epoch
-        )
         try:
-            history = history.after_request(Counter(batch_of[record.seq] for record in new))
+            history = history.after_request(
+                lineage.by_batch(new, history.recipe.batch_size, begun_at_epoch=begun)
+            )
         except ParameterError:
             history = None  # it is full; nothing can be added, but retraining begins a new one
     return replace(
         shape,
-        forgotten=len(gone),
+        forgotten=forgotten,
         newly_forgotten=len(new),
-        dp_training=_dp_training(tracking, forgotten=len(gone)),
+        dp_training=_dp_training(tracking, forgotten=forgotten),
         tracking=replace(tracking, history=history),
     )
 
@@ -261,18 +243,6 @@ def _ensemble(model: ModelRow) -> EnsembleShape | None:
     """Return how many networks an ensemble averages; None for other architectures."""
     members = model.architecture.get("members")
     return None if members is None else EnsembleShape(members)
-
-
-def _with_concerned(
-    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet
-) -> ModelShape:
-    """Count a lineage's records, and the members that it has to train anew."""
-    head = registry.head_version(session, model)
-    if shape.ensemble is None or head is None:
-        return shape
-    concerned = len(training_set.concerned(after_epoch=head.covers_epoch))
-    ensemble = replace(shape.ensemble, concerned=concerned or shape.ensemble.concerned)
-    return replace(_counted(shape, training_set.records), ensemble=ensemble)
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

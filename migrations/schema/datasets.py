@@ -36,6 +36,8 @@ def create() -> None:
         sa.Column("schema", JSONB, nullable=False),
         sa.Column("public", sa.Boolean, server_default=sa.false(), nullable=False),
         sa.Column("forget_epoch", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("pushed", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("remembered", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("subject_notations", sa.ARRAY(sa.String), server_default="{}", nullable=False),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("archived_at", MOMENT),

@@ -36,6 +36,16 @@ def create() -> None:
         unique_name("models"),
     )
     op.create_table(
+        "model_counts",
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), primary_key=True),
+        sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("records", sa.BigInteger, nullable=False),
+        sa.Column("read", sa.BigInteger, nullable=False),
+        sa.Column("retained", sa.BigInteger, nullable=False),
+        sa.Column("held_out_records", sa.BigInteger, nullable=False),
+        sa.Column("held_out", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
         "runs",
         sa.Column("id", sa.String, primary_key=True),
         sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False, index=True),
@@ -46,6 +56,7 @@ def create() -> None:
         sa.Column("enqueued_at", MOMENT),
         sa.Column("forget_epoch", sa.BigInteger),
         sa.Column("trained_through", sa.BigInteger),
+        sa.Column("counts", JSONB),
         sa.Column("phase", sa.String),
         sa.Column("step", sa.Integer),
         sa.Column("total_steps", sa.Integer),

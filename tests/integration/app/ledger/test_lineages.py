@@ -39,9 +39,11 @@ from app.ledger.certificates import bundles, issuing
 from app.ledger.models import policies
 from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow, ObligationRow
 from app.operations.schema import all_tables
+from app.registry import counts
 from app.registry.datasets.tables import RecordRow
+from app.registry.forecasts import Occasion
 from app.registry.membership import membership_at
-from app.registry.shapes import TrainingSet, shape_of
+from app.registry.shapes import TrainingSet
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support import trees
@@ -391,7 +393,11 @@ class Lineages(RuleBasedStateMachine):
                 assert {r.seq for r in records if r.forgotten_epoch is not None} == lineage.gone
                 batches = found.batches(HEAD["batch_size"], begun_at_epoch=0)
                 assert self.batches.setdefault(name, batches) == batches
-                shape_of(session, model, found)
+                begun, out = issuing.begun_at(model), found.held_out
+                kept = sum(record.forgotten_epoch is None for record in out)
+                numbers = len(found.records), found.read(begun), found.retained, len(out), kept
+                assert counts.total(session, model) == (0, *numbers)
+                assert Occasion.of(session, model) == Occasion.of(session, model, found)
 
     @invariant()
     def a_request_fails_with_a_model(self) -> None:
