@@ -31,7 +31,7 @@ from app.planning.shape import ModelShape
 
 _OF_THEIR_OWN = {
     Needs.RIDGE_HEAD: "a ridge_head is solved, not trained by gradients",
-    Needs.ENSEMBLE: "an ensemble forgets by training the members concerned anew",
+    Needs.ENSEMBLE: "an ensemble leaves out the members concerned, or trains them anew",
 }
 """Architectures that only their own mechanisms serve, and why no other does."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
+from app.domain.architectures.ensemble import Member, out_of
 from app.domain.errors import ConflictError, ParameterError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.plan import TrainingKind
@@ -270,8 +271,11 @@ def _with_concerned(
     head = registry.head_version(session, model)
     if shape.ensemble is None or head is None:
         return shape
-    concerned = len(training_set.concerned(after_epoch=head.covers_epoch))
-    ensemble = replace(shape.ensemble, concerned=concerned or shape.ensemble.concerned)
+    out = out_of(map(Member.from_json, head.members or ()))
+    concerned = len(training_set.concerned(after_epoch=head.covers_epoch) - out.keys())
+    ensemble = replace(
+        shape.ensemble, concerned=concerned or shape.ensemble.concerned, out=len(out)
+    )
     return replace(_counted(shape, training_set.records), ensemble=ensemble)
 
 

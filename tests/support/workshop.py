@@ -19,7 +19,7 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.scopes import Scope
-from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
+from app.domain.states import Basis, FirstRelease, Forgetting, RunKind, WeightsSource
 from app.evidence.certificates.parameters import draws_of, grid_of
 from app.evidence.certificates.schema import NoiseSection
 from app.evidence.certificates.statement import CertifyingPhase
@@ -145,6 +145,8 @@ class Workshop:
         """Define a model; return its name."""
         if "first_release" in policy:
             policy["first_release"] = FirstRelease(policy["first_release"])  # type: ignore[arg-type]
+        if "forget" in policy:
+            policy["forget"] = Forgetting(policy["forget"])  # type: ignore[arg-type]
         definition = definitions.ModelDefinition(
             name=name,
             dataset=dataset,

@@ -117,8 +117,8 @@ def check_receipt(
 
     How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
     Of an ensemble, with ``members``, it is also shown to which of them each record belonged, a
-    subject's all to one, and that this member was trained anew since the lineage began; where an
-    older certificate ``since`` did not account for the record, after that one.
+    subject's all to one, and that this member is out, or was trained anew since the lineage began;
+    where an older certificate ``since`` did not account for the record, after that one.
     """
     if proof is None:
         raise _refusal("the bundle was not made for a request: download it from the request")
@@ -146,7 +146,10 @@ def check_receipt(
     _require_training(concerned.values(), members, after=forgotten.since_version)
     if isinstance(since, Release):
         _require_training_since(since, concerned, members, forgotten)
-    belonged = ", ".join(map(str, sorted(set(concerned.values()))))
+    belonged = ", ".join(
+        f"{member} (out since version {out})" if (out := members[member].out_since) else str(member)
+        for member in sorted(set(concerned.values()))
+    )
     return f"{said}; they belonged to members {belonged}"
 
 
@@ -183,8 +186,9 @@ def _require_one_member(
 def _require_training(
     concerned: Iterable[int], members: Sequence[MemberSection], *, after: int, but: int = 0
 ) -> None:
-    """Refuse members that were not trained anew after a version, if it is more than some."""
-    stayed = [member for member in concerned if members[member].trained_in <= after]
+    """Refuse active members that were not trained anew after a version, if it is more than some."""
+    known = [each.member() for each in members]
+    stayed = [each for each in concerned if known[each].is_active and known[each].since <= after]
     if len(stayed) > but:
         raise _refusal(f"member {stayed[0]} was not trained anew without its records")
 
