@@ -368,7 +368,8 @@ class Workshop:
         self, session: Session, ids: Sequence[str], named: str = DATASET
     ) -> dict[str, RecordRow]:
         dataset = datasets.dataset_named(session, named)
-        keys = self.services.forget_requests.pseudonyms.records(dataset.id, ids)
+        pseudonyms = self.services.forget_requests.pseudonyms
+        keys = [pseudonyms.record(dataset.id, each) for each in ids]
         rows = select(RecordRow).where(RecordRow.record_key.in_(keys)).order_by(RecordRow.seq)
         newest = {row.record_key: row for row in session.scalars(rows)}
         return {i: newest[key] for i, key in zip(ids, keys, strict=True)}

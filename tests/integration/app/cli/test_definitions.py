@@ -125,7 +125,7 @@ def test_arrays_have_shapes_and_bounds(served: None, tmp_path: Path) -> None:
     [
         (("--bounds", "age"), "--bounds must have the form COLUMN=…"),
         (("--bounds", "age=x:9"), "--bounds …=x:9: not two numbers"),
-        (("--shape", "age=x"), "--shape …=x: not whole numbers"),
+        (("--shape", "age=x"), "--shape … x: expected whole numbers"),
         (("--drop", "gone"), "column 'gone': the dataset has no such column"),
         (("--data", "FILE"), "column 'rent, net': is missing"),
     ],

@@ -32,8 +32,9 @@ def _add_nobodys(session: Session, workshop: Workshop, count: int) -> None:
         dataset_id=workshop.model().dataset_id,
         shard_id=shard,
         seqs=datasets.new_seqs(session, count),
-        record_keys=[os.urandom(32) for _ in range(count)],
-        subject_keys=[None] * count,
+        record_keys=np.frombuffer(os.urandom(32 * count), np.uint8).reshape(count, 32),
+        subject_keys=np.zeros((count, 32), np.uint8),
+        is_nobodys=np.ones(count, bool),
     )
 
 

@@ -215,7 +215,7 @@ def test_a_key_that_cannot_be_destroyed_leaves_its_blob_doomed_and_the_others_sh
     services: Services, keys: FileKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, other = (_doomed(services, services.blobs, b"content") for _ in "12")
-    erase = keys.erase
+    erase = file_keys.erase
 
     def failing(path: Path) -> None:
         if path.name == stuck:
