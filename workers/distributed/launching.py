@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
+    RendezvousParameters,
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
@@ -67,7 +68,7 @@ def launch(entry: Callable[..., None], *arguments: object, devices: int, name: s
         RunInterruptedError: this process was asked to stop.
         ProcessLostError: a process ended otherwise.
     """
-    rendezvous_handler_registry.register(_NAME, lambda given: _Loopback(given.run_id))
+    rendezvous_handler_registry.register(_NAME, _Loopback)
     context = get_context("spawn")
     pipes = [context.Pipe(duplex=False) for _ in range(devices)]
     config = LaunchConfig(
@@ -130,8 +131,8 @@ class _Loopback(RendezvousHandler):
     which is bound to the loopback address before the store gets it.
     """
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+    def __init__(self, given: RendezvousParameters) -> None:
+        self._run_id = given.run_id
         self._store: Store | None = None
         self._port = 0
 
