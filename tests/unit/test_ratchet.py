@@ -14,7 +14,7 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 73_440,
     "source files": 519,
-    "lines of tests": 81_810,
+    "lines of tests": 81_830,
     "lines of benchmarks": 5_010,
     "words of docs": 78_140,
     "functions": 4_310,

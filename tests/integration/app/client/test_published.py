@@ -22,6 +22,7 @@ from app.domain.errors import VerificationError
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.files import to_parquet
+from app.registry.datasets.shards import unpack
 from app.registry.membership import membership_of
 from app.runtime.processes.starting import START
 from app.services import Services
@@ -59,6 +60,7 @@ CHURN = {
     "columns": {"age": "int16?", "plan": "string", "churned": "string"},
     "record_id": "customer",
 }
+CLASSES = [str(each) for each in PLAIN["target"]["classes"]]
 _WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None; sys.path.insert(0, {ours!r}); "
     "from app.cli import main; main()"
@@ -116,8 +118,10 @@ def released(api, services: Services, work, tmp_path: Path) -> Iterator[Path]:
     return tmp_path
 
 
-def _held_out(services: Services, model: str, dataset: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the raw features and labels that the service evaluates on."""
+def _held_out(
+    services: Services, model: str, dataset: str
+) -> tuple[np.ndarray | pa.Table, np.ndarray]:
+    """Return the raw features, or the rows, and the labels that the service evaluates on."""
     with services.database.transaction() as session:
         membership = membership_of(registry.model_named(session, model))
         row = datasets.dataset_named(session, dataset)
@@ -126,8 +130,13 @@ def _held_out(services: Services, model: str, dataset: str) -> tuple[np.ndarray,
             record.seq: record
             for record in session.query(datasets.RecordRow).filter_by(dataset_id=row.id)
         }
-    seqs, labels, features = decode_shard(services.blobs.read(shard.blob_id))
+    content = services.blobs.read(shard.blob_id)
+    seqs, rows = unpack(content)
     chosen = [membership.is_held_out(keys[seq]) for seq in seqs.tolist()]
+    if dataset == "churn":
+        kept = rows.filter(pa.array(chosen))
+        return kept, np.array([CLASSES.index(each) for each in kept["churned"].to_pylist()])
+    _, labels, features = decode_shard(content)
     return features[chosen], labels[chosen]
 
 

@@ -202,10 +202,10 @@ MUTATIONS = [
         "histories.test_history_account",
         smaller,
     ),
-    Mutation("histories.history_rounding.step_error", "histories.test_history_rounding", smaller),
-    Mutation("histories.history_rounding.reaches", "histories.test_history_rounding", smaller_each),
+    Mutation("histories.history_account.step_error", "histories.test_history_rounding", smaller),
+    Mutation("histories.history_account.reaches", "histories.test_history_rounding", smaller_each),
     Mutation(
-        "histories.history_rounding.residue_of", "histories.test_history_rounding", smaller_residue
+        "histories.history_account.residue_of", "histories.test_history_rounding", smaller_residue
     ),
     # The mechanisms.
     *_accountant("gradient_clipping", "test_gradient_clipping", better_guarantee),
