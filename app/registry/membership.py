@@ -18,8 +18,10 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     SQLColumnExpression,
+    and_,
     func,
     literal,
+    or_,
 )
 
 from app.domain.recipes import TrainingRecipe
@@ -113,6 +115,11 @@ class Membership:
         digest = hmac.digest(self.split_salt, b"member" + person, "sha256")
         return int.from_bytes(digest[:8]) * self.members // _TWO_TO_64
 
+    def includes_in_sql(self) -> ColumnElement[bool]:
+        """Return ``includes`` of a row of ``RecordRow``, for PostgreSQL."""
+        retained = func.coalesce(RecordRow.forgotten_epoch > self.after_epoch, True)
+        return and_(RecordRow.seq <= self.through, or_(literal(self.is_imported), retained))
+
     def in_sql(self) -> tuple[ColumnElement[bool], ColumnElement[int]]:
         """Return ``is_held_out`` and ``member_of`` of a row of ``RecordRow``, for PostgreSQL.
 
@@ -152,6 +159,11 @@ class Membership:
 def batch_digest(membership: Membership, record_key: bytes) -> bytes:
     """Return the number by which a record is ranked; batches are cut from that order."""
     return hashlib.sha256(membership.split_salt + b"batch" + record_key).digest()
+
+
+def batch_digest_in_sql(membership: Membership) -> ColumnElement[bytes]:
+    """Return ``batch_digest`` of a row of ``RecordRow``, for PostgreSQL."""
+    return func.sha256(_joined(membership.split_salt + b"batch", RecordRow.record_key))
 
 
 def _joined(first: bytes, second: SQLColumnExpression[Any]) -> ColumnElement[bytes]:

@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import BigInteger, LargeBinary, SmallInteger, func, literal, or_, select
+from sqlalchemy import BigInteger, LargeBinary, SmallInteger, func, literal, select
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.datasets.tables import RecordRow
-from app.registry.membership import Membership, membership_of
+from app.registry.membership import Membership, batch_digest_in_sql, membership_of
 from app.registry.tables import ModelRow
 
 NEVER: Final = np.iinfo(np.int64).max
@@ -205,8 +205,7 @@ class TrainingSet:
 
     @cached_property
     def _digests(self) -> NDArray[np.void]:
-        salt = self.membership.split_salt + b"batch"
-        digest = func.sha256(literal(salt).op("||")(RecordRow.record_key))  # ``batch_digest``
+        digest = batch_digest_in_sql(self.membership)
         return self._rows(_DIGESTS, func.int8send(RecordRow.seq), digest)
 
     def _ranked(self, begun_at_epoch: int) -> NDArray[np.void]:
@@ -219,17 +218,11 @@ class TrainingSet:
 
     def _rows(self, dtype: np.dtype[Any], *fields: Any) -> NDArray[np.void]:  # noqa: ANN401
         """Return fields, as PostgreSQL sends them, of all records of the lineage, by number."""
-        membership = self.membership
         packed = fields[0]
         for each in fields[1:]:
             packed = packed.op("||")(each)
         query = select(func.string_agg(packed, literal(b"", LargeBinary))).where(
-            RecordRow.dataset_id == self._dataset_id,
-            RecordRow.seq <= membership.through,
-            or_(
-                literal(membership.is_imported),
-                func.coalesce(RecordRow.forgotten_epoch > membership.after_epoch, True),
-            ),
+            RecordRow.dataset_id == self._dataset_id, self.membership.includes_in_sql()
         )
         blocks = self._session.scalars(query.group_by(RecordRow.seq // _ROWS_AT_ONCE))
         rows = np.frombuffer(b"".join(blocks), dtype=dtype)

@@ -101,15 +101,15 @@ def forget_record_7(api, services, dataset):
 # What is stored
 
 
+def readable_keys(ids):
+    keys = b"".join((each or "").encode()[:32].ljust(32) for each in ids.to_pylist())
+    return np.frombuffer(keys, np.uint8).reshape(-1, 32)
+
+
 @pytest.mark.parametrize("on", [True, False])
 def test_ids_become_pseudonyms(services, dataset, monkeypatch, on):
     if not on:
-        plain = lambda ids: b"".join((each or "").encode()[:32].ljust(32) for each in ids)  # noqa: E731
-        monkeypatch.setattr(
-            Pseudonyms,
-            "_keys_of",
-            lambda self, *of: np.frombuffer(plain(of[-1].to_pylist()), np.uint8).reshape(-1, 32),
-        )
+        monkeypatch.setattr(Pseudonyms, "_keys_of", lambda self, *of: readable_keys(of[-1]))
     dataset()
     ids = [Marker("an id", b"record-17"), Marker("a subject", b"subject-11")]
     assert found(stores_of(services), *ids) == (set() if on else {"postgres"})

@@ -33,7 +33,7 @@ class KeyedUpload:
     Attributes:
         upload: n records.
         record_keys: (n, 32).
-        subject_keys: (n, 32), of any content where a record is nobody's.
+        subject_keys: (n, 32), of any content where a record has no subject.
     """
 
     upload: Upload
@@ -48,7 +48,7 @@ class KeyedUpload:
         )
 
     @property
-    def is_nobodys(self) -> npt.NDArray[np.bool_]:
+    def without_subject(self) -> npt.NDArray[np.bool_]:
         """Which records have no subject, (n,)."""
         found: npt.NDArray[np.bool_] = self.upload.subject_ids.is_null().to_numpy(
             zero_copy_only=False

@@ -183,7 +183,7 @@ def add_records(
     seqs: npt.NDArray[np.int64],
     record_keys: npt.NDArray[np.uint8],
     subject_keys: npt.NDArray[np.uint8],
-    is_nobodys: npt.NDArray[np.bool_],
+    without_subject: npt.NDArray[np.bool_],
 ) -> None:
     """Insert n records under the given sequence numbers; keys are of shape (n, 32).
 
@@ -206,7 +206,7 @@ def add_records(
                 record_keys[order],
                 subject_keys[order],
             ],
-            last_absent=is_nobodys[order],
+            last_absent=without_subject[order],
         ),
     )
 

@@ -274,7 +274,7 @@ class Records:
                 seqs=seqs,
                 record_keys=records.record_keys,
                 subject_keys=records.subject_keys,
-                is_nobodys=records.is_nobodys,
+                without_subject=records.without_subject,
             )
         adopt(session, blob)
         return int(seqs[0])

@@ -131,13 +131,13 @@ def _held_out(
             for record in session.query(datasets.RecordRow).filter_by(dataset_id=row.id)
         }
     content = services.blobs.read(shard.blob_id)
-    seqs, rows = unpack(content)
-    chosen = [membership.is_held_out(keys[seq]) for seq in seqs.tolist()]
     if dataset == "churn":
-        kept = rows.filter(pa.array(chosen))
-        return kept, np.array([CLASSES.index(each) for each in kept["churned"].to_pylist()])
-    _, labels, features = decode_shard(content)
-    return features[chosen], labels[chosen]
+        seqs, rows = unpack(content)
+        labels = np.array([CLASSES.index(each) for each in rows["churned"].to_pylist()])
+    else:
+        seqs, labels, rows = decode_shard(content)
+    chosen = np.array([membership.is_held_out(keys[seq]) for seq in seqs.tolist()])
+    return rows.filter(chosen) if dataset == "churn" else rows[chosen], labels[chosen]
 
 
 def _expunge(*words: object) -> str:

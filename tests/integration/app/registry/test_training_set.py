@@ -23,7 +23,7 @@ def _rows(session: Session) -> list[RecordRow]:
     return list(session.scalars(select(RecordRow).order_by(RecordRow.seq)))
 
 
-def _add_nobodys(session: Session, workshop: Workshop, count: int) -> None:
+def _add_without_subject(session: Session, workshop: Workshop, count: int) -> None:
     """Add records that belong to no person."""
     shard = session.scalars(select(ShardRow.id)).first()
     assert shard is not None
@@ -34,7 +34,7 @@ def _add_nobodys(session: Session, workshop: Workshop, count: int) -> None:
         seqs=datasets.new_seqs(session, count),
         record_keys=np.frombuffer(os.urandom(32 * count), np.uint8).reshape(count, 32),
         subject_keys=np.zeros((count, 32), np.uint8),
-        is_nobodys=np.ones(count, bool),
+        without_subject=np.ones(count, bool),
     )
 
 
@@ -52,7 +52,7 @@ def forgotten(workshop: Workshop) -> Workshop:
 def test_each_record_is_where_its_keys_say(forgotten: Workshop) -> None:
     model = forgotten.model()
     with forgotten.transaction() as session:
-        _add_nobodys(session, forgotten, 10)
+        _add_without_subject(session, forgotten, 10)
         rows = _rows(session)
         lineages = product(FRACTIONS, MEMBERS, ((0, False), (1, False), (2, True)))
         for fraction, members, (after_epoch, is_imported) in lineages:
