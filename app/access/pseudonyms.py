@@ -94,8 +94,10 @@ class Pseudonyms:
         return self._digest(f"call {purpose}", caller_id, content)
 
     def _key_of(self, kind: str, dataset_id: str, owners_id: str) -> bytes:
-        content = normal_id(owners_id).encode()
-        return b"".join(_cmac(key, content) for key in self._halves(kind, dataset_id))
+        macs = [CMAC(AES(key)) for key in self._halves(kind, dataset_id)]
+        for mac in macs:
+            mac.update(normal_id(owners_id).encode())
+        return b"".join(mac.finalize() for mac in macs)
 
     def _keys_of(self, kind: str, dataset_id: str, ids: pa.Array) -> npt.NDArray[np.uint8]:
         texts = ids.cast(pa.large_binary()).fill_null(b"")
@@ -114,17 +116,10 @@ class Pseudonyms:
         return hmac.digest(self._key, _prefix(kind, dataset_id) + content, "sha256")
 
 
-def _cmac(key: bytes, content: bytes) -> bytes:
-    """Return an AES-CMAC (NIST SP 800-38B)."""
-    mac = CMAC(AES(key))
-    mac.update(content)
-    return mac.finalize()
-
-
 def _cmacs(
     key: bytes, content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint8]:
-    """Return the AES-CMAC of n texts that lie between n + 1 places of a content, (n, 16).
+    """Return the AES-CMAC (NIST SP 800-38B) of n texts between n + 1 places of a content, (n, 16).
 
     All texts go through AES together, one block of each at a time.
     """
