@@ -43,7 +43,7 @@ def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
         ("own-task", "all 1,000 rows of visits.parquet can be encoded"),
         ("import", "row 17, column 'age': text that is not int32 without loss"),
         ("publish", "the certificate holds"),
-        ("traces", "unlearning"),
+        ("traces", "training"),
         ("use-a-model", "digits.onnx"),
     ],
 )
