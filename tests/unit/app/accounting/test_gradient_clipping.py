@@ -1,6 +1,7 @@
 import json
 import math
 from pathlib import Path
+from statistics import NormalDist
 
 import mpmath
 import pytest
@@ -27,6 +28,13 @@ GOOD = {
     "noise_std": 0.25679,
     "steps": 11,
 }
+TEN = {
+    "initial_clip": 1.0,
+    "gradient_clip": 1.0,
+    "learning_rate": 0.01,
+    "weight_decay": 10.0,
+    "steps": 10,
+}
 
 
 def test_published_rows_have_half_mu_squared_at_the_claimed_epsilon():
@@ -52,6 +60,23 @@ def test_the_noise_for_the_published_target_is_five_times_larger():
         again = gradient_clipping.account(noise_std=noise_std, **setting)
         assert again.meets(epsilon=1.0, delta=1e-5)
         assert again.epsilon(delta=1e-5) == pytest.approx(1.0, rel=1e-10)
+
+
+def test_what_is_reached_from_one_start_is_reached_from_any_other():
+    normal, mu = NormalDist(), gaussian.mu_of(epsilon=1.0, delta=1e-5)
+    assert (0.99 - 1e-5) / math.e == pytest.approx(0.364, abs=5e-4)
+    assert normal.cdf(normal.inv_cdf(0.99) - mu) == pytest.approx(0.980, abs=5e-4)
+    # On the line, from both ends of the ball, with gradients that push outward.
+    near = gradient_clipping.calibrate(epsilon=1.0, delta=1e-5, **TEN)
+    contraction = 1 - TEN["learning_rate"] * TEN["weight_decay"]
+    centre, variance = TEN["initial_clip"], 0.0
+    for _ in range(TEN["steps"]):
+        centre = contraction * centre + TEN["learning_rate"] * TEN["gradient_clip"]
+        variance = contraction**2 * variance + near**2
+    good, bad = (NormalDist(side * centre, math.sqrt(variance)) for side in (1, -1))
+    for quantile in (1e-6, 1e-3, 0.01, 0.5, 0.99):
+        reached = good.inv_cdf(quantile)
+        assert 1 - good.cdf(reached) <= math.e * (1 - bad.cdf(reached)) + 1e-5
 
 
 CONVERGES = {
