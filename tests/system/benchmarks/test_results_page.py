@@ -96,7 +96,7 @@ CLAIMS = {
     "run at {:.2f}, and": lambda: result("streaming")["run_s_speed"],
     "at {:.2f} by processor": lambda: result("streaming")["cpu_s_speed"],
     "up to {:.0f} MB above": lambda: result("streaming")["above_allowance_mb"],
-    "process takes {:.0f} MB": lambda: result("streaming")["idle_bytes"] / 1e6,
+    "it takes {:.0f} MB": lambda: result("streaming")["idle_bytes"] / 1e6,
     "answers {:.1f} s after": lambda: result("api_load")["start_to_first_answer_s"],
     "product ΦᵀΦ of all features takes {:.1f} s": lambda: result("exact_heads")["product_s"],
     "a head {:,.0f}.": lambda: one(
