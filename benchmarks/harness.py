@@ -32,7 +32,8 @@ from app.runtime.settings import Settings
 from app.services import Services, create_keys, open_services
 
 RESULTS: Final = Path(__file__).parent / "results"
-PAGE: Final = Path(__file__).parents[1] / "docs" / "results.md"
+DOCS: Final = Path(__file__).parents[1] / "docs"
+PAGES: Final = (DOCS / "results.md", DOCS / "measurements.md")
 STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
 
 Document = dict[str, Any]
@@ -53,7 +54,7 @@ def main(
     """Run a benchmark from the command line; exit with 1 where it misses its aims.
 
     ``run`` yields the document of results/NAME.json, again whenever there is more of it; ``table``
-    shows it, for the terminal and docs/results.md, and ``figure`` draws it beside the JSON.
+    shows it, also on the page with its marks, and ``figure`` draws it beside the JSON.
     ``options`` are as ``add_argument`` takes them; ``--quick`` writes only to ``--results``.
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
@@ -78,19 +79,20 @@ def main(
 
 
 def marks(name: str) -> tuple[str, str]:
-    """Return what stands around a benchmark's table on the page of results."""
+    """Return what stands around a benchmark's table on a page of results."""
     return (
         f"<!-- figures of {name}.json: begin -->\n\n",
         f"\n\n<!-- figures of {name}.json: end -->",
     )
 
 
-def put_on_page(name: str, text: str, page: Path = PAGE) -> None:
-    """Replace the benchmark's table on the page of results, where it has one."""
+def put_on_page(name: str, text: str, pages: Sequence[Path] = PAGES) -> None:
+    """Replace the benchmark's table on the page of results that has one."""
     begin, end = marks(name)
-    before, _, rest = page.read_text().partition(begin)
-    if rest:
-        page.write_text(before + begin + text + end + rest.partition(end)[2])
+    for page in pages:
+        before, _, rest = page.read_text().partition(begin)
+        if rest:
+            page.write_text(before + begin + text + end + rest.partition(end)[2])
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:

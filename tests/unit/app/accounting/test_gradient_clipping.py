@@ -1,6 +1,7 @@
 import json
 import math
 from pathlib import Path
+from statistics import NormalDist
 
 import mpmath
 import pytest
@@ -13,11 +14,12 @@ from app.accounting.gradient_clipping import CoupledGuarantee, chain_residue, wi
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee, ProfileGuarantee
 from app.accounting.precision import cell_diagonal, noise_norm, sampling_residue
 from app.domain.errors import CalibrationError, ParameterError
+from benchmarks.published_tables import distinct, gradient_clipping_setting
 from tests.support.invented import invented
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = json.loads((ROOT / "benchmarks/published/koloskova-2025.json").read_text())
-ROWS = PUBLISHED["gradient_clipping_mnist"] + PUBLISHED["gradient_clipping_cifar10"]
+ROWS = distinct(PUBLISHED["gradient_clipping"], "epsilon", "lam", "C1", "gamma", "C0", "T", "sigma")
 GOOD = {
     "initial_clip": 20.0,
     "gradient_clip": 10.0,
@@ -26,34 +28,55 @@ GOOD = {
     "noise_std": 0.25679,
     "steps": 11,
 }
+TEN = {
+    "initial_clip": 1.0,
+    "gradient_clip": 1.0,
+    "learning_rate": 0.01,
+    "weight_decay": 10.0,
+    "steps": 10,
+}
 
 
-def setting(row):
-    return {
-        "initial_clip": float(row["C0"]),
-        "gradient_clip": float(row["C1"]),
-        "learning_rate": float(row["gamma"]),
-        "weight_decay": float(row["lam"]),
-        "steps": row["T"],
-    }
-
-
-def test_published_rows_have_mu_root_two_and_not_the_claimed_epsilon():
+def test_published_rows_have_half_mu_squared_at_the_claimed_epsilon():
+    true = {0.1: 1.7601, 1: 6.573, 10: 28.37}
     for row in ROWS:
-        guarantee = gradient_clipping.account(noise_std=row["sigma"], **setting(row)).alone()
-        assert guarantee.mu == pytest.approx(math.sqrt(2), rel=1e-4)
-        assert guarantee.epsilon(delta=1e-5) == pytest.approx(6.573, abs=1e-3)
-        assert guarantee.delta(epsilon=1.0) == pytest.approx(0.286, abs=5e-4)
-        assert not guarantee.meets(epsilon=1.0, delta=1e-5)
+        claimed = row["epsilon"]
+        setting = gradient_clipping_setting(row)
+        guarantee = gradient_clipping.account(noise_std=row["sigma"], **setting).alone()
+        assert guarantee.mu**2 / 2 == pytest.approx(claimed, rel=4e-4)
+        assert guarantee.epsilon(delta=1e-5) == pytest.approx(true[claimed], rel=4e-4)
+        assert not guarantee.meets(epsilon=claimed, delta=1e-5)
 
 
 def test_the_noise_for_the_published_target_is_five_times_larger():
     for row in ROWS:
-        noise_std = gradient_clipping.calibrate(epsilon=1.0, delta=1e-5, **setting(row))
+        if row["epsilon"] != 1:
+            continue
+        setting = gradient_clipping_setting(row)
+        noise_std = gradient_clipping.calibrate(epsilon=1.0, delta=1e-5, **setting)
         assert noise_std / row["sigma"] == pytest.approx(5.28, abs=0.005)
-        again = gradient_clipping.account(noise_std=noise_std, **setting(row))
+        published = gradient_clipping.account(noise_std=row["sigma"], **setting).alone()
+        assert published.delta(epsilon=1.0) == pytest.approx(0.286, abs=5e-4)
+        again = gradient_clipping.account(noise_std=noise_std, **setting)
         assert again.meets(epsilon=1.0, delta=1e-5)
         assert again.epsilon(delta=1e-5) == pytest.approx(1.0, rel=1e-10)
+
+
+def test_what_is_reached_from_one_start_is_reached_from_any_other():
+    normal, mu = NormalDist(), gaussian.mu_of(epsilon=1.0, delta=1e-5)
+    assert (0.99 - 1e-5) / math.e == pytest.approx(0.364, abs=5e-4)
+    assert normal.cdf(normal.inv_cdf(0.99) - mu) == pytest.approx(0.980, abs=5e-4)
+    # On the line, from both ends of the ball, with gradients that push outward.
+    near = gradient_clipping.calibrate(epsilon=1.0, delta=1e-5, **TEN)
+    contraction = 1 - TEN["learning_rate"] * TEN["weight_decay"]
+    centre, variance = TEN["initial_clip"], 0.0
+    for _ in range(TEN["steps"]):
+        centre = contraction * centre + TEN["learning_rate"] * TEN["gradient_clip"]
+        variance = contraction**2 * variance + near**2
+    good, bad = (NormalDist(side * centre, math.sqrt(variance)) for side in (1, -1))
+    for quantile in (1e-6, 1e-3, 0.01, 0.5, 0.99):
+        reached = good.inv_cdf(quantile)
+        assert 1 - good.cdf(reached) <= math.e * (1 - bad.cdf(reached)) + 1e-5
 
 
 CONVERGES = {
@@ -194,8 +217,9 @@ def test_the_odometer_counts_what_account_predicts():
 
 def test_an_odometer_with_calibrated_noise_meets_the_target_on_time():
     for steps in (1, 11, 2_000):
-        setting_ = {**setting(ROWS[4]), "steps": steps}
-        noise_std = gradient_clipping.calibrate(epsilon=1.0, delta=1e-5, **setting_)
+        setting = {name: value for name, value in GOOD.items() if name != "noise_std"}
+        setting["steps"] = steps
+        noise_std = gradient_clipping.calibrate(epsilon=1.0, delta=1e-5, **setting)
         size = gradient_clipping.step_size(
             gradient_clip=10.0, learning_rate=0.01, weight_decay=50.0
         )
