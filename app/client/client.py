@@ -525,7 +525,7 @@ class ExpungeClient:
                 time.sleep(_POLL_S)
 
     def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
-        if method == "POST":
+        if method in ("POST", "PUT"):
             options["headers"] = {"Idempotency-Key": str(uuid4()), **options.get("headers", {})}
         return checked(self._retry.call(lambda: self.http.request(method, path, **options)))
 

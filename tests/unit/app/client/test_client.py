@@ -116,11 +116,13 @@ def test_a_key_that_cannot_be_used_is_named_with_what_to_do(
 def test_a_file_is_sent_in_pieces_and_whole_again_by_a_retry() -> None:
     content = random.Random(0).randbytes(1_000_000)
     seen: list[tuple[int, bytes, str | None]] = []
+    keys = set()
 
     class Once(httpx.BaseTransport):
         def handle_request(self, request: httpx.Request) -> httpx.Response:
             assert isinstance(request.stream, httpx.SyncByteStream)
             pieces = [bytes(piece) for piece in request.stream]
+            keys.add(request.headers["idempotency-key"])
             length = request.headers.get("content-length")
             seen.append((max(map(len, pieces)), b"".join(pieces), length))
             return httpx.Response(503 if len(seen) == 1 else 200, json={})
@@ -131,3 +133,4 @@ def test_a_file_is_sent_in_pieces_and_whole_again_by_a_retry() -> None:
 
     assert [largest < 1_000_000 for largest, _, _ in seen] == [True, True]
     assert [(sent, length) for _, sent, length in seen] == [(content, "1000000")] * 2
+    assert len(keys) == 1
