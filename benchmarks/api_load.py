@@ -32,7 +32,7 @@ from sqlalchemy import insert, select, text
 
 from app.client import ExpungeClient
 from app.ledger.tables import ForgetRequestRow
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.runtime.database import Base, Database
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import database_url
@@ -40,6 +40,7 @@ from app.runtime.settings import Settings
 from benchmarks import harness
 from benchmarks.http_load import Connection, Load, call, load
 from demo.service import free_port
+from demo.tables import record_table
 
 TABLE = "bare_requests"  # a copy of the ledger's, which ``serving`` makes
 RECORDS = 150_000

@@ -20,9 +20,9 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import TableSchema
 from app.domain.states import FirstRelease
-from app.registry.datasets.files import record_table
 from benchmarks import harness
 from benchmarks.harness import in_child
+from demo.tables import record_table
 from workers import jobs
 from workers.data.memory import VARIABLE
 

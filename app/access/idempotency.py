@@ -8,6 +8,7 @@ expires. Then the next attempt executes the call again under the same ``call_id`
 ledger recognises a forget request that it has accepted already.
 """
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ class IdempotencyKeys:
         """
         name = f"{call.method}\0{call.path}\0{call.key}".encode()
         digest = self._pseudonyms.call("key", call.caller_id, name)
-        content = self._pseudonyms.call("request", call.caller_id, call.query + b"\0" + call.body)
+        asked = call.query + b"\0" + hashlib.sha256(call.body).digest()  # no copy of a file
+        content = self._pseudonyms.call("request", call.caller_id, asked)
         cipher = AESGCM(self._pseudonyms.call("answer", call.caller_id, name))
         row = _lock(session, digest, content)
         if row.request_digest != content:
@@ -104,6 +106,22 @@ def finish(session: Session, claim: Claim, answer: Answer) -> None:
         .where(*_held_by(claim))
         .values(answer=_encrypt(claim.cipher, claim.key_digest, answer))
     )
+
+
+def keep(session: Session, claim: Claim, answer: Answer) -> None:
+    """Keep the answer of a call in the transaction of its effect: there are both, or neither.
+
+    Raises:
+        CallInFlightError: another attempt has had the effect; undo this one's.
+    """
+    kept = session.execute(
+        update(IdempotencyKeyRow)
+        .where(*_unanswered(claim))
+        .values(answer=_encrypt(claim.cipher, claim.key_digest, answer))
+        .returning(IdempotencyKeyRow.call_id)
+    ).first()
+    if kept is None:
+        raise CallInFlightError(_RETRY_AFTER_S)
 
 
 def abandon(session: Session, claim: Claim) -> None:
@@ -148,10 +166,13 @@ def _lock(session: Session, key_digest: bytes, request_digest: bytes) -> Idempot
 
 
 def _held_by(claim: Claim) -> tuple[ColumnElement[bool], ...]:
+    return (*_unanswered(claim), IdempotencyKeyRow.attempt == claim.attempt)
+
+
+def _unanswered(claim: Claim) -> tuple[ColumnElement[bool], ...]:
     return (
         IdempotencyKeyRow.key_digest == claim.key_digest,
         IdempotencyKeyRow.call_id == claim.call_id,
-        IdempotencyKeyRow.attempt == claim.attempt,
         IdempotencyKeyRow.answer.is_(None),
     )
 

@@ -18,8 +18,9 @@ from app.api.protocol.access import (
 )
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
+from app.api.protocol.idempotency import ClaimOf, keep
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByMoment, PageByName
-from app.api.protocol.waiting import Found, Prefer, answer_with_news
+from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.domain.places import MOST_URL_CHARACTERS
 from app.domain.schema import MOST_COLUMNS, SCALARS, TableSchema
 from app.domain.states import ImportState, Scope
@@ -148,11 +149,18 @@ def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
 @router.put(
     "/{name}/records",
     **answers(404, 410, 413),
+    response_model=PushAnswer,
     openapi_extra=file_body("application/vnd.apache.parquet"),
 )
 async def push_records(
-    name: str, services: ServicesOf, caller: DataWriter, content: RawBody, *, replace: bool = False
-) -> PushAnswer:
+    name: str,
+    services: ServicesOf,
+    caller: DataWriter,
+    content: RawBody,
+    claim: ClaimOf,
+    *,
+    replace: bool = False,
+) -> Response:
     """Add the new records of a Parquet file: all of them or, if a row is invalid, none.
 
     With `replace`, changed records take the place of those stored: these are forgotten, by a forget
@@ -162,15 +170,24 @@ async def push_records(
     if replace:
         require_scope(caller, Scope.FORGET_WRITE)
         forget = services.acceptance.replacing(name, api_key_id=caller.key_id)
-    push = partial(services.records.push, name, content, forget=forget)
-    result = await to_thread.run_sync(push, limiter=_PUSHES)
-    return PushAnswer.of(
-        result,
-        changed=len(result.changed_rows),
-        changed_rows=result.changed_rows[:_MOST_ROWS],
-        replaced=len(result.replaced_rows),
-        warnings=await to_thread.run_sync(services.records.warnings, name),
-    )
+    response = Response()
+
+    def answer(result: service.PushResult, session: Session) -> None:
+        nonlocal response
+        answer = PushAnswer.of(
+            result,
+            changed=len(result.changed_rows),
+            changed_rows=result.changed_rows[:_MOST_ROWS],
+            replaced=len(result.replaced_rows),
+            warnings=service.warnings(session, name),
+        )
+        response = json_response(answer)
+        # Else a repeated call might restore what was forgotten meanwhile.
+        keep(session, claim, response)
+
+    push = partial(services.records.push, name, content, forget=forget, also=answer)
+    await to_thread.run_sync(push, limiter=_PUSHES)
+    return response
 
 
 def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:

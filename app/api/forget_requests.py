@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, Make, ServicesOf, part
 from app.api.protocol.errors import answers, problem_responses
-from app.api.protocol.idempotency import CallId
+from app.api.protocol.idempotency import ClaimOf
 from app.api.protocol.schemas import (
     Answer,
     Body,
@@ -440,7 +440,7 @@ async def create_forget_request(
     services: ServicesOf,
     forgetting: ForgettingOf,
     caller: ForgetWriter,
-    call_id: CallId,
+    claim: ClaimOf,
 ) -> Response:
     """Ask that records or subjects be forgotten by every model trained on their dataset.
 
@@ -449,7 +449,9 @@ async def create_forget_request(
     forgotten by every dataset that knows them, all or none: the answer lists a request for each,
     and ``Location`` is the first one's.
     """
-    call = Call(_asked(body, call_id), caller.key_id, actor.current())
+    call = Call(
+        _asked(body, None if claim is None else claim.call_id), caller.key_id, actor.current()
+    )
     if body.dataset is None:
         views = [view for view, _ in await run_in_threadpool(forgetting.everywhere, call)]
     else:

@@ -1,8 +1,7 @@
 """Sends a table's parts to a dataset, and names the rows that were not added."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import typer
@@ -13,7 +12,7 @@ from app.client import ExpungeClient
 from app.client.answers import Json
 from app.domain.ids import Notation
 from app.domain.schema import TableSchema
-from app.registry.datasets.columns.parts import typed_parts
+from app.registry.datasets.columns.parts import Part, typed_parts
 from app.registry.datasets.columns.sources import Source
 from app.registry.datasets.files import to_parquet
 
@@ -37,11 +36,15 @@ def push_table(
     counts = dict.fromkeys(rows, 0)
     requests: list[str] = []
     warnings: set[str] = set()
-    count, uploads = source.rows, _uploads(source, schema)
-    first = next(uploads)
-    with rows_progress(count, at_once=first.rows) as advance:
-        for upload in chain([first], uploads):
-            answer = client.push_records(name, upload.content, replace=replace)
+    count, uploads = source.rows, map(_packed, typed_parts(source, schema))
+    upload = next(uploads, None)
+    at_once = 0 if upload is None else upload.rows
+    # All is read in one thread, whose memory Arrow uses again.
+    with ThreadPoolExecutor(1) as sender, rows_progress(count, at_once=at_once) as advance:
+        while upload is not None:
+            sending = sender.submit(client.push_records, name, upload.content, replace=replace)
+            following = next(uploads, None)
+            answer = sending.result()
             for field in total:
                 total[field] += answer[field]
             for field, found in rows.items():
@@ -50,6 +53,7 @@ def push_table(
             requests += filter(None, [answer["forget_request"]])
             warnings.update(answer["warnings"])
             advance(upload.rows)
+            upload = following
     for warning in sorted(warnings):
         _warn(warning)
     _name_rows(source, "changed, and left as stored", rows["changed"])
@@ -58,21 +62,8 @@ def push_table(
     return total | {"forget_requests": requests}
 
 
-def _uploads(source: Source, schema: TableSchema) -> Iterator[_Upload]:
-    """Yield a table's parts; the next one is read while the last one is sent."""
-    parts = typed_parts(source, schema)
-
-    def following() -> _Upload | None:
-        part = next(parts, None)
-        if part is None:
-            return None
-        return _Upload(part.first, len(part.records), to_parquet(part.records))
-
-    with ThreadPoolExecutor(1) as reader:
-        reading = reader.submit(following)
-        while (upload := reading.result()) is not None:
-            reading = reader.submit(following)
-            yield upload
+def _packed(part: Part) -> _Upload:
+    return _Upload(part.first, len(part.records), to_parquet(part.records))
 
 
 def warn_of_notations(source: Source) -> None:

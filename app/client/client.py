@@ -32,6 +32,7 @@ _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _HOLD_S = 20
 _POLL_S = 0.2
+_PIECE_BYTES = 1 << 18
 _ENDED = {"completed", "failed", "cancelled"}
 _GOING = {"queued", "leased", "running"}
 _KEY: Final = re.compile("[!-~]+")
@@ -120,7 +121,7 @@ class ExpungeClient:
     def push_records(self, name: str, parquet: bytes, *, replace: bool = False) -> Json:
         """Add the new records of a Parquet file's content; changed ones ``replace`` the stored."""
         options = {"replace": True} if replace else None
-        return self._object("PUT", at("datasets", name, "records"), content=parquet, params=options)
+        return self._put_file(at("datasets", name, "records"), parquet, params=options)
 
     def import_records(self, name: str, url: str) -> Json:
         """Have the service read Parquet files by reference; see ``wait_for_import``."""
@@ -148,7 +149,7 @@ class ExpungeClient:
 
     def upload_backbone(self, name: str, safetensors: bytes) -> Json:
         """Give a backbone its weights, once."""
-        return self._object("PUT", at("backbones", name, "weights"), content=safetensors)
+        return self._put_file(at("backbones", name, "weights"), safetensors)
 
     def backbone(self, name: str) -> Json:
         """Return a backbone."""
@@ -208,7 +209,7 @@ class ExpungeClient:
 
     def upload_weights(self, name: str, safetensors: bytes) -> Json:
         """Upload weights trained elsewhere."""
-        return self._object("PUT", at("models", name, "weights"), content=safetensors)
+        return self._put_file(at("models", name, "weights"), safetensors)
 
     def certified(self, name: str) -> Json:
         """Return the current certified version."""
@@ -524,7 +525,7 @@ class ExpungeClient:
                 time.sleep(_POLL_S)
 
     def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
-        if method == "POST":
+        if method in ("POST", "PUT"):
             options["headers"] = {"Idempotency-Key": str(uuid4()), **options.get("headers", {})}
         return checked(self._retry.call(lambda: self.http.request(method, path, **options)))
 
@@ -537,6 +538,13 @@ class ExpungeClient:
     def _object(self, method: str, path: str, **options: Any) -> Json:  # noqa: ANN401
         answer: Json = strict_json.loads(self._answer(method, path, **options).content)
         return answer
+
+    def _put_file(self, path: str, content: bytes, **options: Any) -> Json:  # noqa: ANN401
+        """Send a file in pieces: whatever is left of one is copied after each write."""
+        whole = memoryview(content)
+        pieces = [whole[at : at + _PIECE_BYTES] for at in range(0, len(whole), _PIECE_BYTES)]
+        headers = {"Content-Length": str(len(content))}
+        return self._object("PUT", path, content=pieces, headers=headers, **options)
 
     def _list(self, path: str, **filters: str | int | None) -> list[Json]:
         return list(self._items(path, **filters))

@@ -29,7 +29,7 @@ def new_id(prefix: str) -> str:
 MAX_ID_LENGTH: Final = 512
 EXACT_BELOW: Final = 2**53
 """From here on, float64 does not tell each whole number from the next."""
-_WHOLE: Final = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(\.0*)?", re.ASCII)
+_WHOLE: Final = re.compile(r"(?:\+(?!-))?(-?(?:0|[1-9][0-9]*))(\.0*)?", re.ASCII)
 _EXPONENT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][+-]?[0-9]+", re.ASCII)
 OTHER_SPELLINGS: Final = rf"^(\+|-0$|-?[0-9]+\.0*$|{_EXPONENT.pattern}$)"
 """Matches each printable, trimmed text whose one spelling may be another (RE2, as Arrow has it)."""
@@ -44,8 +44,8 @@ class Notation(StrEnum):
 
 
 NOTATIONS: Final = {
-    Notation.DIGITS: r"^\+?-?(0|[1-9][0-9]*)$",
-    Notation.POINT: r"^\+?-?(0|[1-9][0-9]*)\.0*$",
+    Notation.DIGITS: r"^[+-]?(0|[1-9][0-9]*)$",
+    Notation.POINT: r"^[+-]?(0|[1-9][0-9]*)\.0*$",
     Notation.ZEROS: r"^0[0-9]+$",
 }
 """What matches a trimmed text of each notation (RE2)."""

@@ -199,6 +199,7 @@ _PARTS: Final = {
     "witnesses": "app.evidence.witnesses",
     "devices": "workers.distributed",
     "opendsr_datasets": "app.opendsr",
+    "opendsr_identity_types": "app.opendsr",
 }
 """What a setting asks for that an installation may lack."""
 
@@ -431,8 +432,9 @@ class Settings(BaseSettings):
     @field_validator(*_PARTS)
     @classmethod
     def _has_its_part(cls, value: object, info: ValidationInfo) -> object:
-        part = _PARTS[str(info.field_name)]
-        is_asked_for = value > 1 if type(value) is int else bool(value)
+        name = str(info.field_name)
+        part = _PARTS[name]
+        is_asked_for = value != cls.model_fields[name].get_default(call_default_factory=True)
         if is_asked_for and not extras.has_part(part):
             raise ValueError(f"needs {part}, which is not a part of this installation")
         return value

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
+from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task
 
 RECORDS_PER_SUBJECT = 10

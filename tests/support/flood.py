@@ -19,9 +19,10 @@ from typing import Any
 import httpx
 
 from app.client import ExpungeClient
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from benchmarks.api_load import Bench
 from benchmarks.http_load import Connection, call
+from demo.tables import record_table
 from tests.support.arrays import array_schema
 
 PATIENCE_S = 30.0

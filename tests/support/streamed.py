@@ -8,10 +8,11 @@ import numpy as np
 from app.domain.plan import Plan
 from app.ledger import repository
 from app.registry import repository as registry
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.settings import Settings
 from app.services import open_services
+from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task
 from workers.data.loading import load_model
 from workers.data.memory import VARIABLE

@@ -31,7 +31,7 @@ from app.ledger.training import membership_of_run
 from app.planning.tracking import trained_history
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import PushResult, define_dataset
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, membership_of
@@ -39,6 +39,7 @@ from app.registry.tables import ModelRow, VersionRow
 from app.registry.training_set import TrainingSet
 from app.services import Services
 from app.storage.blobs import StoredBlob
+from demo.tables import record_table
 from tests.support import weights
 from tests.support.arrays import array_schema, array_task
 from tests.support.patience import until

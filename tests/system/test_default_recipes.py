@@ -9,7 +9,8 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
+from demo.tables import record_table
 from tests.support.digits import DATASET, TASK
 
 MARGIN = 0.4

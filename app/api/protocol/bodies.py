@@ -130,15 +130,18 @@ class _Limited:
         return message
 
 
-async def _raw_body(request: Request) -> bytes:
-    # Not ``request.body``: it joins all chunks at once and blocks the event loop.
-    content = BytesIO()
-    async for chunk in request.stream():
-        content.write(chunk)
-    return content.getvalue()
+async def whole_body(request: Request) -> bytes:
+    """Return a request's body, as often as it is asked for."""
+    if not hasattr(request, "_body"):
+        # ``request.body`` joins all chunks at once and blocks the event loop.
+        content = BytesIO()
+        async for chunk in request.stream():
+            content.write(chunk)
+        request._body = content.getvalue()  # noqa: SLF001
+    return request._body  # noqa: SLF001
 
 
-RawBody = Annotated[bytes, Depends(_raw_body)]
+RawBody = Annotated[bytes, Depends(whole_body)]
 """The raw body; ``Bodies`` limits its size."""
 
 

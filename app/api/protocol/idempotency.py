@@ -1,4 +1,4 @@
-"""``Idempotency-Key`` on every POST: a repeated call gets the stored answer.
+"""``Idempotency-Key`` on every POST and PUT: a repeated call gets the stored answer.
 
 It is checked after authentication, before the body is read. Only successful answers (2xx) are
 stored: an error changed nothing, so the call may be repeated with its key.
@@ -11,12 +11,14 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from app.access import idempotency
 from app.access.api_keys import Caller
 from app.access.idempotency import Answer, Call, Claim
+from app.api.protocol.bodies import whole_body
 from app.api.protocol.errors import problem_of
 from app.domain.errors import InvalidInputError
 from app.runtime.failpoints import reach
@@ -26,17 +28,18 @@ from app.services import Services
 HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "Idempotent-Replayed"
 MAX_KEY_LENGTH = 255
-_STATE = "idempotent_call_id"
+_STATE = "idempotency_claim"
+_METHODS = ("POST", "PUT")
 _log = logging.getLogger("expunge.api")
 
 
-async def _call_id_of(request: Request) -> str | None:
-    """Return an id that is the same for every attempt at a call; None without a key."""
-    call_id: str | None = getattr(request.state, _STATE, None)
-    return call_id
+async def _claim_of(request: Request) -> Claim | None:
+    """Return the claim whose ``call_id`` is the same for every attempt at a call, if any."""
+    claim: Claim | None = getattr(request.state, _STATE, None)
+    return claim
 
 
-CallId = Annotated[str | None, Depends(_call_id_of)]
+ClaimOf = Annotated[Claim | None, Depends(_claim_of)]
 
 
 async def execute_once(
@@ -52,7 +55,7 @@ async def execute_once(
         InvalidInputError: the key is too long, or was used with another body.
         CallInFlightError: the call is still in progress.
     """
-    key = request.headers.get(HEADER) if request.method == "POST" else None
+    key = request.headers.get(HEADER) if request.method in _METHODS else None
     if key is None:
         return await handle(request)
     found = await _claim(request, caller, key)
@@ -61,7 +64,7 @@ async def execute_once(
         sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in found.headers]
         replayed.raw_headers = [*sent, (REPLAYED_HEADER.lower().encode(), b"true")]
         return replayed
-    setattr(request.state, _STATE, found.call_id)
+    setattr(request.state, _STATE, found)
     settle = partial(_settle, request.app.state.services, found)
     try:
         response = await handle(request)
@@ -70,9 +73,19 @@ async def execute_once(
         await run_in_threadpool(settle, Answer(status, (), b""))
         raise
     reach("answer")
-    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in response.raw_headers)
-    await run_in_threadpool(settle, Answer(response.status_code, headers, bytes(response.body)))
+    await run_in_threadpool(settle, _answer_of(response))
     return response
+
+
+def keep(session: Session, claim: Claim | None, response: Response) -> None:
+    """Keep the answer of a call in the transaction of its effect; see ``idempotency.keep``."""
+    if claim is not None:
+        idempotency.keep(session, claim, _answer_of(response))
+
+
+def _answer_of(response: Response) -> Answer:
+    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in response.raw_headers)
+    return Answer(response.status_code, headers, bytes(response.body))
 
 
 def _settle(services: Services, claim: Claim, answer: Answer) -> None:
@@ -99,7 +112,7 @@ async def _claim(request: Request, caller: Caller, key: str) -> Claim | Answer:
         method=request.method,
         path=request.url.path,
         query=request.url.query.encode(),
-        body=await request.body(),
+        body=await whole_body(request),
         key=key,
     )
 

@@ -42,7 +42,7 @@ _LIMITS = ("RateLimit", "RateLimit-Policy")
 _DESCRIPTION = """
 * **Errors** are problems (RFC 9457) with a stable `type`; the documentation lists them. A method
   that a path does not support gets 405 with `Allow`.
-* **Repeating a POST** is safe with an `Idempotency-Key`.
+* **Repeating a POST or a PUT** is safe with an `Idempotency-Key`.
 * **Lists** come in pages of `limit` items; `next_cursor` leads to the next one.
 * **Every answer** has an `X-Request-ID`, which is also in the service's log; an id of your own, of
   8 to 64 letters, digits, dots, hyphens and underscores, is kept.
@@ -100,7 +100,7 @@ def _complete_operation(method: str, operation: Json) -> None:
     schema = responses.get("422", {}).get("content", {}).get(_JSON, {}).get("schema", {})
     if schema.get("$ref", "").rpartition("/")[2] in _NEVER_SENT:
         del responses["422"]
-    if method == "post":
+    if method in ("post", "put"):
         operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
         for status, answer in responses.items():
             if status.startswith("2"):

@@ -52,6 +52,14 @@ class PushResult:
     forget_request: str | None = None
 
 
+Also = Callable[[PushResult, Session], None]
+"""Is told what became of an upload, in the transaction that adds it."""
+
+
+def _nothing(_result: PushResult, _session: Session) -> None:
+    pass
+
+
 def schema_of(dataset: DatasetRow) -> TableSchema:
     """Return the schema that a dataset's row describes."""
     return TableSchema.from_json(dataset.schema)
@@ -91,6 +99,17 @@ def define_dataset(
     return row
 
 
+def warnings(session: Session, name: str) -> list[str]:
+    """Name the datasets whose subjects' ids may be the same people's, written otherwise."""
+    mine = repository.dataset_named(session, name).subject_notations
+    return [
+        f"subjects' ids: {name!r} has {' and '.join(mine)}, {other.name!r} has "
+        f"{' and '.join(other.subject_notations)}: 007 and 7 are two people"
+        for other in repository.datasets(session)
+        if mine != other.subject_notations and mine and other.subject_notations
+    ]
+
+
 def give_up_records(session: Session, dataset: DatasetRow) -> None:
     """Give up all records of a dataset, which is locked; no model may learn from them any more.
 
@@ -128,7 +147,9 @@ class Records:
     readers: Readers
     learned_through: Callable[[Session, str], int]
 
-    def push(self, name: str, content: bytes, *, forget: Forget | None = None) -> PushResult:
+    def push(
+        self, name: str, content: bytes, *, forget: Forget | None = None, also: Also = _nothing
+    ) -> PushResult:
         """Check a Parquet upload and add its new records as one shard, atomically."""
         with self.database.transaction() as session:
             dataset = repository.dataset_named(session, name)
@@ -137,18 +158,7 @@ class Records:
         few = pushed.record_keys[:: 1 + len(pushed.record_keys) // _SAMPLED]
         with self.database.transaction() as session:
             held = repository.held_records(session, dataset_id, [key.tobytes() for key in few])
-        return self.store(dataset_id, pushed, looks_new=not held, forget=forget)
-
-    def warnings(self, name: str) -> list[str]:
-        """Name the datasets whose subjects' ids may be the same people's, written otherwise."""
-        with self.database.transaction() as session:
-            mine = repository.dataset_named(session, name).subject_notations
-            return [
-                f"subjects' ids: {name!r} has {' and '.join(mine)}, {other.name!r} has "
-                f"{' and '.join(other.subject_notations)}: 007 and 7 are two people"
-                for other in repository.datasets(session)
-                if mine != other.subject_notations and mine and other.subject_notations
-            ]
+        return self.store(dataset_id, pushed, looks_new=not held, forget=forget, also=also)
 
     def keyed(self, dataset_id: str, upload: Upload) -> KeyedUpload:
         """Return an upload with the pseudonyms of its ids."""
@@ -166,7 +176,7 @@ class Records:
         part_of: str | None = None,
         looks_new: bool = False,
         forget: Forget | None = None,
-        also: Callable[[PushResult, Session], None] = lambda _result, _session: None,
+        also: Also = _nothing,
     ) -> PushResult:
         """Add the new ones of these records as one shard, atomically.
 
@@ -216,7 +226,7 @@ class Records:
         records: KeyedUpload,
         result: PushResult,
         part_of: str | None,
-        also: Callable[[PushResult, Session], None],
+        also: Also,
         forget: Forget | None = None,
         replaced: Sequence[str] = (),
     ) -> PushResult | None:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from app.domain.architectures import ArchitectureSpec
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.processes.stopping import StopSignal
 from app.services import Services
+from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task
 from tests.support.workshop import Workshop
 from workers import run as run_module

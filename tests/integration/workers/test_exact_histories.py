@@ -22,9 +22,10 @@ from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import runs
 from app.ledger.models import definitions
 from app.ledger.new_requests import NewForgetRequest
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.processes.stopping import StopSignal
+from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task
 from tests.support.exact_heads import head_of, live_sums, released
 from tests.support.logbook import faults

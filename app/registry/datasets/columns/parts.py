@@ -38,12 +38,15 @@ class Part:
 def typed_parts(source: Source, schema: TableSchema) -> Iterator[Part]:
     """Yield a table's rows in the types of its columns; ``check_rows`` looks at all before."""
     problems = Problems()
-    for first, part in source.parts():
-        problems.first = first
+
+    def typed(numbered: tuple[int, pa.Table]) -> Part:
+        problems.first, part = numbered
         batch = typed_rows(part, schema, problems)
         with source.places():
             problems.raise_any()
-        yield Part(first, pa.Table.from_batches([batch]))
+        return Part(problems.first, pa.Table.from_batches([batch]))
+
+    return map(typed, source.parts())  # which holds no part while the next one is read
 
 
 def check_rows(source: Source, schema: TableSchema) -> None:

@@ -27,9 +27,9 @@ MAX_UNPACKED_BYTES = 8 << 30
 """Limit on a local table's unpacked size."""
 
 _CHUNK_BYTES: Final = 4 << 20
-_PIECE_BYTES: Final = 7 << 20
+_PIECE_BYTES: Final = 3 << 20
 """About how much of a table is read at once."""
-_BUFFERED_BYTES: Final = 8 << 20
+_BUFFERED_BYTES: Final = 1 << 20
 """How much of a Parquet file's columns is read ahead."""
 _GZIP: Final = b"\x1f\x8b"
 _FOREIGN: Final = (

@@ -86,8 +86,9 @@ class Source:
         self.rows, self.firsts = 0, []
         first = 0
         for part in _regrouped(self._pieces()):
-            yield first, part
-            first += part.num_rows
+            before, first = first, first + part.num_rows
+            yield before, part
+            del part  # before the next one is read
 
     def _pieces(self) -> Iterator[pa.Table]:
         names = self.files[0].schema.names
@@ -146,8 +147,9 @@ def _regrouped(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
                 or size + few.num_rows * row_bytes > _PART_BYTES
                 or not few.schema.equals(held[0].schema)
             ):
-                yield pa.concat_tables(held)
-                held, rows, size = [], 0, 0
+                whole, held, rows, size = pa.concat_tables(held), [], 0, 0
+                yield whole
+                del whole
             held.append(few)
             rows += few.num_rows
             size += few.num_rows * row_bytes

@@ -35,7 +35,7 @@ _ARROW: Final = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us"),
 }
-_WHOLE: Final = r"^\+?(-?[0-9]+)(\.0*)?$"
+_WHOLE: Final = r"^(?:\+?([0-9]+)|(-[0-9]+))(\.0*)?$"
 _NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INTEGER: Final = r"^-?[0-9]+$"
 _DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
@@ -250,7 +250,7 @@ def _of_text(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
         wide, lossy = _chosen(trimmed, _NUMBER, lambda cells: cells.cast(pa.float64()))
         found = wide.cast(_ARROW[kind], safe=False)
         return found, lossy | _unless(pc.is_finite(found.cast(pa.float64())))
-    whole = pc.replace_substring_regex(trimmed, _WHOLE, r"\1")
+    whole = pc.replace_substring_regex(trimmed, _WHOLE, r"\1\2")
     return _chosen(whole, _INTEGER, lambda cells: cells.cast(_ARROW[kind]))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.runtime.settings import Settings
+from demo.tables import record_table
 from tests.support.arrays import array_schema
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import running

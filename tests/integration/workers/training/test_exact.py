@@ -19,7 +19,7 @@ from app.operations import erase_check
 from app.operations.erase_check import Stores
 from app.operations.storage_check import Verdict
 from app.registry import repository as registry
-from app.registry.datasets.files import record_table, to_parquet
+from app.registry.datasets.files import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.registry.datasets.tables import FeatureShardRow
 from app.registry.statistics_file import KIND, StatisticsFile
@@ -27,6 +27,7 @@ from app.registry.tables import VersionRow
 from app.runtime.locations import redis_connection
 from app.storage.blobs import adopt
 from app.storage.tables import BlobRow
+from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task
 from tests.support.exact_heads import (
     carry_out,

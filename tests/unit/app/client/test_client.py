@@ -1,5 +1,6 @@
 """The client against a service that goes away and comes back."""
 
+import random
 from pathlib import Path
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 from app.client import ApiError, ExpungeClient
 from app.client.client import configured_client
 from app.domain.errors import ConfigurationError
+from app.runtime.outgoing import Retry
 
 DONE = {"id": "fr_1", "state": "completed", "obligations": []}
 MODEL = {"name": "m", "latest_run": {"state": "published"}}
@@ -109,3 +111,26 @@ def test_a_key_that_cannot_be_used_is_named_with_what_to_do(
         file.chmod(mode)
     with pytest.raises(ConfigurationError, match=f"{file} .*{told}.*EXPUNGE_API_KEY"):
         configured_client()
+
+
+def test_a_file_is_sent_in_pieces_and_whole_again_by_a_retry() -> None:
+    content = random.Random(0).randbytes(1_000_000)
+    seen: list[tuple[int, bytes, str | None]] = []
+    keys = set()
+
+    class Once(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            assert isinstance(request.stream, httpx.SyncByteStream)
+            pieces = [bytes(piece) for piece in request.stream]
+            keys.add(request.headers["idempotency-key"])
+            length = request.headers.get("content-length")
+            seen.append((max(map(len, pieces)), b"".join(pieces), length))
+            return httpx.Response(503 if len(seen) == 1 else 200, json={})
+
+    retry = Retry(sleep=lambda _: None)
+    pushing = ExpungeClient("http://test", "key", retry=retry, transport=Once())
+    pushing.push_records("people", content)
+
+    assert [largest < 1_000_000 for largest, _, _ in seen] == [True, True]
+    assert [(sent, length) for _, sent, length in seen] == [(content, "1000000")] * 2
+    assert len(keys) == 1

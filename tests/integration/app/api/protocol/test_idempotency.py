@@ -2,6 +2,7 @@
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -12,15 +13,19 @@ from sqlalchemy.exc import OperationalError
 from app.access.api_keys import Scope
 from app.access.tables import ApiKeyRow, IdempotencyKeyRow
 from app.api import forget_requests
+from app.api.protocol import idempotency as protocol
 from app.cli.application import create_app
 from app.domain.errors import ObjectStoreError
+from app.domain.schema import TableSchema
 from app.ledger.accepting import Acceptance
 from app.ledger.tables import ForgetRequestRow
+from app.registry.datasets.reading import Readers
+from app.registry.datasets.uploads import Upload
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres
 from tests.support.patience import PATIENCE_S
-from tests.support.workshop import DATASET, TASK, Workshop
+from tests.support.workshop import DATASET, TASK, Workshop, records_parquet
 
 KEY = {"Idempotency-Key": "jane.doe@example.org asked on Monday"}
 FORGET = {"dataset": DATASET, "record_ids": ["record-1"]}
@@ -289,3 +294,56 @@ def test_without_the_database_nothing_is_executed(
     assert _type(answer) == (503, "unavailable")
     assert answer.headers["retry-after"]
     assert _count(services, ForgetRequestRow) == 0
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_push_whose_answer_was_lost_never_restores_what_was_forgotten_since(
+    api: TestClient,
+    services: Services,
+    workshop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    replace: bool,
+) -> None:
+    workshop.define()
+    path = f"/v1/datasets/{DATASET}/records"
+    call: dict[str, Any] = {"content": records_parquet(1, first=100), "headers": KEY}
+    call["params"] = {"replace": replace}
+    with monkeypatch.context() as killed:  # after the records were stored
+        killed.setattr(protocol, "_settle", lambda *_: None)
+        first = api.put(path, **call)
+    assert first.json()["added"] == 1
+    forgotten = api.post("/v1/forget-requests", json={**FORGET, "record_ids": ["record-100"]})
+    assert forgotten.is_success
+    before = api.get(f"/v1/datasets/{DATASET}").json()["records"]
+    _shift(services, claimed_until=timedelta(seconds=60))
+
+    again = api.put(path, **call)
+
+    assert (again.content, again.headers["idempotent-replayed"]) == (first.content, "true")
+    assert api.get(f"/v1/datasets/{DATASET}").json()["records"] == before
+
+
+def test_of_two_attempts_at_a_push_the_first_to_store_it_has_the_effect(
+    api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.define()
+    path = f"/v1/datasets/{DATASET}/records"
+    call: dict[str, Any] = {"content": records_parquet(1, first=100), "headers": KEY}
+    answers: list[httpx.Response] = []
+    read = Readers.read
+
+    def slow(readers: Readers, content: bytes, schema: TableSchema) -> Upload:
+        if not answers:  # meanwhile, the caller has tried again, and its record was forgotten
+            answers.append(httpx.Response(0))
+            _shift(services, claimed_until=timedelta(seconds=60))
+            answers[0] = api.put(path, **call)
+            api.post("/v1/forget-requests", json={**FORGET, "record_ids": ["record-100"]})
+        return read(readers, content, schema)
+
+    monkeypatch.setattr(Readers, "read", slow)
+    late = api.put(path, **call)
+
+    assert answers[0].json()["added"] == 1
+    assert _type(late) == (409, "call-in-flight")
+    assert api.put(path, **call).content == answers[0].content

@@ -108,6 +108,7 @@ def test_what_fits_becomes_its_type(kind: str, cells: Any, expected: list) -> No
         ("int64", [1.0, 2.0**63], 1, "not int64 without loss"),
         ("int32", ["1", "4242x"], 1, "text that is not int32 without loss"),
         ("int32", ["1", "4242.5"], 1, "text that is not int32"),
+        ("int32", ["1", "+-4242"], 1, "text that is not int32"),
         ("float16", [1, 2049], 1, "not float16"),
         ("float16", [1.0, 1e6], 1, "not float16"),
         ("float32", [0.5, 0.1], 1, "a number that is not float32 without loss"),
