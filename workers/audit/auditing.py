@@ -26,6 +26,7 @@ from app.client.published import read_published
 from app.domain.architectures import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.schema import TableSchema
+from app.domain.states import FirstRelease
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.files import to_parquet
@@ -55,17 +56,11 @@ class Audit:
     """What is audited, and how.
 
     Attributes:
-        client: with the auditor's key.
-        model: the audited model.
         rows: the auditor's own, with the columns that the model reads; None generates some.
-        trusted: the operator's ``trusted-keys.json``, from another channel.
         directory: where release and certificate go.
         name: of the dataset and of the models that the audit makes.
-        canaries: how many pairs.
-        guesses: how many coins are guessed.
-        confidence: of the bound and of the verdict.
-        factories: import paths that the model may name.
-        base: a file of frozen parameters that the model's factory does not bring itself.
+        canaries, guesses: how many pairs, and how many of their coins are guessed.
+        factories, base: as for ``workers.training.published.loading.load``.
         tell: called with what is going on, and a run.
     """
 
@@ -107,9 +102,11 @@ class Audit:
             self.client.define_dataset(
                 self.name, schema.to_json()["columns"], record_id=schema.record_id
             )
-            self._push(canaries.others)
+            # The sizes of uploads must not tell which contents were chosen.
+            row_bytes = max(1, canaries.others.nbytes // canaries.others.num_rows)
+            self._push(canaries.others, row_bytes)
             reference = None if is_ensemble else self._reference(definition, made)
-            self._push(canaries.chosen())
+            self._push(canaries.chosen(), row_bytes)
             self._train(self.name, definition, made)
             self._forget(canaries.ids)
             released = self._download(self.name, self.directory)
@@ -117,17 +114,19 @@ class Audit:
         return self._judged(audited, canaries, released, reference, started)
 
     def _reference(self, definition: Mapping[str, Any], made: "_Made") -> PublishedModel:
-        name = f"{self.name}-reference"
-        self._train(name, definition, made)
+        name, policy = f"{self.name}-reference", definition["policy"]
+        if policy["first_release"] == FirstRelease.NONE:
+            policy = policy | {"first_release": FirstRelease.CERTIFY}
+        self._train(name, {**definition, "policy": policy}, made)
         with tempfile.TemporaryDirectory() as directory:
             reference = self._download(name, Path(directory)).model
         self.client.archive_model(name)
         made.models.remove(name)
         return reference
 
-    def _push(self, rows: pa.Table) -> None:
+    def _push(self, rows: pa.Table, row_bytes: int) -> None:
         self.tell("pushing", None)
-        at_once = max(1, _UPLOAD_BYTES * rows.num_rows // max(1, rows.nbytes))
+        at_once = max(1, _UPLOAD_BYTES // row_bytes)
         for start in range(0, rows.num_rows, at_once):
             self.client.push_records(self.name, to_parquet(rows.slice(start, at_once)))
 

@@ -49,13 +49,7 @@ class Canaries:
 
 
 def prepare(rows: pa.Table | None, task: TaskSpec, schema: TableSchema, canaries: int) -> Canaries:
-    """Make canaries of a table's rows, or of generated ones; all that is random is unpredictable.
-
-    Args:
-        rows: with the columns of the schema; None generates rows from the task.
-        task: what the audited model learns.
-        schema: of the dataset that they will be pushed to.
-        canaries: how many pairs.
+    """Make pairs of a table's rows, or of generated ones; all that is random is unpredictable.
 
     Raises:
         InvalidInputError: there are too few rows, or none can be generated for this task.

@@ -76,15 +76,8 @@ class _Method(Section):
     score: Name
 
 
-class Result(Section):
-    """What follows from scores, coins and claim.
-
-    Attributes:
-        right: how many of the guesses name the content that was pushed.
-        p_value: at most how likely so many are if the certificate is true.
-        epsilon_lower_bound: what ε is at least, at the confidence and the certificate's δ.
-        verdict: ``consistent`` or ``contradicted``.
-    """
+class _Result(Section):
+    """What follows: how likely so many right guesses are at most, and what ε is at least."""
 
     right: Annotated[StrictInt, Field(ge=0)]
     p_value: _Share
@@ -99,7 +92,7 @@ class _Predicate(Section):
     method: _Method
     scores: Annotated[list[_Score], Field(max_length=_MOST)]
     coins: Annotated[str, Field(pattern=r"^[01]+\z", max_length=_MOST)]
-    result: Result
+    result: _Result
     cannot_show: list[str]
     started_at: Moment
     ended_at: Moment
@@ -131,17 +124,7 @@ class Report:
         coins: Sequence[int],
         started_at: datetime,
     ) -> "Report":
-        """Return the report of an audit.
-
-        Args:
-            audited: the model that it is about.
-            release: the copy's release and its certificate.
-            predicate: of that certificate, which was verified.
-            method: how many canaries and guesses, at which confidence, and more.
-            scores: of both contents of each canary.
-            coins: which of them was pushed.
-            started_at: when the audit began.
-        """
+        """Return the report of an audit; ``predicate`` is that of the release's certificate."""
         epsilon, delta = claim_of(predicate) or (0.0, 1.0)
         return cls(
             {
