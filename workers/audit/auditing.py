@@ -96,6 +96,7 @@ class Audit:
         schema = _needed(dataset, task)
         canaries = prepare(self.rows, task, schema, self.canaries)
         definition = _copied(audited)
+        self._require_new()
         is_ensemble = ArchitectureSpec.from_json(audited["architecture"]).name == ENSEMBLE
         with self._archived_afterwards() as made:
             made.dataset = self.name
@@ -112,6 +113,21 @@ class Audit:
             released = self._download(self.name, self.directory)
         self.tell("scoring", None)
         return self._judged(audited, canaries, released, reference, started)
+
+    def _require_new(self) -> None:
+        """Refuse names that are taken: what has them must not be archived in the end."""
+        for look, name in (
+            (self.client.dataset, self.name),
+            (self.client.model, self.name),
+            (self.client.model, f"{self.name}-reference"),
+        ):
+            try:
+                look(name)
+            except ApiError as error:
+                if error.status != httpx.codes.NOT_FOUND:
+                    raise
+            else:
+                raise InvalidInputError(f"{name!r} exists already: give another --name")
 
     def _reference(self, definition: Mapping[str, Any], made: "_Made") -> PublishedModel:
         name, policy = f"{self.name}-reference", definition["policy"]

@@ -101,7 +101,6 @@ def audit(
     tmp_path: Path,
 ) -> Callable[..., Report]:
     """Audit a model of this definition; ``before`` is called with each thing to wait for."""
-
     names = (f"audit-{number}" for number in count(1))
 
     def carry_out(
@@ -121,10 +120,9 @@ def audit(
             model="digits",
             trusted=trust_in(services),
             directory=tmp_path / "audited",
-            name=name,
             canaries=CANARIES,
             tell=tell,
-            **given | options,
+            **given | {"name": name} | options,
         ).run()
 
     return carry_out
@@ -235,6 +233,16 @@ def test_an_interrupted_audit_archives_what_it_made(audit, api, stage) -> None:
         assert api.get(f"/v1/{path}").json()["archived_at"]
 
 
+@pytest.mark.parametrize("taken", ["digits", "digits-mlp"])
+def test_what_has_the_audits_name_is_left_alone(audit, api, taken) -> None:
+    if taken == "digits-mlp":
+        assert api.post("/v1/datasets", json=DATASET | {"name": taken}).status_code == 201
+    with pytest.raises(InvalidInputError, match=f"'{taken}' exists already"):
+        audit(RIDGE, name=taken)
+    assert api.get(f"/v1/datasets/{taken}").json()["archived_at"] is None
+    assert api.get("/v1/models/digits").json()["archived_at"] is None
+
+
 def test_what_cannot_be_archived_is_named(audit, auditor, monkeypatch) -> None:
     def refuse(_name: str) -> None:
         raise KeyboardInterrupt
@@ -244,7 +252,7 @@ def test_what_cannot_be_archived_is_named(audit, auditor, monkeypatch) -> None:
         audit(RIDGE)
 
 
-def test_a_training_that_fails_is_told_and_archived(audit, api, services, monkeypatch) -> None:
+def test_a_training_that_fails_is_told_and_archived(audit, api) -> None:
     def fail(what: str) -> None:
         if what == "training audit-1":
             run = api.get("/v1/models/audit-1").json()["latest_run"]["id"]
