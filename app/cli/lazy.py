@@ -58,6 +58,9 @@ expunge verify proof.json --weights model.safetensors --trusted trusted-keys.jso
 receipt.json
 expunge verify proof.json --weights model.safetensors --trusted trusted-keys.json --witness \
 witness.example.org+f1bbdc7a+BDoUGmYkuApo4R1g6fS4sWXSCtJgCJ0zCE4AgR9QXcbs
+expunge audit digits-mlp
+expunge audit digits-mlp --data my-digits.parquet --canaries 400 --confidence 0.99 --out audited
+expunge verify-audit audited/audit.json --key auditor.pem --weights audited/release.safetensors
 expunge predict release/digits-mlp-v2.safetensors --input digits.npz --out scores.parquet
 expunge predict model.safetensors --certificate proof.json --trusted trusted-keys.json --input \
 rows.csv --decimal , --out scores.parquet
@@ -133,14 +136,14 @@ expunge callback list --state dead
 expunge callback redeliver cbv_0123456789abcdef
 expunge callback secret
 expunge callback secret --rotate
-expunge audit
-expunge audit --caller operator --limit 10
 expunge reconcile
 expunge reconcile --apply
 expunge storage check
 expunge storage rewrap-keys --from directory
 expunge storage rewrap-keys --from kms:alias/expunge
 expunge log checkpoint > kept-in-march
+expunge log trail
+expunge log trail --caller operator --limit 10
 expunge log fsck
 expunge log fsck --consistent-with kept-in-march
 expunge signing-key rotate

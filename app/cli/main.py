@@ -7,7 +7,7 @@ import typer
 
 from app.cli.lazy import Listed, lazy_group
 from app.cli.options import option
-from app.domain.extras import SERVER, TABLES
+from app.domain.extras import SERVER, TABLES, TORCH
 from app.runtime import logs
 from app.runtime.processes.hardening import harden
 
@@ -32,9 +32,10 @@ the one with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
 _COMMANDS = {
     "Run the service": "service: init up serve worker dispatcher demo",
     "Forget": "forgetting: forget status requests retry cancel certificates; checks: erase_check",
-    "Use and verify": "resources: download; verification: verify; prediction: predict",
+    "Use and verify": "resources: download; verification: verify; auditing: audit verify_audit; "
+    "prediction: predict",
     "Plan": "guarantees: plan account",
-    "Administer": "administration: audit; maintenance: reconcile; "
+    "Administer": "maintenance: reconcile; "
     "administration: api_key callback; maintenance: signing_key; administration: log; "
     "checks: storage",
     "Data and models": "resources: dataset backbone model; administration: run",
@@ -46,7 +47,7 @@ _WITHIN_GROUPS = {
     "model": "definitions: create; networks: check; prediction: export",
     "log": "checks: fsck",
 }
-_EXTRAS = {"datasets": TABLES}
+_EXTRAS = {"auditing": TORCH, "datasets": TABLES}
 """What a module's commands need; the service's extra by default."""
 
 

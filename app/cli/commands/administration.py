@@ -147,7 +147,8 @@ def checkpoint() -> None:
     conclude({"checkpoint": note})
 
 
-def audit(
+@log.command()
+def trail(
     *,
     caller: Annotated[
         str | None, option("Only this caller: a key's id, 'operator' or 'service'.")

@@ -190,14 +190,15 @@ def download(
         say(f"ok    {step.name:<10} {step.finding}")
 
     with service() as client:
-        keys = _trusted_keys(trusted).read_bytes()
+        keys = trusted_keys(trusted).read_bytes()
         files = client.download(name, out, trusted=keys, kept=kept, report=report)
         say(f"{files.weights}\n{files.certificate}")
     paths = {"weights": str(files.weights), "certificate": str(files.certificate)}
     conclude({**paths, "steps": steps})
 
 
-def _trusted_keys(trusted: Path | None) -> Path:
+def trusted_keys(trusted: Path | None) -> Path:
+    """Return the file that an option names, or the one of ``expunge init`` here."""
     trusted = Settings().trusted_keys_file if trusted is None else trusted
     if not trusted.is_file():
         raise ConfigurationError(

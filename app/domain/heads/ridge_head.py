@@ -60,10 +60,13 @@ def _refusal(what: str, instead: str) -> InvalidInputError:
 
 
 def recipe_of(document: object) -> TrainingRecipe:
-    """Return the recipe of a JSON object, of which a solution takes only the split."""
-    given = TrainingRecipe.fields_of(document)
-    for name in given:
-        if name != "held_out_fraction":
+    """Return the recipe of a JSON object, of which a solution takes only the split.
+
+    What the service shows of such a recipe may be sent again.
+    """
+    given, shown = TrainingRecipe.fields_of(document), TrainingRecipe(epochs=1)
+    for name, value in given.items():
+        if name != "held_out_fraction" and value != getattr(shown, name):
             raise InvalidInputError(
                 f"recipe: a ridge_head is solved and takes no {name!r}, only 'held_out_fraction'"
             )

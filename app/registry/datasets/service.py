@@ -130,8 +130,7 @@ def give_up_records(session: Session, dataset: DatasetRow) -> None:
     for shard in repository.shards(session, dataset.id):
         session.refresh(shard, with_for_update=True)
         features.give_up(session, shard_id=shard.id)
-        if shard.rows:
-            doom(session, shard.blob_id)
+        doom(session, shard.blob_id)
         shard.rows = 0
     log.append(session, "records.erased", dataset=dataset.id, records=erased)
     session.flush()

@@ -21,6 +21,7 @@ from app.registry.datasets.columns.outputs import inputs_of, predictions_of, tab
 from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.sources import as_table
 from workers.training.forms import InputForm
+from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.operator_code import called
 from workers.training.tasks.custom import CustomTask
 from workers.training.tasks.task import INPUTS, Batch
@@ -69,6 +70,14 @@ class PublishedModel(nn.Module):
         dtypes = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()}
         self._dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
         self._factories = tuple(factories)
+
+    def members(self) -> "list[PublishedModel]":
+        """Return an ensemble's members, each as a model of its own; none of another network."""
+        networks = self._network.members if isinstance(self._network, Ensemble) else ()
+        return [
+            PublishedModel(self.description, each, self._features, factories=self._factories)
+            for each in networks
+        ]
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return outputs [n, …]."""

@@ -77,12 +77,12 @@ def test_an_end_that_cannot_be_is_told_in_words(served: None, options: tuple[str
 
 def test_the_audit_trail(served: None) -> None:
     made = _create()
-    newest = _run("audit", "--kind", "key.created", "--limit", "1")
+    newest = _run("log", "trail", "--kind", "key.created", "--limit", "1")
     assert made["id"] in newest
     assert "(admin)" in newest
     assert "key.created" in newest
-    assert len(_run("audit").splitlines()) == 2
-    assert _run("audit", "--caller", "nobody") == ""
+    assert len(_run("log", "trail").splitlines()) == 2
+    assert _run("log", "trail", "--caller", "nobody") == ""
 
 
 def run(*arguments: str, fails: bool = False) -> str:

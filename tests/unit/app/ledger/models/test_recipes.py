@@ -82,3 +82,17 @@ def test_a_minimum_needs_held_out_records() -> None:
     for network in (MLP, SEVERAL, ArchitectureSpec("linear_head"), ArchitectureSpec("ridge_head")):
         with pytest.raises(InvalidInputError, match="minimum_score needs held-out records"):
             recipe_of({"held_out_fraction": 0}, network, policy, TASK)
+
+
+@pytest.mark.parametrize("name", ["linear_head", "ridge_head", "mlp"])
+def test_a_recipe_as_it_is_shown_may_be_sent_again(name: str) -> None:
+    network = MLP if name == "mlp" else ArchitectureSpec(name)
+    shown = recipe_of({"held_out_fraction": 0.2}, network, Policy(), TASK)
+    assert recipe_of(shown.to_json(), network, Policy(), TASK) == shown
+
+
+@pytest.mark.parametrize("other", [{"epochs": 2}, {"momentum": 0.5}, {"optimizer": "adamw"}])
+def test_a_ridge_head_takes_nothing_but_the_split(other) -> None:
+    (name,) = other
+    with pytest.raises(InvalidInputError, match=f"takes no {name!r}"):
+        recipe_of(other, ArchitectureSpec("ridge_head"), Policy(), TASK)

@@ -1,0 +1,304 @@
+"""Audits through the API: honest builds are consistent, sabotaged ones are contradicted.
+
+An honest build is contradicted once in 10,000 times at the confidence of its test.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from app.cli.commands import auditing as command
+from app.cli.main import app
+from app.client import ExpungeClient
+from app.domain.errors import InvalidInputError
+from app.domain.states import BlobState, Scope
+from app.services import Services
+from app.storage.tables import BlobRow
+from tests.integration.app.cli.conftest import (
+    _Bridge,
+    served,  # noqa: F401
+)
+from tests.support.digits import DATASET, TASK, digits_parquet
+from tests.support.trust import trust_in
+from workers.audit.auditing import Audit, LeftBehindError
+from workers.audit.report import Report
+from workers.mechanisms.ensembles.run import EnsembleRun
+from workers.seal.sealed import Sealed
+from workers.training.exact.statistics import Statistics
+
+CANARIES, GUESSES = 60, 40
+SCOPES = ("models:read", "models:write", "data:write", "forget:write", "forget:read")
+RIDGE = {"architecture": {"name": "ridge_head", "options": {"feature_range": 4.0}}}
+MLP = {"name": "mlp", "options": {"hidden": [32]}}
+RECIPE = {"epochs": 40, "batch_size": 16}
+RETRAINED = {"architecture": MLP, "recipe": RECIPE, "policy": {"mechanism": "retraining"}}
+ENSEMBLE = {
+    "architecture": {"name": "ensemble", "members": 3, "of": MLP},
+    "recipe": RECIPE | {"epochs": 150},
+    "policy": {"mechanism": "sharded_retraining"},
+}
+CLIPPED = {"architecture": MLP, "policy": {"mechanism": "gradient_clipping"}}
+LINEAR = {"architecture": {"name": "linear_head"}, "policy": {"mechanism": "exact_training"}}
+AT_ONCE = {
+    "architecture": {"name": "linear_head"},
+    "recipe": {"epochs": 5, "batch_size": 32},
+    "policy": {"mechanism": "tracked_release", "epsilon": 8.0, "first_release": "none"},
+}
+HONEST = [RIDGE, LINEAR, RETRAINED, ENSEMBLE, CLIPPED, AT_ONCE]
+BUILDS = 10
+
+
+def digit_rows() -> pa.Table:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    pixels = pa.array(images[:400].astype(np.uint8).reshape(-1))
+    return pa.table(
+        {"features": pa.FixedSizeListArray.from_arrays(pixels, 64), "label": labels[:400]}
+    )
+
+
+@pytest.fixture
+def define(api: TestClient, work: Callable[[], None]) -> Callable[..., None]:
+    """Define the audited model, and wait for its first release."""
+
+    def defined(**model: Any) -> None:
+        assert api.post("/v1/datasets", json=DATASET).status_code == 201
+        api.put("/v1/datasets/digits/records", content=digits_parquet(40))
+        whole = {"name": "digits", "dataset": "digits", "task": TASK, **model}
+        answer = api.post("/v1/models", json=whole)
+        assert answer.status_code == 201, answer.text
+        work()
+
+    return defined
+
+
+@pytest.fixture
+def auditor(api: TestClient) -> ExpungeClient:
+    """The client of an auditor, with the scopes that the docs name."""
+    body = {"name": "auditor", "scopes": list(SCOPES)}
+    key = api.post("/v1/api-keys", json=body).json()["secret"]
+    assert Scope.ADMIN not in SCOPES
+    return ExpungeClient("http://testserver", key, transport=_Bridge(api))
+
+
+@pytest.fixture
+def audit(
+    define: Callable[..., None],
+    auditor: ExpungeClient,
+    services: Services,
+    work: Callable[[], None],
+    tmp_path: Path,
+) -> Callable[..., Report]:
+    """Audit a model of this definition; ``before`` is called with each thing to wait for."""
+    names = (f"audit-{number}" for number in count(1))
+
+    def carry_out(
+        model: dict[str, Any], before: Callable[[str], object] = lambda _: None, **options: Any
+    ) -> Report:
+        name = next(names)
+        if name == "audit-1":
+            define(**model)
+
+        def tell(what: str, run: object) -> None:
+            if run is None:
+                before(what)
+                work()
+
+        given = {"client": auditor, "rows": digit_rows(), "guesses": GUESSES, "confidence": 0.95}
+        return Audit(
+            model="digits",
+            trusted=trust_in(services),
+            directory=tmp_path / "audited",
+            canaries=CANARIES,
+            tell=tell,
+            **given | {"name": name} | options,
+        ).run()
+
+    return carry_out
+
+
+def readable(services: Services) -> set[str]:
+    """Return the stored objects whose keys are there."""
+    with services.database.transaction() as session:
+        left = session.query(BlobRow).filter(BlobRow.state != BlobState.SHREDDED)
+        return {each.id for each in left}
+
+
+@pytest.mark.parametrize("model", HONEST)
+def test_an_honest_build_is_consistent_and_nothing_is_left(
+    audit, api, work, services, model
+) -> None:
+    before: list[set[str]] = []
+    report = audit(model, lambda _: before.append(readable(services)), confidence=0.9999)
+
+    assert not report.contradicts, report.in_words()
+    claim = report.predicate["claim"]
+    assert claim["epsilon"] <= model.get("policy", {}).get("epsilon", 1.0)
+    assert (claim["epsilon"] > 0) == (model in (CLIPPED, AT_ONCE))
+    work()
+    assert before[0] == readable(services) < before[-1]
+    assert api.get("/v1/datasets/audit-1").json()["archived_at"]
+    assert api.get("/v1/datasets/audit-1").json()["records"] == 0
+    models = {each["name"]: each for each in api.get("/v1/models").json()["items"]}
+    assert models.pop("digits")["archived_at"] is None
+    assert all(each["archived_at"] for each in models.values())
+    assert len(models) == (1 if model is ENSEMBLE else 2)
+
+
+def keep_sums(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Leave the forgotten in the sums of a head; return what to audit."""
+    monkeypatch.setattr(Statistics, "subtract", lambda _self, _other: None)
+    return {"model": RIDGE}
+
+
+def keep_member(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Do not train one of three members anew; old weights to the bit would be found at once."""
+    made = EnsembleRun._make
+
+    def keep_one(self: EnsembleRun, head: Any) -> Any:
+        result = made(self, head)
+        old = {name: each for name, each in head.items() if name.startswith("members.0.")}
+        assert not head or old
+        result.tensors.update({name: each.numpy() + 1e-6 for name, each in old.items()})
+        return result
+
+    monkeypatch.setattr(EnsembleRun, "_make", keep_one)
+    return {"model": ENSEMBLE, "guesses": CANARIES // 3}
+
+
+def keep_weights(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Publish the old weights again."""
+    retrained, stages, kept = Sealed.retrained, [""], {}
+
+    def keep(self: Sealed) -> Any:
+        network = self._require_held().network
+        if stages[-1] == "forgetting":
+            network.load(kept)
+        kept.update({name: each.copy() for name, each in network.tensors().items()})
+        return retrained(self)
+
+    monkeypatch.setattr(Sealed, "retrained", keep)
+    return {"model": RETRAINED, "before": stages.append}
+
+
+SABOTAGES = [keep_sums, keep_member, keep_weights]
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_a_sabotaged_build_is_contradicted(audit, monkeypatch, sabotage) -> None:
+    report = audit(**sabotage(monkeypatch))
+
+    assert report.contradicts, report.in_words()
+    assert report.predicate["result"]["epsilon_lower_bound"] > 0
+
+
+def test_generated_rows_show_it_as_well(audit, monkeypatch) -> None:
+    assert audit(**keep_sums(monkeypatch), rows=None).contradicts
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_sabotage_is_found_nearly_always(audit, monkeypatch, sabotage) -> None:
+    given = sabotage(monkeypatch)
+    assert sum(audit(**given).contradicts for _ in range(BUILDS)) >= BUILDS - 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", HONEST)
+def test_honest_builds_are_contradicted_as_rarely_as_stated(audit, model) -> None:
+    """Each is with probability 0.05 at most: more than 4 of 10 are once in 16,000 times."""
+    assert sum(audit(model).contradicts for _ in range(BUILDS)) <= 4
+
+
+@pytest.mark.parametrize("stage", ["training audit-1", "forgetting"])
+def test_an_interrupted_audit_archives_what_it_made(audit, api, stage) -> None:
+    def interrupt(what: str) -> None:
+        if what == stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(RIDGE, interrupt)
+    for path in ("models/audit-1", "models/audit-1-reference", "datasets/audit-1"):
+        assert api.get(f"/v1/{path}").json()["archived_at"]
+
+
+@pytest.mark.parametrize("taken", ["digits", "digits-mlp"])
+def test_what_has_the_audits_name_is_left_alone(audit, api, taken) -> None:
+    if taken == "digits-mlp":
+        assert api.post("/v1/datasets", json=DATASET | {"name": taken}).status_code == 201
+    with pytest.raises(InvalidInputError, match=f"'{taken}' exists already"):
+        audit(RIDGE, name=taken)
+    assert api.get(f"/v1/datasets/{taken}").json()["archived_at"] is None
+    assert api.get("/v1/models/digits").json()["archived_at"] is None
+
+
+def test_what_cannot_be_archived_is_named(audit, auditor, monkeypatch) -> None:
+    def refuse(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auditor, "archive_dataset", refuse)
+    with pytest.raises(LeftBehindError, match=r"expunge dataset archive audit-1$"):
+        audit(RIDGE)
+
+
+def test_a_training_that_fails_is_told_and_archived(audit, api) -> None:
+    def fail(what: str) -> None:
+        if what == "training audit-1":
+            run = api.get("/v1/models/audit-1").json()["latest_run"]["id"]
+            assert api.post(f"/v1/runs/{run}/cancel").status_code == 200
+
+    with pytest.raises(InvalidInputError, match="the training of the copy cancelled"):
+        audit(RIDGE, fail)
+    assert api.get("/v1/models/audit-1").json()["archived_at"]
+
+
+@pytest.mark.usefixtures("served")
+def test_the_command_writes_a_report_that_verifies(
+    define, services, work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    define(**RIDGE)
+    keep_sums(monkeypatch)
+
+    @contextmanager
+    def progress() -> Iterator[Any]:
+        yield lambda run, _what: work() if run is None else None
+
+    monkeypatch.setattr(command, "run_progress", progress)
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(digit_rows(), "rows.parquet")
+    runner = CliRunner()
+    Path("trusted-keys.json").write_bytes(trust_in(services))
+    options = ["--data", "rows.parquet", "--canaries", "60", "--trusted", "trusted-keys.json"]
+    answer = runner.invoke(app, ["audit", "digits", *options])
+    assert answer.exit_code == 1, answer.output
+    assert "Verdict on digits" in answer.output
+    assert "contradicted" in answer.output
+    assert Path("auditor-key.pem").stat().st_mode & 0o077 == 0
+    page = Path("audit/audit.html").read_text()
+    assert "<svg" in page
+    assert "contradicted" in page
+    weights = next(Path("audit").glob("*.safetensors"))
+    checked = ["verify-audit", "audit/audit.json", "--key", "audit/auditor.pem"]
+    certificate = weights.with_name(f"{weights.stem}.certificate.json")
+    files = ["--weights", str(weights), "--certificate", str(certificate)]
+    answer = runner.invoke(app, [*checked, *files, "--json"])
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert [each["step"] for each in found["steps"]] == [
+        *("signature", "statement", "weights", "certificate", "result")
+    ]
+    assert found["verdict"] == "contradicted"
+    answer = runner.invoke(app, [*checked, "--weights", "rows.parquet"])
+    assert answer.exit_code == 1
+    assert "3. FAIL  weights: another file" in answer.output
