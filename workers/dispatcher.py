@@ -73,6 +73,7 @@ class Dispatcher:
             self._requeue_silent_imports,
             _every(_DEADLINES_INTERVAL_S, services.note_deadlines),
             _every(_RETRAINING_INTERVAL_S, retraining.retrain_due),
+            _every(_RETRAINING_INTERVAL_S, retraining.refill_due),
             services.clean_up,
             services.forget_answers,
             services.rotate_keys,

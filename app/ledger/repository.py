@@ -295,10 +295,12 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
     return session.scalar(query.with_for_update(of=RunRow, skip_locked=True))
 
 
-def active_run(session: Session, model_id: str) -> RunRow | None:
-    """Return the model's run that is queued or going, if any."""
+def active_run(session: Session, model_id: str, *, besides: RunKind | None = None) -> RunRow | None:
+    """Return the model's run that is queued or going, if any; one of a kind may be left aside."""
     query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))
-    return session.scalar(query)
+    if besides is not None:
+        query = query.where(RunRow.kind != besides)
+    return session.scalar(query.order_by(RunRow.created_at).limit(1))
 
 
 def newest_training(session: Session, model_id: str) -> RunRow | None:

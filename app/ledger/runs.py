@@ -154,7 +154,7 @@ def give_up_attempt(
     anew = row.kind == RunKind.TRAIN or mechanism_named(row.plan["mechanism"]).trains_anew
     if too_low and not anew:
         session.get_one(ModelRow, row.model_id).is_spent = True
-    if row.kind != RunKind.TRAIN:
+    if row.kind not in (RunKind.TRAIN, RunKind.REFILL):
         fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
@@ -180,17 +180,15 @@ def cancel_run(session: Session, run_id: str) -> RunRow:
 
 
 def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
-    """End the run of a model that is to have no weights; nothing is tried again.
+    """End all runs of a model that is to have no weights; nothing is tried again.
 
     What it owes is for the caller to end, who locks the model afterwards.
     """
-    active = repository.active_run(session, model_id)
-    if active is None:
-        return
-    row = repository.run(session, active.id, lock=True)
-    if row.state in ACTIVE_RUN_STATES:
-        end_run(session, row, RunState.CANCELLED, reason=reason)
-        session.flush()
+    while active := repository.active_run(session, model_id):
+        row = repository.run(session, active.id, lock=True)
+        if row.state in ACTIVE_RUN_STATES:
+            end_run(session, row, RunState.CANCELLED, reason=reason)
+            session.flush()
 
 
 def end_run(session: Session, row: RunRow, state: RunState, *, reason: str | None = None) -> None:
@@ -221,7 +219,8 @@ def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -
         row = repository.run(session, run_id)
         model = session.get_one(ModelRow, row.model_id)
         kind = _kind_of_retry(session, row, model)
-        occasion = Occasion.of(session, model, anew=kind is RunKind.TRAIN)
+        anew, refills = kind is RunKind.TRAIN, kind is RunKind.REFILL
+        occasion = Occasion.of(session, model, anew=anew, refills=refills)
     forecast = occasion.forecast(make)
     with database.transaction() as session:
         model = session.get_one(ModelRow, model.id, with_for_update=True)

@@ -25,6 +25,7 @@ class EnsembleCost:
         by_day: the same with one run a day; ``by_week`` with one a week, in the mean.
         model: a model of this size that was measured; None if there is none.
         metric, score: what it has measured on its held-out records.
+        fewer: its scores with fewer of its members, as a training or refill measured them.
         size_bytes: of its file, or what follows for this size from another model's; None without.
     """
 
@@ -38,6 +39,7 @@ class EnsembleCost:
     metric: str | None = None
     score: float | None = None
     size_bytes: int | None = None
+    fewer: Sequence[Mapping[str, Any]] = ()
 
 
 def costs_of(
@@ -73,7 +75,9 @@ def with_measured(
     by_size = {_members(each): each for each in reversed(alike)}
     per_member = None
     if alike:
-        per_member = alike[0]["certified"]["size_bytes"] / _members(alike[0])
+        version = alike[0]["certified"]
+        out = sum(each["sha256"] is None for each in version.get("members") or ())
+        per_member = version["size_bytes"] / (_members(alike[0]) - out)
     return [_measured(cost, by_size.get(cost.members), per_member) for cost in costs]
 
 
@@ -93,6 +97,7 @@ def _measured(
         metric=metric,
         score=score,
         size_bytes=version["size_bytes"],
+        fewer=evaluation.get("fewer_members") or (),
     )
 
 

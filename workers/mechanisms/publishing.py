@@ -6,6 +6,8 @@ parameters. So a run that deviated from its plan, or whose noise was not added, 
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -20,10 +22,11 @@ from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.evidence.certificates.verification import check_place, check_statement
 from app.evidence.certificates.weights_file import WeightsFile
-from app.ledger import publication
+from app.ledger import publication, runs
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.mechanism import Draws
 from app.planning.mechanisms.tracked import Tracked
+from app.runtime.database.queries import database_time
 from app.runtime.failpoints import reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
@@ -115,6 +118,24 @@ def stored(
     return outlast_outages(check, lambda: services.blobs.fill(blob_id, content))
 
 
+def stored_by_run(services: Services, lease: Lease, content: Content, kind: str) -> StoredBlob:
+    """Write a run's own result."""
+    reserve = partial(
+        runs.reserve_blob, run_id=lease.run_id, fencing_token=lease.fencing_token, kind=kind
+    )
+    return stored(services, lease.check, reserve, content)
+
+
+def database_now(services: Services, lease: Lease) -> datetime:
+    """Return the database's time, in an outage once it is over."""
+
+    def read() -> datetime:
+        with services.database.transaction() as session:
+            return database_time(session)
+
+    return outlast_outages(lease.check, read)
+
+
 def publish_result(
     services: Services, lease: Lease, result: publication.RunResult, content: WeightsContent
 ) -> None:
@@ -123,6 +144,9 @@ def publish_result(
     Repeating it after a commit whose answer was lost publishes nothing twice. Only the transaction
     decides whether this worker still holds the run: after such a commit the heartbeat would find
     the run over, as if another worker had ended it.
+
+    Raises:
+        HeadMovedError: an ensemble's members have to be put together again.
     """
     key = TrustedKey(services.signer.public_key)
 

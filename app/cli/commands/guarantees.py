@@ -229,7 +229,8 @@ def show_ensembles(costs: Sequence[EnsembleCost], *, persons_a_week: float) -> N
         say("".join(f"{cell:>15}" for cell in row))
     say(
         f"Gradients, with {persons_a_week:g} persons a week: each by itself, or with those of a "
-        "day or of a week (window_s). An ensemble's file is as large as its members together."
+        "day or of a week (window_s, or left out and refilled as often). An ensemble's file is as "
+        "large as its members together."
     )
     for cost in costs:
         if cost.size_bytes is not None:
@@ -242,7 +243,8 @@ def _measured(cost: EnsembleCost) -> str:
         return f"about {size}, and no model of this size was measured"
     if cost.metric is None:
         return f"{size}; {cost.model} has no held-out figure"
-    return f"{size}; {cost.model} has a held out {metric_in_words(cost.metric)} of {cost.score:.4g}"
+    said = f"{size}; {cost.model} has a held out {metric_in_words(cost.metric)} of {cost.score:.4g}"
+    return ", ".join([said, *(f"{e['score']:.4g} with {e['members']} members" for e in cost.fewer)])
 
 
 def _short(number: float | str | list[float]) -> str:

@@ -1,0 +1,272 @@
+"""Ensembles that forget by leaving members out, and are refilled."""
+
+import io
+from itertools import chain
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import expunge
+from app.domain.architectures import ArchitectureSpec
+from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.states import BlobState, ObligationState, RunKind, RunState
+from app.evidence.certificates.weights_file import WeightsFile
+from app.ledger.certificates import issuing
+from app.ledger.models import policies, retraining
+from app.storage.tables import BlobRow
+from tests.integration.workers.mechanisms.test_ensembles import (
+    forget,
+    member_of,
+    members,
+    tensors_of,
+)
+from tests.support.exact_heads import carry_out, head_of, released
+from tests.support.workshop import RECORDS, Held
+from workers.mechanisms.ensembles import leaving_out
+from workers.mechanisms.ensembles import run as ensembles
+from workers.mechanisms.ensembles.run import EnsembleRun
+
+MEMBERS = 4
+MLP = ArchitectureSpec("mlp", {"hidden": [3]})
+ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
+
+
+@pytest.fixture
+def trained(workshop):
+    workshop.push(4 * RECORDS, first=RECORDS)
+    policy = {"minimum_members": 2, "refill_after_s": None, "refill_at": None}
+    workshop.define(architecture=ENSEMBLE, mechanism="auto", **policy)
+    carry_out(workshop)
+    return workshop
+
+
+def records_by_member(workshop):
+    found = {member: [] for member in range(MEMBERS)}
+    train = (workshop.split(first=first)[0] for first in range(0, 5 * RECORDS, RECORDS))
+    for record in chain.from_iterable(train):
+        found[member_of(workshop, record)].append(record)
+    return found
+
+
+def states(workshop):
+    return [each.trained_in or "out" for each in members(workshop)]
+
+
+def refill(workshop):
+    return retraining.refill(workshop.services.database, "model").id
+
+
+def predicate_of(workshop, request):
+    (owed,) = workshop.obligations(request)
+    assert owed.state == ObligationState.CERTIFIED
+    with workshop.transaction() as session:
+        return issuing.predicate_of(session, owed.certificate_id)
+
+
+def test_a_request_takes_no_gradient_and_the_others_stay_byte_for_byte(trained, monkeypatch):
+    old, blob = tensors_of(trained), head_of(trained).blob_id
+    monkeypatch.setattr(ensembles, "train_member", lambda *_: pytest.fail("trained"))
+    request = forget(trained, records_by_member(trained)[1][0])
+    carry_out(trained)
+    assert states(trained) == [1, "out", 1, 1]
+    new = tensors_of(trained)
+    assert sorted(new) == [0, 2, 3]
+    for member, own in new.items():
+        assert all(np.array_equal(tensor, old[member][name]) for name, tensor in own.items())
+    with trained.transaction() as session:
+        assert session.get_one(BlobRow, blob).state in (BlobState.DOOMED, BlobState.SHREDDED)
+    marker = old[1]["1.weight"].tobytes()
+    assert marker not in released(trained)
+    predicate = predicate_of(trained, request)
+    assert (predicate["guarantee"]["epsilon"], predicate["guarantee"]["kind"]) == (0.0, "exact")
+    assert predicate["members"][1] == {"out_since": 2}
+    assert predicate["evaluation"]["not_measured"]
+    assert trained.runs()[-1].plan["predicted"]["gradient_computations"] == 0
+
+
+def test_a_version_without_members_is_loaded_and_predicts(trained, tmp_path):
+    forget(trained, records_by_member(trained)[0][0])
+    carry_out(trained)
+    path = tmp_path / "model-v2.safetensors"
+    path.write_bytes(released(trained))
+    assert WeightsFile(io.BytesIO(released(trained))).description().out == {0: 2}
+    names = safetensors.numpy.load(released(trained))
+    assert {name.split(".")[1] for name in names} == {"1", "2", "3"}
+    model = expunge.load(path, check=False)
+    assert set(model.state_dict()) >= {f"_network.{name}" for name in names}
+
+
+def test_below_the_floor_as_many_are_trained_as_are_missing(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0], records[1][0])
+    carry_out(trained)
+    assert states(trained) == ["out", "out", 1, 1]
+    request = forget(trained, records[3][0])
+    carry_out(trained)
+    assert states(trained) == [3, "out", 1, "out"]
+    assert predicate_of(trained, request)["members"][3] == {"out_since": 3}
+
+
+def test_a_request_for_members_that_are_out_is_answered_at_once(trained):
+    records = records_by_member(trained)
+    forget(trained, records[1][0])
+    carry_out(trained)
+    request = trained.forget(records[1][1])
+    predicate = predicate_of(trained, request)
+    assert (predicate["model"]["version"], predicate["forgotten"]["requests"]) == (2, 2)
+    assert predicate["members"][1] == {"out_since": 2}
+    waits = forget(trained, records[1][2], records[2][0])
+    assert trained.obligations(waits)[0].state == ObligationState.OPEN
+    carry_out(trained)
+    assert states(trained) == [1, "out", "out", 1]
+    assert predicate_of(trained, waits)["forgotten"]["requests"] == 3
+
+
+def test_a_refill_trains_all_that_are_out_on_what_is_left(trained, monkeypatch):
+    records, sizes, real = records_by_member(trained), [], ensembles.train_member
+
+    def watched(model, plan, examples, fresh, on_progress):
+        sizes.append(len(examples))
+        return real(model, plan, examples, fresh, on_progress)
+
+    monkeypatch.setattr(ensembles, "train_member", watched)
+    with pytest.raises(ConflictError, match="no member of model 'model' is out"):
+        refill(trained)
+    forget(trained, records[0][0], records[2][0])
+    carry_out(trained)
+    covers = head_of(trained).covers_epoch
+    run = refill(trained)
+    carry_out(trained)
+    assert states(trained) == [3, 1, 3, 1]
+    assert sizes == [len(records[0]) - 1, len(records[2]) - 1]
+    assert (head_of(trained).covers_epoch, trained.run(run).kind) == (covers, RunKind.REFILL)
+    assert head_of(trained).evaluation["held_out_records"] > 0
+
+
+@pytest.mark.parametrize("when", ["train", "put_together"])
+def test_requests_that_come_during_a_refill_do_not_wait_for_it(trained, monkeypatch, when):
+    """Neither is answered by the refill, nor does it lose what it has trained."""
+    records, real, asked = records_by_member(trained), getattr(EnsembleRun, when), []
+    forget(trained, records[0][0], records[1][0])
+    carry_out(trained)
+
+    def interrupted(self, *args):
+        made = real(self, *args)
+        if not asked:
+            asked.append(trained.forget(records[1][1]))  # of a member that it has trained
+            asked.append(forget(trained, records[2][0]))  # of one that is active
+            unlearning = next(r for r in trained.runs() if r.state == RunState.QUEUED)
+            assert unlearning.kind == RunKind.UNLEARN
+            carry_out(trained, run_id=unlearning.id)
+            assert states(trained) == ["out", "out", "out", 1]
+        return made
+
+    policies.change_policy(trained.services.database, "model", {"minimum_members": 1})
+    monkeypatch.setattr(EnsembleRun, when, interrupted)
+    refill(trained)
+    carry_out(trained)
+    at_once, by_run = (predicate_of(trained, request) for request in asked)
+    assert (at_once["model"]["version"], by_run["model"]["version"]) == (2, 3)
+    assert states(trained) == [4, "out", "out", 1]
+    with trained.transaction() as session:
+        said = issuing.stated_of(session, head_of(trained))["predicate"]
+    assert said["members"][1:3] == [{"out_since": 2}, {"out_since": 3}]
+    assert said["forgotten"] == by_run["forgotten"]
+
+
+def test_a_refill_of_which_every_member_was_named_again_publishes_nothing(trained, monkeypatch):
+    records, real = records_by_member(trained), EnsembleRun.train
+    forget(trained, records[0][0])
+    carry_out(trained)
+
+    def interrupted(self):
+        made = real(self)
+        trained.forget(records[0][1])
+        return made
+
+    monkeypatch.setattr(EnsembleRun, "train", interrupted)
+    run = refill(trained)
+    with pytest.raises(Exception, match="forgotten meanwhile"):
+        carry_out(trained)
+    assert trained.run(run).state == RunState.CANCELLED
+    assert states(trained) == ["out", 1, 1, 1]
+
+
+def test_requests_and_the_clock_start_a_refill(trained):
+    database = trained.services.database
+    automatic = retraining.AutomaticRetraining(database)
+    forget(trained, records_by_member(trained)[0][0])
+    carry_out(trained)
+    assert automatic.refill_due() == []
+    policies.change_policy(database, "model", {"refill_after_s": 3600.0})
+    assert automatic.refill_due() == []
+    policies.change_policy(database, "model", {"refill_at": 0.25})
+    assert automatic.refill_due() == ["model"]
+    assert automatic.refill_due() == []
+    carry_out(trained)
+    assert states(trained) == [3, 1, 1, 1]
+    forget(trained, records_by_member(trained)[1][0])
+    carry_out(trained)
+    policies.change_policy(database, "model", {"refill_after_s": 0.0, "refill_at": None})
+    assert automatic.refill_due() == ["model"]
+
+
+def test_retraining_members_at_once_is_the_policys_other_way(trained):
+    policies.change_policy(trained.services.database, "model", {"forget": "retrain"})
+    forget(trained, records_by_member(trained)[2][0])
+    carry_out(trained)
+    assert states(trained) == [1, 1, 2, 1]
+
+
+def test_an_archive_ends_a_refill_and_the_run_beside_it(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    refill(trained)
+    forget(trained, records[1][0])
+    assert [r.state for r in trained.runs()[-2:]] == [RunState.QUEUED] * 2
+    trained.archive()
+    assert [r.state for r in trained.runs()[-2:]] == [RunState.CANCELLED] * 2
+
+
+def test_no_ensemble_keeps_more_members_than_it_has(workshop):
+    for architecture, least in ((ENSEMBLE, 5), (MLP, 1)):
+        with pytest.raises(InvalidInputError, match="minimum_members is for ensembles"):
+            workshop.define(architecture=architecture, mechanism="auto", minimum_members=least)
+
+
+def test_trainings_and_refills_measure_what_fewer_members_score(trained):
+    first = head_of(trained).evaluation
+    assert [each["members"] for each in first["fewer_members"]] == [3, 2]
+    assert all(0 <= each["score"] <= 1 for each in first["fewer_members"])
+    forget(trained, records_by_member(trained)[0][0])
+    carry_out(trained)
+    assert head_of(trained).evaluation == {"held_out_records": 0, "not_measured": True}
+    refill(trained)
+    carry_out(trained)
+    assert [each["members"] for each in head_of(trained).evaluation["fewer_members"]] == [3, 2]
+
+
+def test_an_attempt_that_fails_before_it_publishes_leaves_nothing(trained, monkeypatch):
+    real, written = leaving_out.publish_result, []
+
+    def broken(services, lease, result, content):
+        written.append(result.weights.id)
+        if len(written) == 1:
+            raise RuntimeError
+        real(services, lease, result, content)
+
+    monkeypatch.setattr(leaving_out, "publish_result", broken)
+    request = forget(trained, records_by_member(trained)[3][0])
+    with pytest.raises(RuntimeError):
+        carry_out(trained)
+    run = trained.runs()[-1]
+    trained.give_up(Held(run.id, run.fencing_token), permanent=False)
+    carry_out(trained)
+    assert states(trained) == [1, 1, 1, "out"]
+    assert predicate_of(trained, request)["model"]["version"] == 2
+    with trained.transaction() as session:
+        lost, kept = (session.get_one(BlobRow, each).state for each in written)
+    assert lost in (BlobState.DOOMED, BlobState.SHREDDED)
+    assert kept == BlobState.LIVE
