@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from torch import nn
@@ -38,12 +38,14 @@ from app.evidence.certificates.schema import NoiseSection
 from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import WeightsFile, tensors_sha256
 from app.ledger.certificates import issuing
+from app.ledger.leaving_out import LeavingOut, Persist
 from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
 from app.registry.tables import ModelRow
 from app.runtime.failpoints import halfway, reach
 from app.services import Services
+from app.storage.weights_content import WeightsContent
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
@@ -51,7 +53,6 @@ from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.mechanisms import publishing
-from workers.mechanisms.ensembles.leaving_out import leave_out
 from workers.mechanisms.ensembles.run import EnsembleRun, Made
 from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, sealing
 from workers.mechanisms.publishing import database_now, publish_result, require_drawn, stored_by_run
@@ -70,8 +71,9 @@ from workers.training.orders import (
     divided_among,
     require_same_frame,
 )
-from workers.training.published.content import WeightsContent
 from workers.training.team import ALONE, Team, choose_device
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,7 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
         RunFailedError, TargetNotMetError, PlanError: retrying cannot help.
     """
     reach("after_lease")
-    if leave_out(services, lease):
+    if lease.kind is RunKind.UNLEARN and _left_out(services, lease):
         return
     model = outlast_outages(lease.check, lambda: load_model(services, lease.model_id))
     with lease.phase(Phase.LOADING):
@@ -130,6 +132,24 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
         )
     with closing(data):
         _carry_out(_Run(services, lease, model, data, base, factory, fresh, team))
+
+
+class _Outlasting(Persist):
+    """Does a step, in an outage of a store once it is over."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._check = lease.check
+
+    def __call__(self, step: Callable[[], _Found]) -> _Found:
+        return outlast_outages(self._check, step)
+
+
+def _left_out(services: Services, lease: Lease) -> bool:
+    """Carry out a run that trains no member of an ensemble; return False for any other run."""
+    run = LeavingOut(
+        services.database, services.blobs, services.signer, lease.run_id, lease.fencing_token
+    )
+    return run.carry_out(lease.check_stop, persist=_Outlasting(lease))
 
 
 def _carry_out(run: _Run) -> None:

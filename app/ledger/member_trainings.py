@@ -42,14 +42,21 @@ def members_to_train(session: Session, model: ModelRow, run: RunRow) -> frozense
         return frozenset()
     if head is None or run.kind == RunKind.TRAIN:
         return frozenset(range(count))
-    members, policy = members_of(head), Policy.from_json(model.policy)
     if run.kind == RunKind.REFILL:
-        return frozenset(out_of(members))
-    named = concerned(session, model, after=head.covers_epoch, through=run.forget_epoch)
+        return frozenset(out_of(members_of(head)))
+    return fewest_for(session, model, head, through=run.forget_epoch)
+
+
+def fewest_for(
+    session: Session, model: ModelRow, head: VersionRow, *, through: int | None
+) -> frozenset[int]:
+    """Return which members are trained to meet what was forgotten since an ensemble's head."""
+    members, policy = members_of(head), Policy.from_json(model.policy)
+    named = concerned(session, model, after=head.covers_epoch, through=through)
     named -= out_of(members).keys()
     if policy.forget is Forgetting.RETRAIN:
         return named
-    return fewest_to_train(members, named, fewest=policy.fewest(count))
+    return fewest_to_train(members, named, fewest=policy.fewest(len(members)))
 
 
 def records_in_run(session: Session, run: RunRow, member: int) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 Version, certificate, obligations and the model's head change together or not at all.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +26,8 @@ from app.domain.policy import Policy
 from app.domain.scores import why_too_low
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
 from app.evidence import log
-from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.note import origin_of
+from app.evidence.certificates.signing import StatementSigner, payload_from
 from app.evidence.certificates.statement import (
     CertifyingPhase,
     Subject,
@@ -34,6 +36,9 @@ from app.evidence.certificates.statement import (
     unlearning_statement,
 )
 from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
+from app.evidence.certificates.verification import check_place, check_statement
+from app.evidence.certificates.weights_file import WeightsFile
 from app.ledger import outbox, repository
 from app.ledger.certificates import accounts, issuing
 from app.ledger.certificates.accounts import Account, Lineage
@@ -49,8 +54,10 @@ from app.planning.tracking import Tracking, history_of_run
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.database import Database
 from app.runtime.failpoints import reach
 from app.storage.blobs import StoredBlob, adopt, doom
+from app.storage.weights_content import WeightsContent
 
 _GOING_ON = (RunKind.UNLEARN, RunKind.REFILL)
 """Kinds of runs that go on with a lineage and its head."""
@@ -83,6 +90,51 @@ class RunResult:
     statistics: StoredBlob | None = None
     members: Mapping[int, tuple[str, bool]] = field(default_factory=dict)
     head_id: str | None = None
+
+
+def publish_checked(
+    database: Database,
+    signer: StatementSigner,
+    *,
+    run_id: str,
+    fencing_token: int,
+    result: RunResult,
+    content: WeightsContent,
+    may_go_on: Callable[[], None],
+) -> None:
+    """Publish a run's result if the offline verifier accepts it.
+
+    Repeating it after a commit whose answer was lost publishes nothing twice. ``may_go_on`` is
+    asked before a draft that is outdated is made again. Raises what ``publish`` raises, but for
+    that.
+    """
+    key = TrustedKey(signer.public_key)
+
+    def examine(bundle: Mapping[str, Any]) -> None:
+        origin = origin_of(bundle["log"]["checkpoint"].encode())
+        trusted = TrustedKeys(origin, (key,)).to_bytes()
+        check_place(bundle=json.dumps(bundle).encode(), trusted=trusted)
+
+    while True:
+        with database.transaction() as session:
+            checked = draft(session, run_id=run_id, result=result)
+        if checked is not None:
+            check_statement(payload_from(checked), weights=WeightsFile(content.opened()))
+        try:
+            with database.transaction() as session:
+                publish(
+                    session,
+                    signer,
+                    run_id=run_id,
+                    fencing_token=fencing_token,
+                    result=result,
+                    checked=checked,
+                    examine=examine,
+                )
+        except DraftOutdatedError:
+            may_go_on()
+        else:
+            return
 
 
 def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any] | None:

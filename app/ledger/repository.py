@@ -303,6 +303,14 @@ def active_run(session: Session, model_id: str, *, besides: RunKind | None = Non
     return session.scalar(query.order_by(RunRow.created_at).limit(1))
 
 
+def models_refilled(session: Session) -> Sequence[str]:
+    """Return the ensembles whose refill has been taken by a worker."""
+    query = select(RunRow.model_id).where(
+        RunRow.kind == RunKind.REFILL, RunRow.state.in_(HELD_RUN_STATES)
+    )
+    return session.scalars(query).all()
+
+
 def newest_training(session: Session, model_id: str) -> RunRow | None:
     """Return the model's newest training, whatever became of it."""
     query = select(RunRow).where(RunRow.model_id == model_id, RunRow.kind == RunKind.TRAIN)

@@ -54,8 +54,19 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
     ``run_id`` is the one from the queue: it only says that there is work.
     """
     row = repository.most_urgent_run(session, run_id)
-    if row is None:
+    return None if row is None else _leased(session, row, lease_s=lease_s)
+
+
+def lease_new(session: Session, model_id: str, *, lease_s: float) -> RunRow | None:
+    """Lease a model's run that meets requests, and that nobody has held; None if there is none."""
+    waiting = repository.active_run(session, model_id, besides=RunKind.REFILL)
+    row = None if waiting is None else repository.run(session, waiting.id, lock=True)
+    if row is None or (row.kind, row.state) != (RunKind.UNLEARN, RunState.QUEUED):
         return None
+    return None if row.fencing_token else _leased(session, row, lease_s=lease_s)
+
+
+def _leased(session: Session, row: RunRow, *, lease_s: float) -> RunRow:
     row.state = RunState.LEASED
     row.attempt += 1
     row.fencing_token += 1

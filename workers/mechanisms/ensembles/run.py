@@ -26,6 +26,7 @@ from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import WeightsFile
 from app.ledger import member_trainings, repository, runs
 from app.ledger.member_trainings import HeldMember, Joined
+from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.runtime.failpoints import halfway, reach
 from app.services import Services
@@ -121,12 +122,14 @@ class EnsembleRun:
         The others are the head's. Of a refill, some may have become useless meanwhile.
 
         Raises:
-            LeaseLostError: all of them did.
+            LeaseLostError: all of them did, and the run begins again.
             RunFailedError: a member does not fit the others.
         """
+        if self.lease.kind is RunKind.REFILL:
+            outlast_outages(self.lease.check, partial(self._let_requests_first, trained))
         joined = outlast_outages(self.lease.check, partial(self._join, trained))
         if self.lease.kind is RunKind.REFILL and not joined.trained:
-            self._end("records of every member that it trained were forgotten meanwhile")
+            self._begin_again()
         head: Tensors = {}
         if joined.head_id is not None:
             start = partial(load_start, self.services, self.lease, head_id=joined.head_id)
@@ -169,6 +172,29 @@ class EnsembleRun:
             run = repository.run(session, self.lease.run_id)
             model = session.get_one(ModelRow, run.model_id)
             return member_trainings.join(session, model, run, trained)
+
+    def _let_requests_first(self, trained: Collection[int]) -> None:
+        """Meet requests whose records a refill has trained its members without, if that is quick.
+
+        Met afterwards they would leave these out again: no certificate of a later version could
+        show that the members were trained without records that an earlier one does not cover.
+        """
+        with self.services.database.transaction() as session:
+            run = repository.run(session, self.lease.run_id)
+            model = session.get_one(ModelRow, run.model_id)
+            head = registry.head_version(session, model)
+            covered = 0 if head is None else head.covers_epoch
+            through = run.forget_epoch
+            named = member_trainings.concerned(session, model, after=covered, through=through)
+        if named & set(trained):
+            self.services.leave_out_at_once(lambda _: [self.lease.model_id], before_its_time=True)
+
+    def _begin_again(self) -> NoReturn:
+        """Hand the run back, to train on what is left now what it has trained in vain."""
+        with self.services.database.transaction() as session:
+            run = runs.holder(session, self.lease.run_id, self.lease.fencing_token)
+            runs.hand_back(session, run)
+        raise LeaseLostError("records of every member that it trained were forgotten meanwhile")
 
     def _end(self, reason: str) -> NoReturn:
         """End the run without a version."""

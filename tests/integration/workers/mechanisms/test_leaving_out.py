@@ -1,6 +1,7 @@
 """Ensembles that forget by leaving members out, and are refilled."""
 
 import io
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -9,11 +10,13 @@ import safetensors.numpy
 
 import expunge
 from app.domain.architectures import ArchitectureSpec
-from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
 from app.domain.states import BlobState, ObligationState, RunKind, RunState
 from app.evidence.certificates.weights_file import WeightsFile
+from app.ledger import leaving_out
 from app.ledger.certificates import issuing
 from app.ledger.models import policies, retraining
+from app.runtime.locations import redis_connection
 from app.storage.tables import BlobRow
 from tests.integration.workers.mechanisms.test_ensembles import (
     forget,
@@ -23,9 +26,10 @@ from tests.integration.workers.mechanisms.test_ensembles import (
 )
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.workshop import RECORDS, Held
-from workers.mechanisms.ensembles import leaving_out
+from workers.dispatcher import Dispatcher
 from workers.mechanisms.ensembles import run as ensembles
 from workers.mechanisms.ensembles.run import EnsembleRun
+from workers.queue import open_queue
 
 MEMBERS = 4
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
@@ -39,6 +43,11 @@ def trained(workshop):
     workshop.define(architecture=ENSEMBLE, mechanism="auto", **policy)
     carry_out(workshop)
     return workshop
+
+
+@pytest.fixture
+def dispatcher(services):
+    return Dispatcher(services, open_queue(redis_connection(services.settings)))
 
 
 def records_by_member(workshop):
@@ -175,22 +184,94 @@ def test_requests_that_come_during_a_refill_do_not_wait_for_it(trained, monkeypa
     assert said["forgotten"] == by_run["forgotten"]
 
 
-def test_a_refill_of_which_every_member_was_named_again_publishes_nothing(trained, monkeypatch):
-    records, real = records_by_member(trained), EnsembleRun.train
+def test_a_refill_of_which_every_member_was_named_again_begins_again(trained, monkeypatch):
+    """What it trained is never published, and who asked for it sees one run that goes on."""
+    records, real, asked = records_by_member(trained), EnsembleRun.train, []
     forget(trained, records[0][0])
     carry_out(trained)
 
     def interrupted(self):
         made = real(self)
-        trained.forget(records[0][1])
+        if not asked:
+            asked.append(trained.forget(records[0][1]))
         return made
 
     monkeypatch.setattr(EnsembleRun, "train", interrupted)
     run = refill(trained)
-    with pytest.raises(Exception, match="forgotten meanwhile"):
+    with pytest.raises(LeaseLostError, match="forgotten meanwhile"):
         carry_out(trained)
-    assert trained.run(run).state == RunState.CANCELLED
+    assert (trained.run(run).state, trained.run(run).attempt) == (RunState.QUEUED, 0)
     assert states(trained) == ["out", 1, 1, 1]
+    carry_out(trained)
+    assert trained.run(run).state == RunState.PUBLISHED
+    assert states(trained) == [3, 1, 1, 1]
+
+
+def test_a_member_that_was_refilled_without_a_record_is_not_left_out_for_it(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    refill(trained)
+    request = trained.forget(records[0][1], records[1][0])  # out, and active; no run yet
+    carry_out(trained, run_id=trained.active_run())
+    assert states(trained) == [4, "out", 1, 1]
+    predicate = predicate_of(trained, request)
+    assert predicate["model"]["version"] == 3
+    assert predicate["members"][:2] == [{"out_since": 2}, {"out_since": 3}]
+    assert trained.active_run() is None
+
+
+def test_no_worker_is_needed_for_a_request_while_one_refills(trained, dispatcher, monkeypatch):
+    records, real, asked = records_by_member(trained), EnsembleRun.train, []
+    forget(trained, records[0][0])
+    carry_out(trained)
+
+    def interrupted(self):
+        asked.append(trained.forget(records[1][0]))
+        assert trained.obligations(asked[0])[0].state == ObligationState.OPEN
+        dispatcher._leave_out()
+        assert predicate_of(trained, asked[0])["model"]["version"] == 3
+        return real(self)
+
+    monkeypatch.setattr(EnsembleRun, "train", interrupted)
+    refill(trained)
+    carry_out(trained)
+    assert states(trained) == [4, "out", 1, 1]
+
+
+def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, monkeypatch):
+    forget(trained, records_by_member(trained)[0][0])
+    carry_out(trained)
+    refill(trained)
+    request = trained.forget(records_by_member(trained)[1][0])
+    at_once = partial(trained.services.leave_out_at_once, lambda _: [trained.model().id])
+    with monkeypatch.context() as broken:
+        broken.setattr(leaving_out, "publish_checked", fail)
+        assert not at_once()
+    unlearning = trained.runs()[-1]
+    assert (unlearning.state, unlearning.attempt) == (RunState.QUEUED, 0)
+    assert not at_once()
+    carry_out(trained, run_id=unlearning.id)
+    assert predicate_of(trained, request)["members"][1] == {"out_since": 3}
+
+
+def fail(*_, **__):
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("why", ["trains", "large", "window", "policy"])
+def test_only_what_is_due_small_and_without_a_training_needs_no_worker(trained, why):
+    records, changes = records_by_member(trained), {"trains": {"minimum_members": 4}}
+    changes |= {"window": {"window_s": 3600.0}, "policy": {"forget": "retrain"}}
+    policies.change_policy(trained.services.database, "model", changes.get(why, {}))
+    trained.forget(records[0][0])
+    named = [trained.model().id]
+    terms = {"most_bytes": head_of(trained).size_bytes - 1} if why == "large" else {}
+    assert not trained.services.leave_out_at_once(lambda _: named, **terms)
+    assert trained.active_run() is None
+    if why in ("large", "window"):
+        assert trained.services.leave_out_at_once(lambda _: named, before_its_time=True)
+        assert states(trained) == ["out", 1, 1, 1]
 
 
 def test_requests_and_the_clock_start_a_refill(trained):
@@ -249,15 +330,15 @@ def test_trainings_and_refills_measure_what_fewer_members_score(trained):
 
 
 def test_an_attempt_that_fails_before_it_publishes_leaves_nothing(trained, monkeypatch):
-    real, written = leaving_out.publish_result, []
+    real, written = leaving_out.publish_checked, []
 
-    def broken(services, lease, result, content):
+    def broken(*places, result, **more):
         written.append(result.weights.id)
         if len(written) == 1:
             raise RuntimeError
-        real(services, lease, result, content)
+        real(*places, result=result, **more)
 
-    monkeypatch.setattr(leaving_out, "publish_result", broken)
+    monkeypatch.setattr(leaving_out, "publish_checked", broken)
     request = forget(trained, records_by_member(trained)[3][0])
     with pytest.raises(RuntimeError):
         carry_out(trained)
