@@ -9,6 +9,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Final, TypedDict, TypeVar, Unpack
@@ -207,14 +208,19 @@ def leave_out_at_once(
         if leased is None:
             return False
         held = LeavingOut(database, blobs, signer, leased.id, leased.fencing_token)
-    try:
-        if held.carry_out():
-            return True
-    except LeaseLostError:
-        return False
-    except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again
-        _log.warning("run %s is left to a worker: %s", held.run_id, describe(error))
-    with database.transaction() as session:
+    with suppress(LeaseLostError):  # perhaps it was published, and what came after that failed
+        try:
+            return held.carry_out() or _hand_back(held)
+        except LeaseLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again
+            _log.warning("run %s is left to a worker: %s", held.run_id, describe(error))
+            return _hand_back(held)
+    return False
+
+
+def _hand_back(held: LeavingOut) -> bool:
+    with held.database.transaction() as session:
         runs.hand_back(session, runs.holder(session, held.run_id, held.fencing_token))
     return False
 

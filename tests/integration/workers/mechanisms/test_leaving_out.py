@@ -16,6 +16,7 @@ from app.evidence.certificates.weights_file import WeightsFile
 from app.ledger import leaving_out
 from app.ledger.certificates import issuing
 from app.ledger.models import policies, retraining
+from app.runtime import failpoints
 from app.runtime.locations import redis_connection
 from app.storage.tables import BlobRow
 from tests.integration.workers.mechanisms.test_ensembles import (
@@ -85,8 +86,12 @@ def test_a_request_takes_no_gradient_and_the_others_stay_byte_for_byte(trained, 
         assert all(np.array_equal(tensor, old[member][name]) for name, tensor in own.items())
     with trained.transaction() as session:
         assert session.get_one(BlobRow, blob).state in (BlobState.DOOMED, BlobState.SHREDDED)
+    trained.services.clean_up()
     marker = old[1]["1.weight"].tobytes()
-    assert marker not in released(trained)
+    with trained.transaction() as session:
+        kept = [row.id for row in session.query(BlobRow).filter_by(state=BlobState.LIVE)]
+    assert head_of(trained).blob_id in kept
+    assert not [each for each in kept if marker in trained.services.blobs.read(each)]
     predicate = predicate_of(trained, request)
     assert (predicate["guarantee"]["epsilon"], predicate["guarantee"]["kind"]) == (0.0, "exact")
     assert predicate["members"][1] == {"out_since": 2}
@@ -253,6 +258,30 @@ def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, m
     assert not at_once()
     carry_out(trained, run_id=unlearning.id)
     assert predicate_of(trained, request)["members"][1] == {"out_since": 3}
+
+
+POINTS = [
+    *("at_target", "before_blob_write", "after_blob_write"),
+    *("before_publish", "before_commit", "after_publish"),
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_fault_anywhere_loses_nothing_and_doubles_nothing(trained, tmp_path, monkeypatch, point):
+    monkeypatch.setattr(failpoints, "_DIRECTORY", tmp_path)
+    (tmp_path / f"{point}.0.EIO").touch()
+    request = trained.forget(records_by_member(trained)[1][0])
+    done = trained.services.leave_out_at_once(lambda _: [trained.model().id])
+    assert not list(tmp_path.glob(f"{point}.*"))
+    assert not done
+    if trained.active_run() is not None:
+        carry_out(trained)
+    assert states(trained) == [1, "out", 1, 1]
+    assert predicate_of(trained, request)["model"]["version"] == 2
+    assert [run.attempt for run in trained.runs()] == [1, 1]
+    with trained.transaction() as session:
+        live = session.query(BlobRow).filter_by(state=BlobState.LIVE, kind="weights").all()
+    assert [row.id for row in live] == [head_of(trained).blob_id]
 
 
 def fail(*_, **__):
