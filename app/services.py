@@ -195,11 +195,14 @@ class Services:
         What fails is left to a worker.
         """
         try:
-            with self.database.transaction() as session:
-                model_ids = sorted(named(session))
-            places = (self.database, self.blobs, self.signer)
-            lease_s = self.settings.lease_s
-            met = [leave_out_at_once(*places, each, lease_s=lease_s, **terms) for each in model_ids]
+            with actor.acting_as(actor.SERVICE):
+                with self.database.transaction() as session:
+                    model_ids = sorted(named(session))
+                places = (self.database, self.blobs, self.signer)
+                lease_s = self.settings.lease_s
+                met = [
+                    leave_out_at_once(*places, each, lease_s=lease_s, **terms) for each in model_ids
+                ]
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again
             _log.warning("leaving members out is left to a worker: %s", describe(error))
             return False

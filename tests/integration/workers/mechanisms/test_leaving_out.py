@@ -1,18 +1,22 @@
 """Ensembles that forget by leaving members out, and are refilled."""
 
 import io
+import json
 from functools import partial
 from itertools import chain
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from sqlalchemy import select
 
 import expunge
 from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
 from app.domain.states import BlobState, ObligationState, RunKind, RunState
 from app.evidence.certificates.weights_file import WeightsFile
+from app.evidence.log import actor
+from app.evidence.log.tables import LogEntryRow
 from app.ledger import leaving_out
 from app.ledger.certificates import issuing
 from app.ledger.models import policies, retraining
@@ -258,6 +262,16 @@ def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, m
     assert not at_once()
     carry_out(trained, run_id=unlearning.id)
     assert predicate_of(trained, request)["members"][1] == {"out_since": 3}
+
+
+def test_the_log_names_the_service_and_not_the_caller_it_answered(trained):
+    with actor.acting_as("key_desk"):
+        trained.forget(records_by_member(trained)[1][0])
+        assert trained.services.leave_out_at_once(lambda _: [trained.model().id])
+    with trained.transaction() as session:
+        bodies = [json.loads(body) for body in session.scalars(select(LogEntryRow.body))]
+    published = [each["by"] for each in bodies if each["kind"] == "version.published"]
+    assert published == [actor.SERVICE] * 2
 
 
 POINTS = [
