@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from redis import Redis
 from sqlalchemy.orm import Session
@@ -26,10 +26,11 @@ from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.processor_signing import ProcessorSigner
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor, checkpoints, signing_keys
-from app.ledger import deadlines, training
+from app.ledger import deadlines, leaving_out, training
 from app.ledger.accepting import Acceptance
 from app.ledger.certificates.present_release import PresentReleases
 from app.ledger.completion import Completion
+from app.ledger.leaving_out import leave_out_at_once
 from app.ledger.models.releases import Releases, answered_by, served
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import SubjectRequests
@@ -183,6 +184,29 @@ class Services:
                 self._completion.complete(request_ids)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
             _log.warning("completing is left to the dispatcher: %s", describe(error))
+
+    def leave_out_at_once(
+        self,
+        named: Callable[[Session], Collection[str]],
+        **terms: Unpack[leaving_out.Terms],
+    ) -> bool:
+        """Meet what ensembles owe without a worker, where none is needed; return whether any did.
+
+        What fails is left to a worker.
+        """
+        try:
+            with actor.acting_as(actor.SERVICE):
+                with self.database.transaction() as session:
+                    model_ids = sorted(named(session))
+                places = (self.database, self.blobs, self.signer)
+                lease_s = self.settings.lease_s
+                met = [
+                    leave_out_at_once(*places, each, lease_s=lease_s, **terms) for each in model_ids
+                ]
+        except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again
+            _log.warning("leaving members out is left to a worker: %s", describe(error))
+            return False
+        return any(met)
 
     @property
     def _completion(self) -> Completion:

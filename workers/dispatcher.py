@@ -62,6 +62,7 @@ class Dispatcher:
         self._name = new_id("dispatcher")
         retraining = AutomaticRetraining(services.database)
         self.steps: tuple[Callable[[], None], ...] = (
+            self._leave_out,
             self._schedule_models,
             self._enqueue_runs,
             self._enqueue_members,
@@ -73,6 +74,7 @@ class Dispatcher:
             self._requeue_silent_imports,
             _every(_DEADLINES_INTERVAL_S, services.note_deadlines),
             _every(_RETRAINING_INTERVAL_S, retraining.retrain_due),
+            _every(_RETRAINING_INTERVAL_S, retraining.refill_due),
             services.clean_up,
             services.forget_answers,
             services.rotate_keys,
@@ -84,6 +86,13 @@ class Dispatcher:
         """Take every due step now."""
         for step in (*self.steps, *self.upkeep):
             step()
+
+    def _leave_out(self) -> None:
+        """Meet what ensembles owe that are refilled: every worker may be busy with that."""
+        with self._services.database.transaction() as session:
+            refilled = repository.models_refilled(session)
+        if refilled:
+            self._services.leave_out_at_once(lambda _: refilled)
 
     def _schedule_models(self) -> None:
         scheduling.schedule_due(self._services.database)

@@ -9,7 +9,8 @@
  4. Take noisy steps until the odometer meets the target. Only then does the seal open.
     (Retraining needs none: a fresh network trained on retained records meets the target exactly.
     A ridge head is solved from sums, of which the forgotten records' part was subtracted in 2.
-    Of an ensemble only the members concerned are trained anew, each sealed by itself.)
+    Of an ensemble, members are left out without any of this, or some are trained anew, each sealed
+    by itself.)
  5. Fine-tune without noise on retained records, unless the steps are accounted for; evaluate.
  6. Publish version, certificate and obligations in one transaction, if the drawn noise is what the
     certificate claims and the offline verifier accepts the bundle.
@@ -22,31 +23,29 @@ again from the same head with fresh noise.
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from torch import nn
 
 from app.domain.architectures import BaseDigest
+from app.domain.errors import HeadMovedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
 from app.evidence.certificates.parameters import draws_of, grid_of
 from app.evidence.certificates.schema import NoiseSection
 from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import WeightsFile, tensors_sha256
-from app.ledger import runs
 from app.ledger.certificates import issuing
+from app.ledger.leaving_out import LeavingOut, Persist
 from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.registry import statistics_file
 from app.registry.tables import ModelRow
-from app.runtime.database.queries import database_time
 from app.runtime.failpoints import halfway, reach
 from app.services import Services
-from app.storage.blobs import StoredBlob
-from app.storage.encryption import Content
+from app.storage.weights_content import WeightsContent
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
@@ -56,7 +55,7 @@ from workers.leases.reporting import epsilon_reporter, loss_reporter, step_repor
 from workers.mechanisms import publishing
 from workers.mechanisms.ensembles.run import EnsembleRun, Made
 from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, sealing
-from workers.mechanisms.publishing import publish_result, require_drawn, stored
+from workers.mechanisms.publishing import database_now, publish_result, require_drawn, stored_by_run
 from workers.mechanisms.rehearsal import rehearse_model, require_drawn_start
 from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
@@ -72,8 +71,9 @@ from workers.training.orders import (
     divided_among,
     require_same_frame,
 )
-from workers.training.published.content import WeightsContent
 from workers.training.team import ALONE, Team, choose_device
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +113,8 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
         RunFailedError, TargetNotMetError, PlanError: retrying cannot help.
     """
     reach("after_lease")
+    if lease.kind is RunKind.UNLEARN and _left_out(services, lease):
+        return
     model = outlast_outages(lease.check, lambda: load_model(services, lease.model_id))
     with lease.phase(Phase.LOADING):
         devices = 1 if _releases_openly(lease, model) else divided_among(team, lease.plan)
@@ -132,29 +134,62 @@ def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
         _carry_out(_Run(services, lease, model, data, base, factory, fresh, team))
 
 
+class _Outlasting(Persist):
+    """Does a step, in an outage of a store once it is over."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._check = lease.check
+
+    def __call__(self, step: Callable[[], _Found]) -> _Found:
+        return outlast_outages(self._check, step)
+
+
+def _left_out(services: Services, lease: Lease) -> bool:
+    """Carry out a run that trains no member of an ensemble; return False for any other run."""
+    run = LeavingOut(
+        services.database, services.blobs, services.signer, lease.run_id, lease.fencing_token
+    )
+    return run.carry_out(lease.check_stop, persist=_Outlasting(lease))
+
+
 def _carry_out(run: _Run) -> None:
     """Train or unlearn, measure, and publish."""
-    services, lease, model, data = run.services, run.lease, run.model, run.data
+    lease, model, data = run.lease, run.model, run.data
     phase: CertifyingPhase | None
-    made: Made | None = None
     if data.members is not None:
-        ensemble = EnsembleRun(services, lease, model, data, data.members, run.fresh)
-        made, evaluation = ensemble.carry_out()
-        tensors, phase = made.tensors, made.phase(data.plan)
-    elif _releases_openly(lease, model):
+        ensemble = EnsembleRun(run.services, lease, model, data, data.members, run.fresh)
+        trained = ensemble.train()
+        while True:
+            try:
+                made, evaluation = ensemble.put_together(trained)
+                return _publish(run, made.tensors, made.phase(data.plan), evaluation, made)
+            except HeadMovedError:
+                lease.check_stop()
+    if _releases_openly(lease, model):
         tensors, phase, evaluation = _train_openly(run)
     else:
         certified, phase = _certify(run)
         tensors = certified.views()
         evaluation = publishing.evaluate(lease, data, certified)
         evaluation |= publishing.noise_curve(data, certified, phase, evaluation)
-    certified_at = outlast_outages(lease.check, lambda: _time_of_database(services))
+    return _publish(run, tensors, phase, evaluation)
+
+
+def _publish(
+    run: _Run,
+    tensors: Mapping[str, NDArray[Any]],
+    phase: CertifyingPhase | None,
+    evaluation: Mapping[str, Any],
+    made: Made | None = None,
+) -> None:
+    services, lease, model, data = run.services, run.lease, run.model, run.data
+    certified_at = database_now(services, lease)
+    described = replace(model.description, base=run.base)
+    if made is not None:
+        described = replace(described, version=made.joined.number, out=made.joined.out)
     with lease.phase(Phase.PUBLISHING):
-        content = WeightsContent(
-            publishable(model.backbone, tensors),
-            replace(model.description, base=run.base).to_metadata(),
-        )
-        keep = partial(_stored, services, lease)
+        content = WeightsContent(publishable(model.backbone, tensors), described.to_metadata())
+        keep = partial(stored_by_run, services, lease)
         sums = None if data.summed is None else data.summed.to_file().to_bytes()
         result = RunResult(
             weights=keep(content, "weights"),
@@ -165,16 +200,10 @@ def _carry_out(run: _Run) -> None:
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
-            members=() if made is None else made.members_in(WeightsFile(content.opened())),
+            members={} if made is None else made.members_in(WeightsFile(content.opened())),
+            head_id=None if made is None else made.joined.head_id,
         )
         publish_result(services, lease, result, content)
-
-
-def _stored(services: Services, lease: Lease, content: Content, kind: str) -> StoredBlob:
-    reserve = partial(
-        runs.reserve_blob, run_id=lease.run_id, fencing_token=lease.fencing_token, kind=kind
-    )
-    return stored(services, lease.check, reserve, content)
 
 
 def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
@@ -248,11 +277,6 @@ def _require_same_base(services: Services, lease: Lease, base: BaseDigest | None
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
         issuing.require_same_base(session, model, base)
-
-
-def _time_of_database(services: Services) -> datetime:
-    with services.database.transaction() as session:
-        return database_time(session)
 
 
 def _releases_openly(lease: Lease, model: ModelSpec) -> bool:

@@ -3,7 +3,9 @@
 *Retraining* starts anew with a new seed; everything else is quoted beside it. *Sharded retraining*
 does so with the members of an ensemble that forgotten records concern: a keyed hash of a person's
 pseudonym, fixed for the lineage and independent of everything else, names the one member that has
-their records, so given the assignment the members are independent trainings. A request chosen by
+their records, so given the assignment the members are independent trainings. Or those members are
+*left out* of what is released, and trained anew later, when the clock or the requests say so: which
+members are released is then a function of these alone. A request chosen by
 looking at releases may depend on the random numbers of the members that stay (Gupta et al. 2021,
 "Adaptive machine unlearning", section 3). docs/guarantees.md, section 14.
 
@@ -36,13 +38,20 @@ SHARDED_RETRAINING = Terms(
             "lineage",
             "each member was trained on retained records of its own persons alone",
             "each member's training started from a new seed, or from the stated public weights",
-            "every member of a forgotten record was trained anew without it; the others are "
-            "unchanged",
+            "every member of a forgotten record was left out, or trained anew without it; the "
+            "others are unchanged",
+            "which members are left out follows from the requests alone",
             "the recipe and the number of members were fixed before the run",
         ),
-        *asserted("all members were trained by the same code, on machines that compute alike"),
+        *asserted(
+            "all members were trained by the same code, on machines that compute alike",
+            "nobody looked at a release to decide when members that are out are trained anew",
+        ),
     ),
     source="by construction: docs/guarantees.md, section 14",
+    reference="the same requests, counted for the same members and answered in the same way, with "
+    "no row of the forgotten records in any training; so it may show that somebody of a member "
+    "asked, as the requests do, and not what was in the records",
 )
 
 

@@ -37,7 +37,7 @@ from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
 from app.domain.errors import NotFoundError
 from app.domain.states import ObligationState, RequestState
 from app.evidence.log import actor
-from app.ledger import previews, repository
+from app.ledger import leaving_out, previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.everywhere import external_keys, parts_of
@@ -46,6 +46,7 @@ from app.ledger.previews import Effect
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
 from app.ledger.views.request_views import RequestView
+from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
 from app.runtime.database.group_commit import GroupCommit, Lanes
@@ -310,10 +311,29 @@ class Forgetting:
     def submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
         """Accept new requests in one transaction; return each, or its own error in its place."""
         try:
-            return self._accept(calls)
+            views = self._accept(calls)
         except IntegrityError:
             # Another lane accepted the same external_id meanwhile: now it is found.
-            return self._accept(calls)
+            views = self._accept(calls)
+        return self._answered(views)
+
+    def _answered(self, views: list[RequestView | Exception]) -> list[RequestView | Exception]:
+        """Leave members of small ensembles out while the callers wait; return what is so then."""
+        made = {view.id: view for view in views if isinstance(view, RequestView)}
+        owing = {
+            owed.model
+            for view in made.values()
+            for owed in view.obligations
+            if owed.state == ObligationState.OPEN
+        }
+        if not owing or not self._services.leave_out_at_once(
+            lambda session: {e.id for e in registry.ensembles(session) if e.name in owing},
+            most_bytes=leaving_out.AT_ONCE_BYTES,
+        ):
+            return views
+        with self._services.database.transaction() as session:
+            made = request_views.read(session, list(made))
+        return [made[view.id] if isinstance(view, RequestView) else view for view in views]
 
     def _accept(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
         with self._services.database.transaction() as session:

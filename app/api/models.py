@@ -210,6 +210,20 @@ def retrain_model(
     return _shown(services, run.model_id)
 
 
+@router.post("/{name}/refill", **answers(404, 409, 410, status=202, headers=("Location",)))
+def refill_model(
+    name: str, services: ServicesOf, _: ModelsWriter, make: Make, response: Response
+) -> ModelAnswer:
+    """Train the members of an ensemble that are out, all together, on what is retained now.
+
+    Requests that come meanwhile are met beside it, without a training where the policy says so.
+    """
+    run = retraining.refill(services.database, name, make=make)
+    response.headers["Location"] = f"/v1/runs/{run.id}"
+    with services.database.snapshot() as session:
+        return _model_answer(session, session.get_one(ModelRow, run.model_id))
+
+
 @router.post("/{name}/archive", **answers(404, 409, 410))
 def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnswer:
     """Take a model out of service for good: its weights are shredded, its certificates stay.

@@ -41,10 +41,14 @@ class MarkdownResponse(Response):
 
 
 class MemberAnswer(Answer):
-    """A member of an ensemble: the digest of its tensors, and the version that trained it."""
+    """A member of an ensemble: the digest of its tensors, and the version that trained it.
 
-    sha256: str
-    trained_in: int
+    Of one that is out, both are null, and ``out_since`` is the first version without it.
+    """
+
+    sha256: str | None = None
+    trained_in: int | None = None
+    out_since: int | None = None
 
 
 class VersionAnswer(Answer):

@@ -114,6 +114,7 @@ expunge model list
 expunge model versions digits-mlp
 expunge model versions digits-mlp --state certified
 expunge model retrain digits-mlp --wait
+expunge model refill digits-mlp --wait
 expunge model archive digits-mlp
 expunge model targets digits-mlp
 expunge model publish digits-mlp registry

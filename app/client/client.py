@@ -187,6 +187,10 @@ class ExpungeClient:
         """Train a model anew on the records that are there now."""
         return self._object("POST", at("models", name, "retrain"))
 
+    def refill(self, name: str) -> Json:
+        """Train the members of an ensemble that are out."""
+        return self._object("POST", at("models", name, "refill"))
+
     def archive_model(self, name: str) -> Json:
         """Take a model out of service for good; its certificates stay."""
         return self._object("POST", at("models", name, "archive"))

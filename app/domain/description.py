@@ -6,7 +6,7 @@ the file. For the same reason it cannot name the certificate: the certificate na
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from app.domain.architectures import ArchitectureSpec, BaseDigest, FeatureLayer, definition_digest
@@ -78,6 +78,7 @@ class ModelDescription:
         schema: of what its network reads, before a backbone.
         backbone: the public weights that it builds on, if any.
         base: the digest of its network's public tensors, which are not in the file; None without.
+        out: which members of an ensemble are not in the file, each with the first version without.
         record_id: the column of the records' ids in tables of the dataset.
     """
 
@@ -88,6 +89,7 @@ class ModelDescription:
     schema: InputSchema
     backbone: BackboneDescription | None = None
     base: BaseDigest | None = None
+    out: Mapping[int, int] = field(default_factory=dict)
     record_id: str = "record_id"
 
     @property
@@ -121,6 +123,7 @@ class ModelDescription:
             "output_names": None if self.task.names is None else list(self.task.names),
             "backbone": None if self.backbone is None else self.backbone.to_json(),
             **({} if self.base is None else {"base": self.base.to_json()}),
+            **({"out": {str(member): self.out[member] for member in self.out}} if self.out else {}),
             "record_id": self.record_id,
         }
         return {METADATA_NAME: json.dumps(document, sort_keys=True)}
@@ -147,9 +150,15 @@ class ModelDescription:
             schema=InputSchema.from_json(schema),
             backbone=None if backbone is None else BackboneDescription.from_json(backbone),
             base=BaseDigest.from_json(document["base"]) if "base" in document else None,
+            out={int(member): since for member, since in document.get("out", {}).items()},
             record_id=document["record_id"],
         )
-        task = described.task
+        task, networks = described.task, described.architecture.networks
+        known = all(
+            0 <= member < networks and type(s) is int for member, s in described.out.items()
+        )
+        if not known or len(described.out) >= networks:
+            raise ValueError("no ensemble lacks such members")
         reads = task.inputs is not None or isinstance(task, CustomSpec)
         if reads and described.schema != task.schema():
             raise ValueError("its network does not read what its task does")

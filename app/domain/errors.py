@@ -273,6 +273,10 @@ class DraftOutdatedError(ExpungeError):
     """The result to publish changed after its check; it must be drafted again."""
 
 
+class HeadMovedError(ExpungeError):
+    """An ensemble's version before was replaced meanwhile; its members are put together again."""
+
+
 class RunInterruptedError(ExpungeError):
     """The worker was asked to stop during a run; another worker will take the run over."""
 

@@ -14,9 +14,10 @@ from app.domain.checks import (
 from app.domain.errors import InvalidInputError, ParameterError
 from app.domain.recipes import MOST_EPOCHS
 from app.domain.schedules import Schedule, require_schedules, to_json
-from app.domain.states import FirstRelease, Serving
+from app.domain.states import FirstRelease, Forgetting, Serving
 
 AUTO = "auto"
+DAY_S = 24 * 3600.0
 THIRTY_DAYS_S = 30 * 24 * 3600
 TEN_YEARS_S = 10 * 365 * 24 * 3600
 _SHORTEST_INTERVAL_S = 60
@@ -52,6 +53,14 @@ class Policy:
         retrain_every_s: how long after the beginning of a training the next one begins by itself;
             None for never.
         retrain_after_records: how many new records start a training by themselves; None for never.
+        forget: how an ensemble forgets: ``leave_out`` releases it without the members concerned,
+            ``retrain`` trains these anew.
+        minimum_members: how many members of an ensemble stay active at least: a request that leaves
+            fewer has as many trained as are missing. None for half of them, rounded up.
+        refill_after_s: how long after a member was left out the members that are out are trained
+            anew, all together; None for never.
+        refill_at: the share of the members that may be out before that is done at once; None for
+            any.
     """
 
     epsilon: float = field(default=1.0, metadata={"exclusiveMinimum": 0})
@@ -67,6 +76,10 @@ class Policy:
     minimum_score: float | None = None
     retrain_every_s: float | None = field(default=None, metadata={"minimum": _SHORTEST_INTERVAL_S})
     retrain_after_records: int | None = field(default=None, metadata={"minimum": 1})
+    forget: Forgetting = Forgetting.LEAVE_OUT
+    minimum_members: int | None = field(default=None, metadata={"minimum": 1})
+    refill_after_s: float | None = field(default=DAY_S, metadata={"minimum": 0})
+    refill_at: float | None = field(default=0.25, metadata={"exclusiveMinimum": 0, "maximum": 1})
 
     def __post_init__(self) -> None:
         """Reject numbers that no plan could meet."""
@@ -94,6 +107,21 @@ class Policy:
             raise ParameterError("retrain_every_s", allowed)
         if self.retrain_after_records is not None:
             require_steps("retrain_after_records", self.retrain_after_records)
+        self._check_members()
+
+    def _check_members(self) -> None:
+        if self.minimum_members is not None:
+            require_steps("minimum_members", self.minimum_members)
+        if self.refill_after_s is not None and not (
+            require_non_negative("refill_after_s", self.refill_after_s) <= TEN_YEARS_S
+        ):
+            raise ParameterError("refill_after_s", f"at most {TEN_YEARS_S} (ten years)")
+        if self.refill_at is not None and require_positive("refill_at", self.refill_at) > 1:
+            raise ParameterError("refill_at", "at most 1")
+
+    def fewest(self, members: int) -> int:
+        """How many of an ensemble's members stay active at least."""
+        return min(members, self.minimum_members or -(-members // 2))
 
     @property
     def target(self) -> Target:
@@ -115,4 +143,5 @@ class Policy:
         values = dict(document)
         values["first_release"] = FirstRelease(values["first_release"])
         values["serving"] = Serving(values["serving"])
+        values["forget"] = Forgetting(values["forget"])
         return cls(**values)

@@ -58,6 +58,8 @@ def lost(*, before: float, after: float, higher_is_better: bool) -> float:
 
 def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
     """Return what whoever uses a release should know of its evaluation."""
+    if evaluation.get("not_measured"):
+        return []
     if not evaluation.get("held_out_records"):
         return ["no record is held out, so nobody knows what it has learned"]
     headline, baseline = evaluation.get("headline"), evaluation.get("baseline")

@@ -59,6 +59,7 @@ class RunKind(StrEnum):
     TRAIN = "train"
     CERTIFY = "certify"
     UNLEARN = "unlearn"
+    REFILL = "refill"
 
 
 class RunState(StrEnum):
@@ -141,6 +142,13 @@ class Serving(StrEnum):
 
     SERVE_UNTIL_REPLACED = "serve_until_replaced"
     WITHDRAW_ON_REQUEST = "withdraw_on_request"
+
+
+class Forgetting(StrEnum):
+    """How an ensemble forgets: without the members concerned, or with these trained anew."""
+
+    LEAVE_OUT = "leave_out"
+    RETRAIN = "retrain"
 
 
 class WeightsSource(StrEnum):

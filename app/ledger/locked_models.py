@@ -22,7 +22,10 @@ from app.registry.tables import ModelRow, VersionRow
 
 @dataclass(frozen=True)
 class LockedModel:
-    """A locked model, its head, and its run that is queued or going, as far as there are any."""
+    """A locked model, its head, and its run that is queued or going, as far as there are any.
+
+    A refill does not count: it answers no request.
+    """
 
     model: ModelRow
     head: VersionRow | None
@@ -105,7 +108,11 @@ def locked_models(session: Session, dataset_id: str) -> list[LockedModel]:
     """
     mine = ModelRow.dataset_id == dataset_id
     session.execute(select(ModelRow.id).where(mine).order_by(ModelRow.id).with_for_update())
-    is_active = and_(RunRow.model_id == ModelRow.id, RunRow.state.in_(ACTIVE_RUN_STATES))
+    is_active = and_(
+        RunRow.model_id == ModelRow.id,
+        RunRow.state.in_(ACTIVE_RUN_STATES),
+        RunRow.kind != RunKind.REFILL,
+    )
     query = (
         select(ModelRow, VersionRow, RunRow)
         .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)

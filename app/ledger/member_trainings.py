@@ -1,4 +1,4 @@
-"""An ensemble's run: which members it trains anew, who trains which, and where the result waits.
+"""An ensemble's run: which members it trains anew or leaves out, and who trains which.
 
 The run's own worker takes one member after the other; other workers take some, too, if any are
 free. The rows live as long as the attempt: its end deletes them, and with them goes what they
@@ -6,7 +6,8 @@ handed over. So does what was begun on records that the attempt has chosen anew 
 from the database's clock.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -15,14 +16,18 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.domain.architectures import Member, fewest_to_train, out_of
 from app.domain.errors import LeaseLostError
-from app.domain.states import MemberState, RunKind, RunState
+from app.domain.policy import Policy
+from app.domain.states import Forgetting, MemberState, RunKind, RunState
 from app.ledger import outbox, runs
 from app.ledger.runs import holder
 from app.ledger.tables import MemberTrainingRow, RunRow
 from app.ledger.training import membership_of_run
 from app.registry import repository as registry
-from app.registry.tables import ModelRow
+from app.registry.datasets import repository as datasets
+from app.registry.membership import membership_of
+from app.registry.tables import ModelRow, VersionRow
 from app.registry.training_set import TrainingSet
 from app.runtime.database.leases import in_future, prolong
 from app.storage.blobs import doom_attempt
@@ -30,31 +35,106 @@ from app.storage.blobs import doom_attempt
 KIND: Final = "member"
 
 
-def members_to_train(
-    session: Session, model: ModelRow, training_set: TrainingSet, *, anew: bool
-) -> Mapping[int, NDArray[np.int64]]:
-    """Return the records of each member of an ensemble that a run trains; none for other models.
-
-    A training trains all of them. Any other run trains those with a record that was forgotten since
-    the version before.
-    """
-    count, head = training_set.membership.members, registry.head_version(session, model)
+def members_to_train(session: Session, model: ModelRow, run: RunRow) -> frozenset[int]:
+    """Return which members of an ensemble a run trains, on what it fixed; none of other models."""
+    head, count = registry.head_version(session, model), model.architecture.get("members")
     if count is None:
-        return {}
-    concerned: Collection[int] = range(count)
-    if not anew and head is not None:
-        concerned = {each.member for each in training_set.forgotten_after(head.covers_epoch)}
-    return training_set.by_member(concerned)
+        return frozenset()
+    if head is None or run.kind == RunKind.TRAIN:
+        return frozenset(range(count))
+    if run.kind == RunKind.REFILL:
+        return frozenset(out_of(members_of(head)))
+    return fewest_for(session, model, head, through=run.forget_epoch)
 
 
-def members_of_run(session: Session, run: RunRow) -> Mapping[int, NDArray[np.int64]]:
-    """Return the same of a run that goes on, for another worker."""
+def fewest_for(
+    session: Session, model: ModelRow, head: VersionRow, *, through: int | None
+) -> frozenset[int]:
+    """Return which members are trained to meet what was forgotten since an ensemble's head."""
+    members, policy = members_of(head), Policy.from_json(model.policy)
+    named = concerned(session, model, after=head.covers_epoch, through=through)
+    named -= out_of(members).keys()
+    if policy.forget is Forgetting.RETRAIN:
+        return named
+    return fewest_to_train(members, named, fewest=policy.fewest(len(members)))
+
+
+def records_in_run(session: Session, run: RunRow, member: int) -> NDArray[np.int64]:
+    """Return those that one member learns from in a run that goes on, for another worker."""
     model = session.get_one(ModelRow, run.model_id)
     membership = membership_of_run(model, run)
     if membership is None or run.forget_epoch is None:
         raise LeaseLostError("the run is over")
     training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
-    return members_to_train(session, model, training_set, anew=run.kind == RunKind.TRAIN)
+    return training_set.by_member({member})[member]
+
+
+def concerned(
+    session: Session, model: ModelRow, *, after: int, through: int | None
+) -> frozenset[int]:
+    """Return which members learn from records that were forgotten after an epoch, up to another."""
+    membership = membership_of(model)
+    if membership is None:
+        return frozenset()
+    last = math.inf if through is None else through
+    return frozenset(
+        membership.member_of(record.record_key, record.subject_key)
+        for record in datasets.forgotten_since(session, model.dataset_id, after)
+        if membership.touched_by(record) and (record.forgotten_epoch or 0) <= last
+    )
+
+
+def members_of(version: VersionRow | None) -> list[Member]:
+    """Return a version's members."""
+    return [Member.from_json(each) for each in (version and version.members) or ()]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What becomes of an ensemble's members if a run publishes now.
+
+    Attributes:
+        head_id: the version that it goes on from; None for a training.
+        number: of the version that it makes.
+        before: the members of that head.
+        trained: which members are those that the run trained.
+        kept: which are the head's; all others are out.
+    """
+
+    head_id: str | None
+    number: int
+    before: Sequence[Member]
+    trained: frozenset[int]
+    kept: frozenset[int]
+
+    @property
+    def out(self) -> dict[int, int]:
+        """Which members are out, each with the first version without it."""
+        gone = set(range(len(self.before))) - self.trained - self.kept
+        since = out_of(self.before)
+        return {member: since.get(member, self.number) for member in sorted(gone)}
+
+
+def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int]) -> Joined:
+    """Return what becomes of the members, of which the run has ``trained`` some.
+
+    What a run has learned from records that were forgotten since it began stays out of a refill, as
+    whatever joined meanwhile stays in; other runs answer what they began with, and leave the
+    members concerned out unless they trained them.
+    """
+    number, head = registry.next_number(session, model.id), registry.head_version(session, model)
+    made = frozenset(trained)
+    if run.kind == RunKind.TRAIN:
+        return Joined(None, number, [], made, frozenset())
+    if head is None:
+        raise LeaseLostError("the run is over: its model has no weights any more")
+    before = members_of(head)
+    active = frozenset(range(len(before))) - out_of(before).keys()
+    if run.kind == RunKind.REFILL:
+        gone = concerned(session, model, after=run.forget_epoch or 0, through=None)
+        return Joined(head.id, number, before, made - active - gone, active)
+    gone = concerned(session, model, after=head.covers_epoch, through=run.forget_epoch)
+    return Joined(head.id, number, before, made, active - made - gone)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 Version, certificate, obligations and the model's head change together or not at all.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.delivery.publishing import repository as publishing
 from app.domain.architectures import BaseDigest, Member
 from app.domain.errors import (
     DraftOutdatedError,
+    HeadMovedError,
     LeaseLostError,
     ScoreTooLowError,
     TargetNotMetError,
@@ -24,7 +26,8 @@ from app.domain.policy import Policy
 from app.domain.scores import why_too_low
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
 from app.evidence import log
-from app.evidence.certificates.signing import StatementSigner
+from app.evidence.certificates.note import origin_of
+from app.evidence.certificates.signing import StatementSigner, payload_from
 from app.evidence.certificates.statement import (
     CertifyingPhase,
     Subject,
@@ -33,11 +36,15 @@ from app.evidence.certificates.statement import (
     unlearning_statement,
 )
 from app.evidence.certificates.tables import CertificateRow
+from app.evidence.certificates.trusted_keys import TrustedKey, TrustedKeys
+from app.evidence.certificates.verification import check_place, check_statement
+from app.evidence.certificates.weights_file import WeightsFile
 from app.ledger import outbox, repository
 from app.ledger.certificates import accounts, issuing
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.certificates.reissue import exclude_before
+from app.ledger.member_trainings import join
 from app.ledger.obligations import meet
 from app.ledger.runs import holder, leave_nothing
 from app.ledger.tables import RunRow
@@ -47,8 +54,13 @@ from app.planning.tracking import Tracking, history_of_run
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
+from app.runtime.database import Database
 from app.runtime.failpoints import reach
 from app.storage.blobs import StoredBlob, adopt, doom
+from app.storage.weights_content import WeightsContent
+
+_GOING_ON = (RunKind.UNLEARN, RunKind.REFILL)
+"""Kinds of runs that go on with a lineage and its head."""
 
 Examiner = Callable[[Mapping[str, Any]], None]
 """Checks a bundle, given as plain JSON values, and raises ``ExpungeError`` to refuse it."""
@@ -64,7 +76,8 @@ class RunResult:
         certified_at: when the target was met.
         base: the digest of the network's public tensors; None if it has none.
         statistics: the stored sums over the retained records, of a model that is made of them.
-        members: of an ensemble, the digest of each member, and whether this run trained it.
+        members: of an ensemble, the digest of each active member, and whether this run trained it.
+        head_id: the version that an ensemble's run went on from; None for a training.
     """
 
     weights: StoredBlob
@@ -75,7 +88,53 @@ class RunResult:
     phase_seconds: Mapping[str, float]
     base: BaseDigest | None = None
     statistics: StoredBlob | None = None
-    members: Sequence[tuple[str, bool]] = ()
+    members: Mapping[int, tuple[str, bool]] = field(default_factory=dict)
+    head_id: str | None = None
+
+
+def publish_checked(
+    database: Database,
+    signer: StatementSigner,
+    *,
+    run_id: str,
+    fencing_token: int,
+    result: RunResult,
+    content: WeightsContent,
+    may_go_on: Callable[[], None],
+) -> None:
+    """Publish a run's result if the offline verifier accepts it.
+
+    Repeating it after a commit whose answer was lost publishes nothing twice. ``may_go_on`` is
+    asked before a draft that is outdated is made again. Raises what ``publish`` raises, but for
+    that.
+    """
+    key = TrustedKey(signer.public_key)
+
+    def examine(bundle: Mapping[str, Any]) -> None:
+        origin = origin_of(bundle["log"]["checkpoint"].encode())
+        trusted = TrustedKeys(origin, (key,)).to_bytes()
+        check_place(bundle=json.dumps(bundle).encode(), trusted=trusted)
+
+    while True:
+        with database.transaction() as session:
+            checked = draft(session, run_id=run_id, result=result)
+        if checked is not None:
+            check_statement(payload_from(checked), weights=WeightsFile(content.opened()))
+        try:
+            with database.transaction() as session:
+                publish(
+                    session,
+                    signer,
+                    run_id=run_id,
+                    fencing_token=fencing_token,
+                    result=result,
+                    checked=checked,
+                    examine=examine,
+                )
+        except DraftOutdatedError:
+            may_go_on()
+        else:
+            return
 
 
 def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any] | None:
@@ -110,6 +169,7 @@ def publish(
 
     Raises:
         DraftOutdatedError: the statement to sign is not the checked one: draft it again.
+        HeadMovedError: other members would have to be published: put them together again.
         RunFailedError: the network's base is not the model's.
         ScoreTooLowError: the result misses the policy's ``minimum_score``.
         TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same
@@ -207,7 +267,7 @@ def _published_before(session: Session, run_id: str, fencing_token: int) -> Vers
 def _basis(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> Basis:
     openly = Policy.from_json(model.policy).first_release is FirstRelease.AS_TRAINED
     number = registry.next_number(session, model.id)
-    if run.kind == RunKind.UNLEARN or (number > 1 and _are_tainted(session, run, model, number)):
+    if run.kind in _GOING_ON or (number > 1 and _are_tainted(session, run, model, number)):
         basis = Basis.UNLEARNED
     elif run.kind == RunKind.TRAIN and openly:
         basis = Basis.RELEASED_AS_TRAINED
@@ -250,7 +310,8 @@ def _new_version(
         and not unconcerned(session, model.id, membership)
     )
     number = registry.next_number(session, model.id)
-    head = registry.head_version(session, model) if run.kind == RunKind.UNLEARN else None
+    head = registry.head_version(session, model) if run.kind in _GOING_ON else None
+    refilled = None if head is None or run.kind != RunKind.REFILL else head.covers_epoch
     return VersionRow(
         id=new_id("ver"),
         model_id=model.id,
@@ -262,37 +323,42 @@ def _new_version(
         sha256=result.weights.sha256,
         tensors_sha256=result.tensors_sha256,
         size_bytes=result.weights.size_bytes,
-        covers_epoch=run.forget_epoch,
+        covers_epoch=run.forget_epoch if refilled is None else refilled,
         trained_through=membership.through,
         trained_after_epoch=membership.after_epoch,
         since_version=number if head is None else head.since_version,
         withheld=withheld,
         evaluation=dict(result.evaluation),
-        members=_members(head, number, result),
+        members=_members(session, run, model, result),
     )
 
 
 def _members(
-    head: VersionRow | None, number: int, result: RunResult
+    session: Session, run: RunRow, model: ModelRow, result: RunResult
 ) -> list[dict[str, Any]] | None:
     """Return what a version says of an ensemble's members; None if it is none.
 
     Raises:
+        HeadMovedError: others than the result's would have to be active now.
         TargetNotMetError: a member that was trained is the same, or another one is not.
     """
-    if not result.members:
+    count = model.architecture.get("members")
+    if count is None:
         return None
-    before = [Member.from_json(each) for each in (head.members or ())] if head is not None else []
-    stated = []
-    for place, (sha256, trained) in enumerate(result.members):
-        known = before[place] if before else None
-        if known is None and not trained:
-            raise TargetNotMetError("a member of a new ensemble was not trained")
-        if known is not None and (known.sha256 == sha256) == trained:
+    trained = frozenset(place for place, (_, anew) in result.members.items() if anew)
+    joined = join(session, model, run, trained)
+    kept = frozenset(result.members.keys() - trained)
+    if (joined.head_id, joined.trained, joined.kept) != (result.head_id, trained, kept):
+        raise HeadMovedError("another version was published, or records were forgotten, meanwhile")
+    if not joined.before and len(trained) < count:
+        raise TargetNotMetError("a member of a new ensemble was not trained")
+    stated = [Member(out_since=joined.out.get(place)) for place in range(count)]
+    for place, (sha256, anew) in result.members.items():
+        known = joined.before[place] if joined.before else None
+        if known is not None and (known.sha256 == sha256) == anew:
             raise TargetNotMetError("a member was changed without a training, or not by it")
-        member = Member(sha256, number) if trained or known is None else known
-        stated.append(member.to_json())
-    return stated
+        stated[place] = Member(sha256, joined.number) if anew or known is None else known
+    return [each.to_json() for each in stated]
 
 
 @dataclass(frozen=True)
@@ -310,7 +376,7 @@ class _Draft:
 
 def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> _Draft:
     too_low = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
-    if too_low is not None:
+    if too_low is not None and not result.evaluation.get("not_measured"):
         raise ScoreTooLowError(too_low)
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
@@ -344,6 +410,8 @@ def _retirement_reason(run: RunRow, successor: VersionRow) -> str:
     reason = f"replaced by version {successor.number}"
     if run.kind == RunKind.UNLEARN:
         return f"{reason}, to meet forget requests"
+    if run.kind == RunKind.REFILL:
+        return f"{reason}, with members trained anew"
     if run.kind == RunKind.TRAIN:
         return f"{reason}, of a new training"
     return reason

@@ -295,10 +295,20 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
     return session.scalar(query.with_for_update(of=RunRow, skip_locked=True))
 
 
-def active_run(session: Session, model_id: str) -> RunRow | None:
-    """Return the model's run that is queued or going, if any."""
+def active_run(session: Session, model_id: str, *, besides: RunKind | None = None) -> RunRow | None:
+    """Return the model's run that is queued or going, if any; one of a kind may be left aside."""
     query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))
-    return session.scalar(query)
+    if besides is not None:
+        query = query.where(RunRow.kind != besides)
+    return session.scalar(query.order_by(RunRow.created_at).limit(1))
+
+
+def models_refilled(session: Session) -> Sequence[str]:
+    """Return the ensembles whose refill has been taken by a worker."""
+    query = select(RunRow.model_id).where(
+        RunRow.kind == RunKind.REFILL, RunRow.state.in_(HELD_RUN_STATES)
+    )
+    return session.scalars(query).all()
 
 
 def newest_training(session: Session, model_id: str) -> RunRow | None:

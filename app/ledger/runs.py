@@ -54,8 +54,19 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
     ``run_id`` is the one from the queue: it only says that there is work.
     """
     row = repository.most_urgent_run(session, run_id)
-    if row is None:
+    return None if row is None else _leased(session, row, lease_s=lease_s)
+
+
+def lease_new(session: Session, model_id: str, *, lease_s: float) -> RunRow | None:
+    """Lease a model's run that meets requests, and that nobody has held; None if there is none."""
+    waiting = repository.active_run(session, model_id, besides=RunKind.REFILL)
+    row = None if waiting is None else repository.run(session, waiting.id, lock=True)
+    if row is None or (row.kind, row.state) != (RunKind.UNLEARN, RunState.QUEUED):
         return None
+    return None if row.fencing_token else _leased(session, row, lease_s=lease_s)
+
+
+def _leased(session: Session, row: RunRow, *, lease_s: float) -> RunRow:
     row.state = RunState.LEASED
     row.attempt += 1
     row.fencing_token += 1
@@ -154,7 +165,7 @@ def give_up_attempt(
     anew = row.kind == RunKind.TRAIN or mechanism_named(row.plan["mechanism"]).trains_anew
     if too_low and not anew:
         session.get_one(ModelRow, row.model_id).is_spent = True
-    if row.kind != RunKind.TRAIN:
+    if row.kind not in (RunKind.TRAIN, RunKind.REFILL):
         fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
@@ -180,17 +191,15 @@ def cancel_run(session: Session, run_id: str) -> RunRow:
 
 
 def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
-    """End the run of a model that is to have no weights; nothing is tried again.
+    """End all runs of a model that is to have no weights; nothing is tried again.
 
     What it owes is for the caller to end, who locks the model afterwards.
     """
-    active = repository.active_run(session, model_id)
-    if active is None:
-        return
-    row = repository.run(session, active.id, lock=True)
-    if row.state in ACTIVE_RUN_STATES:
-        end_run(session, row, RunState.CANCELLED, reason=reason)
-        session.flush()
+    while active := repository.active_run(session, model_id):
+        row = repository.run(session, active.id, lock=True)
+        if row.state in ACTIVE_RUN_STATES:
+            end_run(session, row, RunState.CANCELLED, reason=reason)
+            session.flush()
 
 
 def end_run(session: Session, row: RunRow, state: RunState, *, reason: str | None = None) -> None:
@@ -221,7 +230,8 @@ def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -
         row = repository.run(session, run_id)
         model = session.get_one(ModelRow, row.model_id)
         kind = _kind_of_retry(session, row, model)
-        occasion = Occasion.of(session, model, anew=kind is RunKind.TRAIN)
+        anew, refills = kind is RunKind.TRAIN, kind is RunKind.REFILL
+        occasion = Occasion.of(session, model, anew=anew, refills=refills)
     forecast = occasion.forecast(make)
     with database.transaction() as session:
         model = session.get_one(ModelRow, model.id, with_for_update=True)

@@ -14,7 +14,7 @@ from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.states import ObligationState, RunKind
 from app.ledger import outbox, repository
 from app.ledger.obligations import end_unmet
-from app.ledger.runs import create_run
+from app.ledger.runs import create_run, end_for_good
 from app.ledger.tables import ObligationRow, RunRow
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.registry.forecasts import Occasion
@@ -50,8 +50,10 @@ def withdraw_emptied(database: Database, model_id: str) -> bool:
         if not TrainingSet(session, model).is_emptied:
             return False
     with database.transaction() as session:
+        end_for_good(session, model_id, reason=EMPTIED)
         model = session.get_one(ModelRow, model_id, with_for_update=True)
         if membership_of(model) != membership or not _waiting_obligations(session, model):
+            session.rollback()
             return False
         outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
         withdraw(session, model, reason=EMPTIED)
@@ -103,7 +105,10 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
 
 
 def _waiting_obligations(session: Session, model: ModelRow) -> Sequence[ObligationRow]:
-    """Return the open obligations that a new run would take on; none while a run is going."""
-    if repository.active_run(session, model.id) is not None:
+    """Return the open obligations that a new run would take on; none while one is going.
+
+    A refill takes none on, and goes on beside another run.
+    """
+    if repository.active_run(session, model.id, besides=RunKind.REFILL) is not None:
         return []
     return repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))

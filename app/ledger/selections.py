@@ -1,7 +1,7 @@
 """What a run reads and does: its records, fixed at one moment, and the plan made for them."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +9,12 @@ from sqlalchemy.orm import Session
 
 from app.domain.errors import LeaseLostError
 from app.domain.plan import Plan, TrainingKind
+from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
 from app.evidence import log
 from app.ledger import member_trainings
 from app.ledger.obligations import start_obligations
-from app.ledger.runs import end_run, holder
+from app.ledger.runs import end_for_good, holder
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
@@ -69,13 +70,21 @@ def begin(
         training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
         retain, held_out = training_set.records.retained, training_set.held_out.retained
         emptied = not trains and not len(retain) and training_set.is_emptied
-        occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
-        members = member_trainings.members_to_train(session, model, training_set, anew=trains)
+        occasion = Occasion.of(
+            session,
+            model,
+            training_set,
+            dimension=dimension,
+            anew=trains,
+            refills=run.kind == RunKind.REFILL,
+        )
+        chosen = member_trainings.members_to_train(session, model, run)
+        members = training_set.by_member(chosen)
     if emptied:
         with database.transaction() as session:
-            run = holder(session, run_id, fencing_token)
-            model = session.get_one(ModelRow, run.model_id, with_for_update=True)
-            end_run(session, run, RunState.CANCELLED, reason=EMPTIED)
+            holder(session, run_id, fencing_token)
+            end_for_good(session, model.id, reason=EMPTIED)
+            model = session.get_one(ModelRow, model.id, with_for_update=True)
             withdraw(session, model, reason=EMPTIED)
         raise LeaseLostError(f"the run is over: {EMPTIED}")
     plan = occasion.forecast().plan
@@ -94,6 +103,27 @@ def begin(
     )
 
 
+def begin_leaving_out(database: Database, run_id: str, fencing_token: int) -> Plan | None:
+    """Fix which forgotten records a run covers that trains no member of an ensemble.
+
+    None, and nothing is fixed, for any other run. Raises what ``begin`` raises.
+    """
+    with database.transaction() as session:
+        run = holder(session, run_id, fencing_token)
+        model = session.get_one(ModelRow, run.model_id)
+        if run.kind != RunKind.UNLEARN or model.architecture.get("members") is None:
+            return None
+        run, model = _fix(session, run_id, fencing_token, ())
+        if member_trainings.members_to_train(session, model, run):
+            session.rollback()
+            return None
+        policy = Policy.from_json(model.policy)
+        plan = replace(Plan.from_json(run.plan), epsilon=policy.epsilon, delta=policy.delta)
+        run.plan = plan.to_json()
+        log.append(session, "run.planned", run=run.id)
+        return plan
+
+
 def _fix(
     session: Session, run_id: str, fencing_token: int, shards: Collection[str]
 ) -> tuple[RunRow, ModelRow]:
@@ -108,7 +138,7 @@ def _fix(
     if row.kind == RunKind.TRAIN:
         row.trained_through = datasets.read_through(session, dataset.id, shards)
         drop_attempt(session, model, "training began without these records")
-    else:
+    elif row.kind != RunKind.REFILL:
         start_obligations(session, row)
     log.append(session, "run.running", run=row.id)
     return row, model

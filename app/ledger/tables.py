@@ -146,7 +146,7 @@ class RunRow(Logged, Leased, Base):
         }
     )
     __table_args__ = (
-        CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name="kind"),
+        CheckConstraint("kind IN ('train', 'certify', 'unlearn', 'refill')", name="kind"),
         CheckConstraint(
             "state IN ('queued', 'leased', 'running', 'published', 'failed', 'cancelled')",
             name="state",
@@ -156,7 +156,13 @@ class RunRow(Logged, Leased, Base):
             "uq_runs_one_active",
             "model_id",
             unique=True,
-            postgresql_where="state IN ('queued', 'leased', 'running')",
+            postgresql_where="kind <> 'refill' AND state IN ('queued', 'leased', 'running')",
+        ),
+        Index(
+            "uq_runs_one_refill",
+            "model_id",
+            unique=True,
+            postgresql_where="kind = 'refill' AND state IN ('queued', 'leased', 'running')",
         ),
         Index("ix_runs_created_at_id", "created_at", "id"),
     )

@@ -205,8 +205,7 @@ def _begin_anew(session: Session, model: ModelRow, head: VersionRow, found: Find
 
 
 def _withdraw(session: Session, model: ModelRow) -> None:
-    active = repository.active_run(session, model.id)
-    if active is not None:
+    while active := repository.active_run(session, model.id):
         runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
         session.flush()
     withdraw(session, model, reason=REASON)

@@ -19,25 +19,30 @@ class EnsembleCost:
 
     Attributes:
         members: how many networks it averages.
-        one: a request of one person.
-        share: the same, as a part of one training of all.
-        singly: the requests of a week, each by a run of its own.
-        by_day: the same with one run a day; ``by_week`` with one a week, in the mean.
+        one: the training of one member.
+        anew: the requests of a week, each by a training of all.
+        singly: the same, each by a training of its member.
+        nightly: the same left out, and refilled once a day; ``weekly`` once a week, in the mean.
+        out_by_night: how many members are out before a refill of a day; ``out_by_week`` of a week.
         model: a model of this size that was measured; None if there is none.
         metric, score: what it has measured on its held-out records.
+        fewer: its scores with fewer of its members, as a training or refill measured them.
         size_bytes: of its file, or what follows for this size from another model's; None without.
     """
 
     members: int
     one: float
-    share: float
+    anew: float
     singly: float
-    by_day: float
-    by_week: float
+    nightly: float
+    weekly: float
+    out_by_night: float
+    out_by_week: float
     model: str | None = None
     metric: str | None = None
     score: float | None = None
     size_bytes: int | None = None
+    fewer: Sequence[Mapping[str, Any]] = ()
 
 
 def costs_of(
@@ -50,13 +55,16 @@ def costs_of(
 def _cost(shape: ModelShape, ensemble: EnsembleShape, persons: float) -> EnsembleCost:
     training = shape.recipe_epochs * ensemble.records_of_a_member(shape)
     count = ensemble.members
+    by_night, by_week = (expected_members(count, each) for each in (persons / _DAYS, persons))
     return EnsembleCost(
         members=count,
         one=training,
-        share=1 / count,
+        anew=persons * count * training,
         singly=persons * training,
-        by_day=_DAYS * expected_members(count, persons / _DAYS) * training,
-        by_week=expected_members(count, persons) * training,
+        nightly=_DAYS * by_night * training,
+        weekly=by_week * training,
+        out_by_night=by_night,
+        out_by_week=by_week,
     )
 
 
@@ -73,7 +81,9 @@ def with_measured(
     by_size = {_members(each): each for each in reversed(alike)}
     per_member = None
     if alike:
-        per_member = alike[0]["certified"]["size_bytes"] / _members(alike[0])
+        version = alike[0]["certified"]
+        out = sum(each["sha256"] is None for each in version.get("members") or ())
+        per_member = version["size_bytes"] / (_members(alike[0]) - out)
     return [_measured(cost, by_size.get(cost.members), per_member) for cost in costs]
 
 
@@ -93,6 +103,7 @@ def _measured(
         metric=metric,
         score=score,
         size_bytes=version["size_bytes"],
+        fewer=evaluation.get("fewer_members") or (),
     )
 
 

@@ -37,7 +37,7 @@ _WAITING = 8  # each holds a thread of the API
 _MEMORY_BYTES = 1 << 30
 _OF_THEIR_OWN = {
     Needs.RIDGE_HEAD: "a ridge_head is solved, not trained by gradients",
-    Needs.ENSEMBLE: "an ensemble forgets by training the members concerned anew",
+    Needs.ENSEMBLE: "an ensemble leaves out the members concerned, or trains them anew",
 }
 """Architectures that only their own mechanisms serve, and why no other does."""
 

@@ -59,12 +59,16 @@ class EnsembleShape:
 
     Attributes:
         members: how many networks it averages.
-        concerned: of them those that the new request concerns: counted, or expected of as many
-            persons; one where none is known.
+        concerned: of the active ones those that the new request concerns: counted, or expected of
+            as many persons; one where none is known.
+        out: how many are out.
+        refills: whether the next run trains those that are out.
     """
 
     members: int
     concerned: float = 1.0
+    out: int = 0
+    refills: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that no ensemble has."""

@@ -63,6 +63,7 @@ def model_card(
         schema=schema,
         members=members_in_words(members, version=number) if members else None,
         trained=members_by_version(members),
+        out=members_by_version(members, out=True),
         task=task_of(model),
         predicate=predicate,
         served=served,

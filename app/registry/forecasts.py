@@ -5,7 +5,7 @@ another creates the run if the model has not changed since. The number of record
 meanwhile; a run is planned again when it begins, on exactly the records it then fixes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sqlalchemy.orm import Session
@@ -46,17 +46,18 @@ class Occasion:
         policy: Policy | None = None,
         dimension: int | None = None,
         anew: bool = False,
+        refills: bool = False,
     ) -> "Occasion":
         """Read it; no lock is needed.
 
         Without a ``dimension`` the plan counts weights in real arithmetic; ``anew`` is for a run
-        that trains a new lineage, whatever there is.
+        that trains a new lineage, whatever there is, and ``refills`` for one of an ensemble that
+        trains the members that are out.
         """
-        return cls(
-            policy or Policy.from_json(model.policy),
-            shape_of(session, model, training_set, dimension=dimension, anew=anew),
-            model.head_version_id,
-        )
+        shape = shape_of(session, model, training_set, dimension=dimension, anew=anew)
+        if shape.ensemble is not None:
+            shape = replace(shape, ensemble=replace(shape.ensemble, refills=refills))
+        return cls(policy or Policy.from_json(model.policy), shape, model.head_version_id)
 
     def forecast(self, make: PlanMaker = make_plan) -> "Forecast":
         """Make the plan; this may take seconds.

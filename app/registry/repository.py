@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
+from app.domain.architectures import ENSEMBLE
 from app.domain.states import BlobState, VersionState
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
@@ -79,6 +80,16 @@ def models_to_retrain(session: Session) -> Sequence[ModelRow]:
     ]
     query = select(ModelRow).where(
         or_(*asked), ModelRow.archived_at.is_(None), ModelRow.deleted_at.is_(None)
+    )
+    return session.scalars(query.order_by(ModelRow.id)).all()
+
+
+def ensembles(session: Session) -> Sequence[ModelRow]:
+    """Return the live ensembles that have a version."""
+    query = select(ModelRow).where(
+        ModelRow.architecture["name"].as_string() == ENSEMBLE,
+        *(ModelRow.head_version_id.is_not(None), ModelRow.archived_at.is_(None)),
+        ModelRow.deleted_at.is_(None),
     )
     return session.scalars(query.order_by(ModelRow.id)).all()
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
+from app.domain.architectures import Member, out_of
 from app.domain.errors import ParameterError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.plan import TrainingKind
@@ -145,9 +146,13 @@ def _with_concerned(
     head = registry.head_version(session, model)
     if shape.ensemble is None or head is None:
         return shape
-    forgotten = training_set.forgotten_after(head.covers_epoch)
-    concerned = len({record.member for record in forgotten})
-    ensemble = replace(shape.ensemble, concerned=concerned or shape.ensemble.concerned)
+    out = out_of(map(Member.from_json, head.members or ()))
+    named = {record.member for record in training_set.forgotten_after(head.covers_epoch)}
+    ensemble = replace(
+        shape.ensemble,
+        concerned=len(named - out.keys()) or shape.ensemble.concerned,
+        out=len(out),
+    )
     return replace(_counted(shape, training_set), ensemble=ensemble)
 
 

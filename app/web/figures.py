@@ -141,8 +141,12 @@ def costs_of_model(session: Session, model_id: str) -> tuple[float, int]:
 
 
 def costs_against_retraining(session: Session, since: Week) -> Mapping[str, float]:
-    """Return models' gradients since then as a share of as many trainings on today's records."""
-    query = select(RunRow.model_id, func.sum(_GRADIENTS), func.count()).where(
+    """Return models' gradients since then as a share of as many trainings on today's records.
+
+    As many as runs that met requests; refills add to their cost.
+    """
+    met = func.count().filter(RunRow.kind == RunKind.UNLEARN)
+    query = select(RunRow.model_id, func.sum(_GRADIENTS), met).where(
         *_unlearned(), RunRow.finished_at >= since
     )
     found = {row[0]: row[1:] for row in session.execute(query.group_by(RunRow.model_id))}
@@ -158,7 +162,8 @@ def costs_against_retraining(session: Session, since: Week) -> Mapping[str, floa
 
 
 def _unlearned() -> tuple[ColumnElement[bool], ...]:
-    return (RunRow.kind == RunKind.UNLEARN, RunRow.state == RunState.PUBLISHED)
+    kinds = (RunKind.UNLEARN, RunKind.REFILL)
+    return (RunRow.kind.in_(kinds), RunRow.state == RunState.PUBLISHED)
 
 
 def _week(moment: InstrumentedAttribute[Any]) -> ColumnElement[Week]:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import Make, ServicesOf
 from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
-from app.domain.architectures import Member, members_by_version, members_in_words
+from app.domain.architectures import Member, members_by_version, members_in_words, out_of
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename
@@ -19,6 +19,7 @@ from app.domain.states import UNMET_OBLIGATION_STATES
 from app.evidence.certificates.bundle import MEDIA_TYPE
 from app.ledger.certificates import bundles, issuing
 from app.ledger.certificates.present_release import capacity_of
+from app.ledger.member_trainings import members_of
 from app.ledger.models import endings, retraining, serving
 from app.ledger.tables import ObligationRow
 from app.ledger.views import run_views
@@ -57,6 +58,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         released = registry.released_versions(session, model.id)
         gradients, met = figures.costs_of_model(session, model.id)
         metric, scores = _scores(released)
+        members = members_of(registry.head_version(session, model))
         return render(
             "models/model.html",
             visitor,
@@ -71,6 +73,9 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
             met=met,
             metric=metric,
             scores=scores,
+            members=len(members),
+            active=len(members) - len(out_of(members)),
+            refill_at=retraining.refill_due_at(session, model),
         )
 
 
@@ -95,6 +100,7 @@ def show_version(
         predicate=predicate,
         members=members_in_words(members, version=number) if members else None,
         trained=members_by_version(members),
+        out=members_by_version(members, out=True),
         weights=weights_filename(name, number),
         certificate=certificate_filename(name, number),
     )

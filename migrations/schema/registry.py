@@ -218,7 +218,7 @@ def create_models() -> None:
         sa.Column("finished_at", MOMENT),
         sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("lease_expires_at", MOMENT),
-        sa.CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name="kind"),
+        sa.CheckConstraint("kind IN ('train', 'certify', 'unlearn', 'refill')", name="kind"),
         sa.CheckConstraint(
             "state IN ('queued', 'leased', 'running', 'published', 'failed', 'cancelled')",
             name="state",
@@ -229,7 +229,13 @@ def create_models() -> None:
             "uq_runs_one_active",
             "model_id",
             unique=True,
-            postgresql_where="state IN ('queued', 'leased', 'running')",
+            postgresql_where="kind <> 'refill' AND state IN ('queued', 'leased', 'running')",
+        ),
+        sa.Index(
+            "uq_runs_one_refill",
+            "model_id",
+            unique=True,
+            postgresql_where="kind = 'refill' AND state IN ('queued', 'leased', 'running')",
         ),
     )
     op.create_table(

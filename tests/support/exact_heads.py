@@ -17,10 +17,10 @@ from workers.run import execute
 from workers.training.networks.architectures import build
 
 
-def carry_out(workshop, name="model"):
-    lease = Lease.take(
-        workshop.services.database, workshop.active_run(name), lease_s=30.0, stop=StopSignal()
-    )
+def carry_out(workshop, name="model", *, run_id=None):
+    """Carry out a model's run; by default its only one, or the oldest."""
+    run_id = run_id or workshop.active_run(name)
+    lease = Lease.take(workshop.services.database, run_id, lease_s=30.0, stop=StopSignal())
     with lease:
         execute(workshop.services, lease)
 

@@ -125,6 +125,7 @@ def synthetic() -> Mapping[str, Case]:
             "sufficient_statistics", SOLVED | {"target_range": 4.0}, RIDGE_HEAD
         ),
         "sharded_retraining_base": ensemble_case(base=BASE),
+        "left_out": ensemble_case(out={2: 2}, base=BASE),
         "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
         "tracked_release_covering": head_case("tracked_release", COVERING, evaluation=CURVE),
         "exclusion": Case(exclusion(), clipped.weights),
@@ -193,15 +194,23 @@ def network_case(
     )
 
 
-def ensemble_case(*, base: BaseDigest | None = None) -> Case:
-    """Return a case about three members, one of them trained anew with the second version."""
+def ensemble_case(*, base: BaseDigest | None = None, out: Mapping[int, int] = {}) -> Case:
+    """Return a case about three members, one of them trained anew with the second version.
+
+    ``out`` are left out, each since a version.
+    """
     description = replace(
         DESCRIPTION,
         architecture=ArchitectureSpec("ensemble", members=3, of=DESCRIPTION.architecture),
+        out=out,
     )
-    weights = weights_of(ENSEMBLE, np.float32, base=base, description=description)
+    shapes = {name: shape for name, shape in ENSEMBLE.items() if int(name.split(".")[1]) not in out}
+    weights = weights_of(shapes, np.float32, base=base, description=description)
     digests = WeightsFile(BytesIO(weights)).digests_of_members()
-    members = [Member(digest, 1 + (place == 1)) for place, digest in enumerate(digests)]
+    members = [
+        Member(out_since=out[place]) if place in out else Member(digests[place], 1 + (place == 1))
+        for place in range(3)
+    ]
     return _unlearned(
         "sharded_retraining", {}, weights, epsilon=1.0, backbone=None, base=base, members=members
     )

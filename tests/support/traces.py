@@ -56,7 +56,7 @@ class Traces:
             replaced = {
                 name: tensor
                 for name, tensor in before.items()
-                if not np.array_equal(tensor, now[name])
+                if name not in now or not np.array_equal(tensor, now[name])
             }
             self.gone += _markers_of(f"weights of {model}", replaced) if replaced else []
         self._current[model] = content

@@ -17,7 +17,7 @@ from app.domain.heads import linear_head
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
-from app.domain.states import Basis, FirstRelease, RunKind, Scope, WeightsSource
+from app.domain.states import Basis, FirstRelease, Forgetting, RunKind, Scope, WeightsSource
 from app.evidence.certificates.parameters import draws_of, grid_of
 from app.evidence.certificates.schema import SECURE_NOISE, NoiseSection
 from app.evidence.certificates.statement import CertifyingPhase
@@ -175,6 +175,8 @@ class Workshop:
         """Define a model; return its name."""
         if "first_release" in policy:
             policy["first_release"] = FirstRelease(policy["first_release"])  # type: ignore[arg-type]
+        if "forget" in policy:
+            policy["forget"] = Forgetting(policy["forget"])  # type: ignore[arg-type]
         definition = definitions.ModelDefinition(
             name=name,
             dataset=dataset,

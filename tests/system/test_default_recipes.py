@@ -17,7 +17,7 @@ MARGIN = 0.4
 MLP = {"name": "mlp", "options": {"hidden": [32]}}
 RANDOM = {"name": "mlp", "options": {"hidden": [128]}}
 EXACT = {"mechanism": "retraining"}
-SHARDED = {"mechanism": "sharded_retraining"}
+SHARDED = {"mechanism": "sharded_retraining", "forget": "retrain"}
 
 
 def _several(members: int) -> dict[str, Any]:

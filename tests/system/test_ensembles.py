@@ -20,7 +20,7 @@ MEMBERS = 4
 def trained(api: TestClient, work: Callable[[], None]) -> TestClient:
     api.post("/v1/datasets", json=DATASET)
     api.put("/v1/datasets/digits/records", content=digits_parquet(200))
-    network = model(mechanism="sharded_retraining")
+    network = model(mechanism="sharded_retraining", forget="retrain")
     architecture = {"name": "ensemble", "members": MEMBERS, "of": network["architecture"]}
     answer = api.post("/v1/models", json=network | {"architecture": architecture})
     assert answer.status_code == 201, answer.text

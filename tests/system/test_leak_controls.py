@@ -44,6 +44,7 @@ from app.services import open_services
 from app.storage import blobs as blobs_module
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
+from app.storage.weights_content import WeightsContent
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.dumps import stores_of
 from tests.support.markers import Marker, files_below, places_with, search_bytes, search_files
@@ -57,7 +58,6 @@ from workers.mechanisms import lineage
 from workers.queue import NAME, open_queue
 from workers.seal import sealed
 from workers.training.examples import classified
-from workers.training.published.content import WeightsContent
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"

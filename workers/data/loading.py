@@ -15,7 +15,7 @@ from torch import nn
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.description import ModelDescription
-from app.domain.errors import InvalidRecordsError, RunFailedError
+from app.domain.errors import HeadMovedError, InvalidRecordsError, RunFailedError
 from app.domain.heads import ridge_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
@@ -246,12 +246,19 @@ def readers_for(
     return Readers(reader.read, reader.read_stored, reader.anew)
 
 
-def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
-    """Return what a ``certify`` or ``unlearn`` run starts from, or raise ``RunFailedError``."""
+def load_start(
+    services: Services, lease: Lease, *, head_id: str | None = None
+) -> Mapping[str, torch.Tensor]:
+    """Return what a run that does not train anew starts from, or raise ``RunFailedError``.
+
+    With ``head_id``, raise ``HeadMovedError`` if the head is another version by now.
+    """
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
         architecture = ArchitectureSpec.from_json(model.architecture)
         head = None if lease.kind is RunKind.CERTIFY else registry.head_version(session, model)
+        if head_id not in (None, model.head_version_id):
+            raise HeadMovedError("another version was published meanwhile")
         blob_id = model.imported_blob_id
         if lease.kind is not RunKind.CERTIFY:
             blob_id = None if head is None else head.blob_id

@@ -86,7 +86,7 @@ def plan(
     members: Annotated[
         str | None,
         option(
-            "Show instead what ensembles of so many members cost, 4,8,16,32: with --model, of "
+            "Show instead what ensembles of so many members cost, 8,16,32,64: with --model, of "
             "its network, with what models of these sizes have measured."
         ),
     ] = None,
@@ -215,21 +215,22 @@ def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
 
 def show_ensembles(costs: Sequence[EnsembleCost], *, persons_a_week: float) -> None:
     """Print what ensembles cost, in gradients, beside one training of all their members."""
-    header = ("members", "one person", "of a training", "a week singly", "by day", "by week")
+    header = ("members", "all anew", "one member", "by night", "by week", "out a day", "a week")
     rows = [
         (
             str(cost.members),
-            f"{cost.one:,.0f}",
-            f"{cost.share:.1%}",
-            *(f"{each:,.0f}" for each in (cost.singly, cost.by_day, cost.by_week)),
+            *(f"{each:,.0f}" for each in (cost.anew, cost.singly, cost.nightly, cost.weekly)),
+            *(f"{each:.1f}" for each in (cost.out_by_night, cost.out_by_week)),
         )
         for cost in costs
     ]
     for row in (header, *rows):
         say("".join(f"{cell:>15}" for cell in row))
     say(
-        f"Gradients, with {persons_a_week:g} persons a week: each by itself, or with those of a "
-        "day or of a week (window_s). An ensemble's file is as large as its members together."
+        f"Gradients a week, with {persons_a_week:g} persons: by a training of all members for "
+        "each, by one of the person's member, or left out and refilled every night or week; and "
+        "how many members are out before each refill. A request that is met by leaving out costs "
+        "no gradient. An ensemble's file is as large as its members together."
     )
     for cost in costs:
         if cost.size_bytes is not None:
@@ -242,7 +243,8 @@ def _measured(cost: EnsembleCost) -> str:
         return f"about {size}, and no model of this size was measured"
     if cost.metric is None:
         return f"{size}; {cost.model} has no held-out figure"
-    return f"{size}; {cost.model} has a held out {metric_in_words(cost.metric)} of {cost.score:.4g}"
+    said = f"{size}; {cost.model} has a held out {metric_in_words(cost.metric)} of {cost.score:.4g}"
+    return ", ".join([said, *(f"{e['score']:.4g} with {e['members']} members" for e in cost.fewer)])
 
 
 def _short(number: float | str | list[float]) -> str:

@@ -239,6 +239,16 @@ def model_retrain(name: ModelName, *, wait: Wait = False) -> None:
         show_model(client, client.retrain(name), wait=wait)
 
 
+@model.command("refill")
+def model_refill(name: ModelName, *, wait: Wait = False) -> None:
+    """Train the members of MODEL that are out, all together, on the records that are left.
+
+    Requests that come meanwhile are met beside it.
+    """
+    with service() as client:
+        show_model(client, client.refill(name), wait=wait)
+
+
 @model.command("targets")
 def model_targets(name: ModelName) -> None:
     """List where MODEL is published, and from where it must still go."""

@@ -86,14 +86,23 @@ def _check_members(predicate: schema.Release, mechanism: Mechanism) -> None:
     ensemble = mechanism.needs is Needs.ENSEMBLE
     _require((members is not None) == ensemble, "members too many or too few")
     since, version = predicate.forgotten.since_version, predicate.model.version
+    stated = [each.member() for each in members or ()]
     _require(
-        all(since <= member.trained_in <= version for member in members or ()),
+        all(since <= member.since <= version for member in stated),
         "a member was trained in no version of its lineage",
     )
-    kept = all(member.trained_in == since for member in members or ())
+    out = [member for member in stated if not member.is_active]
     _require(
-        not ensemble or not kept or predicate.forgotten.records == 0,
-        "records were forgotten, and no member was trained anew",
+        all(member.since > since for member in out),
+        "a member was left out of the version that began its lineage",
+    )
+    _require(len(out) < len(stated) or not ensemble, "no member is active")
+    forgot = predicate.forgotten.records > 0
+    _require(forgot or not out, "a member was left out, and no record was forgotten")
+    kept = all(member.since == since for member in stated)
+    _require(
+        not ensemble or not kept or not forgot,
+        "records were forgotten, and no member was left out or trained anew",
     )
 
 
@@ -201,12 +210,15 @@ def _check_noise(predicate: schema.Release) -> None:
 def _check_evaluation(evaluation: schema.Evaluation) -> None:
     _require(evaluation.outside_the_guarantee, "an evaluation that claims to be guaranteed")
     measured = evaluation.held_out_loss is not None
+    _require(not (measured and evaluation.not_measured), "figures of what was not measured")
     _require(measured == (evaluation.held_out_records > 0), "figures without held-out records")
     _require(measured or not evaluation.metrics, "metrics without held-out records")
     known = {None, *evaluation.metrics}
     _require(evaluation.headline in known, "a headline that is none of its metrics")
     compared = evaluation.headline is not None and evaluation.higher_is_better is not None
     _require(compared or evaluation.baseline is None, "a baseline of nothing")
+    scored = evaluation.headline is not None
+    _require(scored or evaluation.fewer_members is None, "scores of members without a metric")
 
 
 def _require(condition: bool, reason: str) -> None:  # noqa: FBT001

@@ -92,19 +92,24 @@ def _check_counts(old: Forgotten, new: Forgotten) -> None:
 
 
 def _check_members(old: Release, new: Release) -> None:
-    """Check that members are unchanged unless they were trained anew since, and some were."""
+    """Check that members are unchanged unless they were left out or trained anew since.
+
+    Where more records are forgotten, some were: or some were out, which learned of them alone.
+    """
     before, after = old.members or [], new.members or []
     if len(before) != len(after):
         raise _refusal("its ensemble has another number of members")
-    for one, other in zip(before, after, strict=True):
-        kept = other.trained_in == one.trained_in
-        if not kept and other.trained_in <= old.model.version:
-            raise _refusal("a member's training is older than it was")
-        if kept != (one.sha256 == other.sha256):
+    for one, other in zip((m.member() for m in before), (m.member() for m in after), strict=True):
+        kept = one.is_active == other.is_active and other.since == one.since
+        if not kept and other.since <= old.model.version:
+            what = "training is" if other.is_active else "absence is"
+            raise _refusal(f"a member's {what} older than it was")
+        if kept != (one.sha256 == other.sha256) and one.is_active and other.is_active:
             raise _refusal("a member was changed without a training, or not by it")
     grown = new.forgotten.records > old.forgotten.records
-    if after and grown and before == after:
-        raise _refusal("records were forgotten, and no member was trained anew")
+    nowhere = all(member.out_since is None for member in before)
+    if after and grown and nowhere and before == after:
+        raise _refusal("records were forgotten, and no member was left out or trained anew")
 
 
 def _check_training(old: Release, new: Release) -> None:

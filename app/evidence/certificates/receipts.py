@@ -115,8 +115,8 @@ def check_receipt(
 
     How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
     Of an ensemble, with ``members``, it is also shown to which of them each record belonged, a
-    subject's all to one, and that this member was trained anew since the lineage began; where an
-    older certificate ``since`` did not account for the record, after that one.
+    subject's all to one, and that this member is out, or was trained anew since the lineage began;
+    where an older certificate ``since`` did not account for the record, after that one.
     """
     if proof is None:
         raise _refusal("the bundle was not made for a request: download it from the request")
@@ -154,7 +154,10 @@ def check_receipt(
         grown = forgotten.covered.size - old.covered.size
         again = grown - (forgotten.records - old.records)
         _require_training(added, members, after=since.model.version, but=again)
-    belonged = ", ".join(map(str, sorted(set(concerned.values()))))
+    belonged = ", ".join(
+        f"{member} (out since version {out})" if (out := members[member].out_since) else str(member)
+        for member in sorted(set(concerned.values()))
+    )
     return f"{said}; they belonged to members {belonged}"
 
 
@@ -180,8 +183,9 @@ def _concerned(
 def _require_training(
     concerned: Iterable[int], members: Sequence[MemberSection], *, after: int, but: int = 0
 ) -> None:
-    """Refuse members that were not trained anew after a version, if it is more than some."""
-    stayed = [member for member in concerned if members[member].trained_in <= after]
+    """Refuse active members that were not trained anew after a version, if it is more than some."""
+    known = [each.member() for each in members]
+    stayed = [each for each in concerned if known[each].is_active and known[each].since <= after]
     if len(stayed) > but:
         raise _refusal(f"member {stayed[0]} was not trained anew without its records")
 

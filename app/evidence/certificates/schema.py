@@ -7,7 +7,7 @@ against what is computed again.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from app.domain import strict_json
-from app.domain.architectures import MOST_MEMBERS, BackboneDigest, BaseDigest
+from app.domain.architectures import MOST_MEMBERS, BackboneDigest, BaseDigest, Member
 from app.domain.errors import VerificationError
 from app.domain.states import MOST_DEVICES, Basis, Parallelism
 from app.evidence.certificates.weights_file import MAX_TENSORS
@@ -203,6 +203,12 @@ class Excluded(Section):
     leaves: Number
 
 
+def _only_true(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
+    if not value:
+        raise ValueError("left out where it is false")
+    return value
+
+
 class NoisePoint(Section):
     """The headline metric of the released weights with more noise, of this deviation in all."""
 
@@ -210,11 +216,19 @@ class NoisePoint(Section):
     score: float
 
 
+class FewerMembers(Section):
+    """The headline metric of an ensemble with so many of its members."""
+
+    members: Number
+    score: float
+
+
 class Evaluation(Section):
     """Figures outside the guarantee; ``headline`` names the metric that is shown first.
 
     ``baseline`` is what one answer for all of the same records has of it, and ``higher_is_better``
-    which way it is better.
+    which way it is better. ``not_measured`` says that a version only lacks some members of one that
+    was measured.
     """
 
     outside_the_guarantee: bool
@@ -225,6 +239,8 @@ class Evaluation(Section):
     baseline: float | None = None
     higher_is_better: StrictBool | None = None
     noise_curve: list[NoisePoint] | None = None
+    fewer_members: list[FewerMembers] | None = None
+    not_measured: Annotated[StrictBool, AfterValidator(_only_true)] | None = None
 
 
 class Times(Section):
@@ -265,12 +281,6 @@ class AsTrained(Common):
     previous_certificate: Sha256 | None
 
 
-def _only_true(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
-    if not value:
-        raise ValueError("left out where it is false")
-    return value
-
-
 class Exclusion(Common):
     """The predicate about records that never influenced the weights."""
 
@@ -282,10 +292,25 @@ class Exclusion(Common):
 
 
 class MemberSection(Section):
-    """A member of an ensemble: the digest of its tensors, and the version that trained it."""
+    """A member of an ensemble: the digest of its tensors, and the version that trained it.
 
-    sha256: Sha256
-    trained_in: Number
+    Of one that is out, only the first version without it.
+    """
+
+    sha256: Sha256 | None = None
+    trained_in: Number | None = None
+    out_since: Number | None = None
+
+    @model_validator(mode="after")
+    def _require_one_form(self) -> Self:
+        given = {name for name, value in self if value is not None}
+        if given not in ({"sha256", "trained_in"}, {"out_since"}):
+            raise ValueError("neither an active member nor one that is out")
+        return self
+
+    def member(self) -> Member:
+        """Return what the service knows of it."""
+        return Member(self.sha256, self.trained_in, self.out_since)
 
 
 class Release(Common):

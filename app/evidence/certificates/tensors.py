@@ -11,7 +11,7 @@ from typing import Final
 from app.accounting.histories.history import History
 from app.accounting.histories.history import Release as ReleaseEvent
 from app.accounting.noisy_gd_nonconvex import capped_smoothness
-from app.domain.architectures import ENSEMBLE, by_member, own_name
+from app.domain.architectures import ENSEMBLE, by_member, out_of, own_name
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.heads import linear_head, ridge_head
@@ -89,22 +89,27 @@ def _check_ensemble(
     description: ModelDescription | None,
 ) -> None:
     """Check that the file's members are the stated ones, all of one kind."""
-    stated = [member.sha256 for member in predicate.members or ()]
+    members = [each.member() for each in predicate.members or ()]
+    stated = {place: each.sha256 for place, each in enumerate(members) if each.is_active}
     _require(weights.digests_of_members() == stated, "its members are not the stated ones")
     tensors = weights.tensors()
-    members = by_member(_own(tensors)) or {}
     kinds = {
         tuple(
             (own, tensors[name].dtype, tuple(tensors[name].shape), name in trained)
             for own, name in sorted(names.items())
         )
-        for names in members.values()
+        for names in (by_member(_own(tensors)) or {}).values()
     }
     _require(bool(trained) and len(kinds) == 1, "its members are not of one kind")
+    _require(
+        description is not None or len(stated) == len(members),
+        "the file does not say which of its members are out",
+    )
     if description is not None:
         _require(
             description.architecture.name == ENSEMBLE
-            and description.architecture.members == len(stated),
+            and description.architecture.members == len(members)
+            and description.out == out_of(members),
             "the file says that it is another ensemble",
         )
 

@@ -94,16 +94,16 @@ class WeightsFile:
         self._file.seek(tensor.start)
         return self._file.read(tensor.end - tensor.start)
 
-    def digests_of_members(self) -> list[str]:
-        """Return the digest of each member of an ensemble, in order: of names, forms, numbers."""
+    def digests_of_members(self) -> dict[int, str]:
+        """Return the digest of each active member of an ensemble: of names, forms, numbers."""
         tensors = self.tensors()
         members = by_member(name for name in tensors if not name.startswith(BACKBONE))
-        if members is None or sorted(members) != list(range(len(members))):
+        if members is None:
             raise VerificationError("weights", "its tensors are not those of an ensemble")
-        return [
-            self._digest({own: tensors[name] for own, name in members[member].items()})
-            for member in range(len(members))
-        ]
+        return {
+            member: self._digest({own: tensors[name] for own, name in names.items()})
+            for member, names in sorted(members.items())
+        }
 
     def _digest(self, tensors: Mapping[str, StoredTensor]) -> str:
         digest = hashlib.sha256()

@@ -19,6 +19,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.domain.architectures import out_of
 from app.domain.description import ModelDescription
 from app.domain.errors import ExpungeError, VerificationError
 from app.domain.plan import TrainingKind
@@ -30,7 +31,7 @@ from app.evidence.certificates.statement import Times, covering_statement, resta
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.verification import check_statement
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile, opened
-from app.ledger import obligations, repository
+from app.ledger import member_trainings, obligations, repository
 from app.ledger.certificates import issuing
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.locked_models import LockedModel
@@ -148,7 +149,7 @@ class Covering:
         account: the lineage's trees, with these requests.
         statement: has passed the verifier's code.
         through_epoch: the epoch that the version covers from now on.
-        tracking: what the lineage remembers from now on; None where it covered that epoch before.
+        tracking: what the lineage remembers from now on, if it is tracked and that changes.
         previous: the model's newest certificate so far.
         unmet: what the model owes to earlier requests, which this certificate settles, too.
     """
@@ -175,9 +176,9 @@ class Covering:
             previous=self.previous,
         )
         session.flush()
-        if self.tracking is not None:
+        if self.through_epoch > head.covers_epoch:
             head.covers_epoch, head.certificate_id = self.through_epoch, certificate.id
-            model.tracking = self.tracking.to_json()
+            model.tracking = None if self.tracking is None else self.tracking.to_json()
             log.append(
                 session,
                 "version.covers",
@@ -260,7 +261,7 @@ class PresentReleases:
         together.
         """
         model, head = locked.model, locked.head
-        if model.tracking is None or head is None or model.imported_blob_id:
+        if head is None or model.imported_blob_id or not (model.tracking or head.members):
             return None
         if head.state != VersionState.CERTIFIED or locked.run is not None:
             return None
@@ -279,8 +280,15 @@ class PresentReleases:
         excluded: Sequence[Sequence[str]],
         now: datetime,
     ) -> Covering | None:
-        policy, tracking = _terms(model)
-        if not may_cover(tracking, policy):
+        policy = Policy.from_json(model.policy)
+        tracking = None if model.tracking is None else Tracking.from_json(model.tracking)
+        if tracking is None:
+            named = member_trainings.concerned(
+                session, model, after=head.covers_epoch, through=None
+            )
+            if not named <= out_of(member_trainings.members_of(head)).keys():
+                return None
+        elif not may_cover(tracking, policy):
             return None
         unmet = repository.obligations_of_model(
             session, model.id, WAITING_OBLIGATION_STATES, limit=_MOST_UNMET + 1
@@ -288,24 +296,29 @@ class PresentReleases:
         if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
             return None
         previous, stated = _newest(session, head)
-        present = issuing.present_of(tracking, head, stated)
-        found = coverage(present, policy, self._forgotten_since(session, model, head, tracking))
-        if not isinstance(found, Covered):
-            return None
+        found: Covered | None = None
+        if tracking is not None:
+            present = issuing.present_of(tracking, head, stated)
+            counted = self._forgotten_since(session, model, head, tracking)
+            covered = coverage(present, policy, counted)
+            if not isinstance(covered, Covered):
+                return None
+            found = covered
         account = _account(session, model, head)
         for request_ids in excluded:  # their commitments have to be adjacent
             account.add(request_ids)
         account.sweep(after_epoch=head.covers_epoch, through_epoch=through_epoch)
-        statement = covering_statement(
-            stated,
-            mechanism=found.mechanism,
-            epsilon=policy.epsilon,
-            delta=policy.delta,
-            coverage=account.coverage(through_epoch=through_epoch),
-            previous_certificate=issuing.digest_of(previous),
-            times=Times(started_at=now, certified_at=now),
-        )
-        weights = self._weights.of_version(head, grid=_grid(stated))
+        states: Mapping[str, Any] = {
+            "coverage": account.coverage(through_epoch=through_epoch),
+            "previous_certificate": issuing.digest_of(previous),
+            "times": Times(started_at=now, certified_at=now),
+        }
+        if found is None:  # every member that learned from the records is out
+            statement, weights = restated(stated, **states), None
+        else:
+            target, mechanism = policy.target, found.mechanism
+            statement = covering_statement(stated, mechanism=mechanism, **target, **states)
+            weights = self._weights.of_version(head, grid=_grid(stated))
         check_statement(payload_from(statement), weights=weights)
         return Covering(
             model,
@@ -314,7 +327,7 @@ class PresentReleases:
             statement,
             previous,
             through_epoch,
-            tracking=found.tracking,
+            tracking=None if found is None else found.tracking,
             unmet=unmet,
         )
 

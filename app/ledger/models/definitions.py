@@ -20,7 +20,7 @@ from app.domain.tasks.spec import require_augmentable
 from app.evidence import log
 from app.ledger import repository
 from app.ledger.models.endings import is_free, replace_failed_model
-from app.ledger.models.policies import require_trained_here
+from app.ledger.models.policies import require_members, require_trained_here
 from app.ledger.models.recipes import recipe_of
 from app.ledger.runs import create_run
 from app.planning.planner import make_plan
@@ -154,6 +154,7 @@ def _refuse_contradictions(definition: ModelDefinition) -> None:
             "none"
         )
     require_trained_here(definition.policy, definition.weights_source)
+    require_members(definition.policy, definition.architecture.members)
     if uploaded and as_trained:
         raise InvalidInputError(
             "first_release as_trained needs weights that were trained here; use certify or none"

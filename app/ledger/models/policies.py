@@ -71,10 +71,19 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
         raise ConflictError("a run is active under the current policy: change it when it has ended")
     policy = Policy.from_json({**model.policy, **changes})
     require_trained_here(policy, WeightsSource(model.weights_source))
+    require_members(policy, model.architecture.get("members"))
     recipe = TrainingRecipe.from_json(model.recipe)
     require_suited(recipe, policy)
     require_measured(recipe, policy)
     return policy
+
+
+def require_members(policy: Policy, members: int | None) -> None:
+    """Raise ``InvalidInputError`` if a policy wants more members than an ensemble has."""
+    if policy.minimum_members is not None and policy.minimum_members > (members or 0):
+        raise InvalidInputError(
+            f"minimum_members is for ensembles of at least {policy.minimum_members} members"
+        )
 
 
 def require_trained_here(policy: Policy, source: WeightsSource) -> None:

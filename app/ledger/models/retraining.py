@@ -2,6 +2,8 @@
 
 The version before is served until the new one is published, and what is owed meanwhile stays owed:
 the new training is the answer to what was asked before it began, and a later run to the rest.
+
+Or only those members of an ensemble that are out, *refilled* all together.
 """
 
 import logging
@@ -11,9 +13,16 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from app.domain import errors
+from app.domain.architectures import out_of
 from app.domain.policy import Policy
-from app.domain.states import RETRYABLE_RUN_STATES, RunKind, WeightsSource
+from app.domain.states import (
+    RETRYABLE_RUN_STATES,
+    UNMET_OBLIGATION_STATES,
+    RunKind,
+    WeightsSource,
+)
 from app.ledger import repository
+from app.ledger.member_trainings import members_of
 from app.ledger.runs import create_run
 from app.ledger.tables import RunRow
 from app.planning.planner import make_plan
@@ -52,6 +61,26 @@ def retrain(database: Database, name: str, *, make: PlanMaker = make_plan) -> Ru
         return create_run(session, model, RunKind.TRAIN, forecast)
 
 
+def refill(database: Database, name: str, *, make: PlanMaker = make_plan) -> RunRow:
+    """Start the training of the members of an ensemble that are out; the history goes on."""
+    with database.transaction() as session:
+        model = registry.model_named(session, name)
+        _require_refillable(session, model)
+        occasion = Occasion.of(session, model, refills=True)
+    forecast = occasion.forecast(make)
+    with database.transaction() as session:
+        model = registry.model_named(session, name, lock=True)
+        _require_refillable(session, model)
+        return create_run(session, model, RunKind.REFILL, forecast)
+
+
+def _require_refillable(session: Session, model: ModelRow) -> None:
+    require_live("model", model)
+    if not out_of(members_of(registry.head_version(session, model))):
+        raise errors.ConflictError(f"no member of model {model.name!r} is out")
+    _require_idle(session, model)
+
+
 def _require_trainable(session: Session, model: ModelRow) -> None:
     require_live("model", model)
     if model.weights_source != WeightsSource.TRAIN:
@@ -59,6 +88,10 @@ def _require_trainable(session: Session, model: ModelRow) -> None:
             f"the weights of model {model.name!r} are brought, not trained here: define another "
             "model and bring the new ones to it"
         )
+    _require_idle(session, model)
+
+
+def _require_idle(session: Session, model: ModelRow) -> None:
     active = repository.active_run(session, model.id)
     if active is not None:
         raise errors.ConflictError(
@@ -68,7 +101,7 @@ def _require_trainable(session: Session, model: ModelRow) -> None:
 
 
 class AutomaticRetraining:
-    """Retrains models whose policies ask for it."""
+    """Retrains models, and refills ensembles, whose policies ask for it."""
 
     def __init__(
         self, database: Database, clock: Callable[[Session], datetime] = database_time
@@ -91,13 +124,29 @@ class AutomaticRetraining:
                 for model in registry.models_to_retrain(session)
                 if now >= self._refused.get(model.id, now) and _is_due(session, model, now)
             ]
-        return [name for name in due if self._retrain(name, now)]
+        return [name for name in due if self._start(retrain, name, now)]
 
-    def _retrain(self, name: str, now: datetime) -> bool:
+    def refill_due(self) -> list[str]:
+        """Start the refills that are due; return the names of their ensembles.
+
+        One is due while no run of it is going and it owes nothing: so long after the first of the
+        members that are out was left out, or when so many are. Requests and the clock decide, and
+        nothing else. After a refill that failed or was cancelled, it waits for a day.
+        """
+        with self._database.transaction() as session:
+            now = self._clock(session)
+            due = [
+                model.name
+                for model in registry.ensembles(session)
+                if now >= self._refused.get(model.id, now) and _is_thin(session, model, now)
+            ]
+        return [name for name in due if self._start(refill, name, now)]
+
+    def _start(self, begin: Callable[[Database, str], RunRow], name: str, now: datetime) -> bool:
         try:
-            retrain(self._database, name)
+            begin(self._database, name)
         except (errors.PlanError, errors.ParameterError, errors.CalibrationError) as error:
-            _log.warning("model %s cannot be retrained: %s", name, error)
+            _log.warning("model %s cannot be trained: %s", name, error)
         except errors.ExpungeError:
             return False  # it has changed meanwhile
         else:
@@ -105,6 +154,34 @@ class AutomaticRetraining:
         with self._database.transaction() as session:
             self._refused[registry.model_named(session, name).id] = now + _AFTER_A_REFUSAL
         return False
+
+
+def _is_thin(session: Session, model: ModelRow, now: datetime) -> bool:
+    members = members_of(registry.head_version(session, model))
+    out, policy = out_of(members), Policy.from_json(model.policy)
+    if not out or repository.active_run(session, model.id) is not None:
+        return False
+    if repository.obligations_of_model(session, model.id, UNMET_OBLIGATION_STATES):
+        return False
+    newest = repository.latest_run(session, model.id)
+    if newest is not None and newest.kind == RunKind.REFILL and newest.finished_at is not None:
+        failed = newest.state in RETRYABLE_RUN_STATES
+        if failed and now < newest.finished_at + _AFTER_A_FAILURE:
+            return False
+    if policy.refill_at is not None and len(out) >= policy.refill_at * len(members):
+        return True
+    due = refill_due_at(session, model)
+    return due is not None and now >= due
+
+
+def refill_due_at(session: Session, model: ModelRow) -> datetime | None:
+    """Return when members of an ensemble that are out are trained anew at the latest, if ever."""
+    out = out_of(members_of(registry.head_version(session, model)))
+    after_s = Policy.from_json(model.policy).refill_after_s
+    if not out or after_s is None:
+        return None
+    first = registry.version_numbered(session, model, min(out.values()))
+    return first.created_at + timedelta(seconds=after_s)
 
 
 def _is_due(session: Session, model: ModelRow, now: datetime) -> bool:

@@ -1,4 +1,7 @@
-"""Sharded retraining: the members of an ensemble that forgotten records concern, trained anew."""
+"""Sharded retraining: members of an ensemble that forgotten records concern are left out.
+
+Or they are trained anew, at once or later: as the policy says.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,6 +10,7 @@ from app.accounting import exact
 from app.accounting.terms import Terms
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
+from app.domain.states import Forgetting
 from app.planning.mechanisms.mechanism import Needs
 from app.planning.mechanisms.retraining import Retraining
 from app.planning.quote import Quote
@@ -23,7 +27,7 @@ class ShardedRetraining(Retraining):
 
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
-        """Quote the trainings of the members concerned: all of a new lineage, one for a person."""
+        """Quote the trainings: of all members of a new lineage, then as the policy forgets."""
         ensemble = shape.ensemble
         if ensemble is None:
             raise PlanError("needs an ensemble")
@@ -33,8 +37,15 @@ class ShardedRetraining(Retraining):
                 "which records an uploaded network learned from is not known: define the model "
                 'with "weights": "train"'
             )
-        concerned = float(ensemble.members) if shape.is_new else ensemble.concerned
-        return cls.offer(concerned * epochs * ensemble.records_of_a_member(shape))
+        trained = ensemble.concerned
+        if shape.is_new:
+            trained = ensemble.members
+        elif ensemble.refills:
+            trained = ensemble.out
+        elif policy.forget is Forgetting.LEAVE_OUT:
+            left = ensemble.members - ensemble.out - ensemble.concerned
+            trained = max(0, policy.fewest(ensemble.members) - left)
+        return cls.offer(float(trained) * epochs * ensemble.records_of_a_member(shape))
 
     @classmethod
     def quote_run(cls, policy: Policy, shape: ModelShape) -> Quote:

@@ -1,15 +1,16 @@
 """Whatever happens to an ensemble, each member has learned from exactly what is left of its own."""
 
 import random
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import pytest
 from sqlalchemy import select
 
 from app.domain.architectures import ArchitectureSpec
-from app.domain.errors import ConflictError
+from app.domain.errors import ConflictError, LeaseLostError
 from app.domain.states import ObligationState
 from app.ledger import member_trainings
+from app.ledger.models import retraining
 from app.registry.datasets.tables import RecordRow
 from tests.support.exact_heads import carry_out, head_of
 from tests.support.workshop import RECORDS, Workshop, record_ids
@@ -24,10 +25,10 @@ STEPS = 25
 class Story:
     """A model's history, and what each version's members learned from."""
 
-    def __init__(self, services, monkeypatch, seed):
+    def __init__(self, services, monkeypatch, seed, forget):
         self.random = random.Random(seed)
         self.workshop = Workshop(services)
-        self.workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+        self.workshop.define(architecture=ENSEMBLE, mechanism="auto", forget=forget)
         self.ids, self.requests = record_ids(), []
         self.learned, self.attempt, self.meanwhile = {}, {}, []
         real = MemberRecords.of
@@ -72,6 +73,10 @@ class Story:
         if self.workshop.active_run() is None and head_of(self.workshop) is not None:
             self.workshop.retrain()
 
+    def refill(self):
+        with suppress(ConflictError):  # no member is out, or a run is going
+            retraining.refill(self.workshop.services.database, "model")
+
     def fail(self):
         """Let an attempt end after it has begun, with a member in another worker's hands."""
         if self.workshop.active_run() is None:
@@ -89,9 +94,14 @@ class Story:
             return
         self.meanwhile = self.random.choices([self.forget, self.cancel], k=self.random.randrange(3))
         self.attempt = {}
-        carry_out(self.workshop)
+        with suppress(LeaseLostError):  # of a refill whose members were all named again
+            carry_out(self.workshop)
         self.learned |= self.attempt
         self.meanwhile = []
+
+    def active(self):
+        stated = head_of(self.workshop).members
+        return {place for place, each in enumerate(stated) if "out_since" not in each}
 
     def left(self):
         """Return the records that each member should have learned from, counted from the ledger."""
@@ -105,17 +115,23 @@ class Story:
         return left
 
 
+@pytest.mark.parametrize("forget", ["retrain", "leave_out"])
 @pytest.mark.parametrize("seed", range(3))
-def test_members_have_learned_from_what_is_left_and_nothing_else(services, monkeypatch, seed):
-    story = Story(services, monkeypatch, seed)
+def test_members_have_learned_from_what_is_left_and_nothing_else(
+    services, monkeypatch, seed, forget
+):
+    story = Story(services, monkeypatch, seed, forget)
     steps = [story.forget, story.cancel, story.work, story.work, story.fail, story.retrain]
-    steps += [story.push_again, story.replace]
+    steps += [story.push_again, story.replace, story.refill]
     story.work()
     for step in story.random.choices([*steps, story.push], k=STEPS):
         step()
     while story.workshop.active_run() is not None or _waits(story):
         story.work()
-    assert story.learned == story.left()
+    active = story.active()
+    assert len(active) == MEMBERS or forget == "leave_out"
+    learned, left = story.learned, story.left()
+    assert {each: learned[each] for each in active} == {each: left[each] for each in active}
     owed = [each for request in story.requests for each in story.workshop.obligations(request)]
     assert {each.state for each in owed} <= {ObligationState.CERTIFIED, ObligationState.CANCELLED}
 

@@ -33,7 +33,7 @@ def drawn_anew():
 def begun(services):
     """Return a workshop, the run that it has begun, and the members that wait for training."""
     workshop = Workshop(services)
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     held = workshop.lease()
     members = workshop.begin(held).members
     with workshop.transaction() as session:
@@ -77,7 +77,7 @@ def test_nothing_is_left_of_a_member_of_an_earlier_choice(services, monkeypatch,
 
 def test_a_helper_gives_way_to_a_run_and_help_is_asked_for_again(services, monkeypatch):
     workshop = Workshop(services)
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     held = workshop.lease()
     members = workshop.begin(held).members
     workshop.define("other")
@@ -123,7 +123,7 @@ def test_help_is_asked_for_once_there_are_features_that_others_can_read(services
     on_features = ArchitectureSpec(
         "ensemble", members=2, of=ArchitectureSpec("logistic"), backbone=BackboneUse("public")
     )
-    workshop.define(architecture=on_features, mechanism="sharded_retraining")
+    workshop.define(architecture=on_features, mechanism="sharded_retraining", forget="retrain")
     begin, read = member_trainings.begin, []
 
     def watched(session, *arguments):

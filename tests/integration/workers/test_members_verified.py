@@ -15,9 +15,11 @@ from tests.support.trust import trust_in
 ENSEMBLE = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("mlp", {"hidden": [3]}))
 
 
-@pytest.fixture
-def workshop(workshop):
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+@pytest.fixture(params=["retrain", "leave_out"])
+def workshop(workshop, request):
+    workshop.define(
+        architecture=ENSEMBLE, mechanism="auto", forget=request.param, minimum_members=1
+    )
     carry_out(workshop)
     return workshop
 

@@ -200,7 +200,7 @@ def test_what_cannot_even_be_streamed_is_refused_before_a_record_is_read(worksho
 def test_members_with_what_they_are_measured_on_are_held_or_refused_before_a_record_is_read(
     workshop, monkeypatch
 ):
-    define(workshop, architecture=ENSEMBLE, mechanism="sharded_retraining")
+    define(workshop, architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     one = footprint(workshop.services)
     whole = replace(one, dimension=ENSEMBLE.members * one.dimension)
     enough = whole.of_member(RECORDS // 2, measured=RECORDS // 4).total

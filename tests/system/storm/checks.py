@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from app.client import ExpungeClient
 from app.domain.errors import VerificationError
+from app.domain.states import ACTIVE_RUN_STATES
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.verification import verify
@@ -23,7 +24,7 @@ from tests.support.patience import until
 from tests.support.service import Service
 from tests.support.traces import Traces
 from tests.system.storm.callers import Asked, Book
-from tests.system.storm.scene import IMPORTED, IMPORTED_ROWS, MODELS, Crowd, models_of
+from tests.system.storm.scene import IMPORTED, IMPORTED_ROWS, MODELS, REFILL_AT, Crowd, models_of
 
 SETTLING_S = 420.0
 
@@ -50,9 +51,18 @@ class Aftermath:
                 if each["state"] == "failed":
                     self._client.retry_import(IMPORTED, each["id"])
             erased = all(each["completed_at"] for each in requests)
-            return erased and all(each["state"] in ("completed", "cancelled") for each in imports)
+            imported = all(each["state"] in ("completed", "cancelled") for each in imports)
+            return erased and imported and self._is_refilled()
 
         until(settled, SETTLING_S)
+
+    def _is_refilled(self) -> bool:
+        """Return whether no run is going, and none begins by itself."""
+        members = self._client.certified("left_out")["members"]
+        out = sum(each["sha256"] is None for each in members)
+        with self._service.database() as database, database.transaction() as session:
+            going = session.scalar(select(RunRow.id).where(RunRow.state.in_(ACTIVE_RUN_STATES)))
+        return going is None and out < REFILL_AT * len(members)
 
     def check(self, traces: Traces) -> None:
         """Check everything, from what callers see to what lies on the disk."""

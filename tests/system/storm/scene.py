@@ -1,4 +1,4 @@
-"""Three datasets of made-up people, seven models of as many mechanisms, and rows to import."""
+"""Three datasets of made-up people, eight models of as many mechanisms, and rows to import."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ _SLOW = {
     "recipe": {**RECIPE, "batch_size": 128},
 }
 _LOOSE = {"epsilon": 8.0}
+REFILL_AT = 0.25
 MODELS: dict[str, dict[str, Any]] = {
     "tracked": {
         "dataset": "alpha",
@@ -52,6 +53,12 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "retrained": {"dataset": "gamma", **_NETWORK, "policy": {"mechanism": "retraining"}},
     "perturbed": {"dataset": "gamma", **_NETWORK, "policy": {"mechanism": "output_perturbation"}},
+    "left_out": {
+        "dataset": "beta",
+        "architecture": {"name": "ensemble", "members": 8, "of": _NETWORK["architecture"]},
+        "recipe": RECIPE,
+        "policy": {"forget": "leave_out", "refill_at": REFILL_AT, "refill_after_s": None},
+    },
     "private": {  # its budget is spent by the first people
         "dataset": "alpha",
         **_NETWORK,

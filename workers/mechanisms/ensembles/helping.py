@@ -103,7 +103,7 @@ def _train(services: Services, lease: MemberLease) -> None:
     with services.database.transaction() as session:
         run = repository.run(session, lease.held.run_id)
         plan, model_id = Plan.from_json(run.plan), run.model_id
-        seqs = member_trainings.members_of_run(session, run)[member]
+        seqs = member_trainings.records_in_run(session, run, member)
     model = load_model(services, model_id)
     fresh = starting(model.backbone, model.factory(services.settings))
     network = rehearse_model(model, services.settings)

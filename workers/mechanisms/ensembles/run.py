@@ -1,16 +1,17 @@
 """A run of an ensemble: its own worker trains members until all are trained, by whomever.
 
-The other members' weights are the certified version's: they never read a forgotten record.
+The other members' weights are those of the version that is the head when all are put together: they
+never read a forgotten record. A refill goes on beside runs that leave members out.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import safetensors.numpy
@@ -18,13 +19,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app.domain.architectures import BaseDigest, by_member, tensor_name
-from app.domain.errors import RunFailedError
+from app.domain.errors import LeaseLostError, RunFailedError
 from app.domain.plan import Plan
-from app.domain.states import MemberState, Phase, RunKind
+from app.domain.states import MemberState, Phase, RunKind, RunState
 from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import WeightsFile
-from app.ledger import member_trainings
-from app.ledger.member_trainings import HeldMember
+from app.ledger import member_trainings, repository, runs
+from app.ledger.member_trainings import HeldMember, Joined
+from app.registry import repository as registry
+from app.registry.tables import ModelRow
 from app.runtime.failpoints import halfway, reach
 from app.services import Services
 from workers.data.loading import ModelSpec, RunData, load_start
@@ -49,19 +52,21 @@ class Made:
     """All members after a run.
 
     Attributes:
-        tensors: by their names in the ensemble.
-        learned: the names of those that training changes, of each member.
-        anew: which members the run trained.
+        tensors: by their names in the ensemble, of those that are active.
+        learned: the names of those that training changes, of each of these.
+        joined: which are active.
     """
 
     tensors: Numbers
     learned: tuple[str, ...]
-    anew: frozenset[int]
+    joined: Joined
 
-    def members_in(self, file: WeightsFile) -> list[tuple[str, bool]]:
+    def members_in(self, file: WeightsFile) -> dict[int, tuple[str, bool]]:
         """Return the digest of each member of the published file, and whether it was trained."""
         digests = file.digests_of_members()
-        return [(digest, member in self.anew) for member, digest in enumerate(digests)]
+        return {
+            member: (sha256, member in self.joined.trained) for member, sha256 in digests.items()
+        }
 
     def phase(self, plan: Plan) -> CertifyingPhase:
         """Return how the target was met: exactly, without noise."""
@@ -90,61 +95,129 @@ class EnsembleRun:
     records: MemberRecords
     fresh: Callable[[], nn.Module]
 
-    def carry_out(self) -> tuple[Made, dict[str, Any]]:
-        """Train the members that are concerned; return all of them, and what they measure.
+    def train(self) -> dict[int, Numbers]:
+        """Train the members that the run trains, on their retained records alone.
 
         Raises:
+            LeaseLostError: a refill finds no member that is out.
             RunFailedError: training diverged, or a member does not fit the others.
         """
-        head: Tensors = {}
-        if self.lease.kind is not RunKind.TRAIN:
-            head = outlast_outages(self.lease.check, lambda: load_start(self.services, self.lease))
         reach("after_load")
-        made = self._make(head)
-        reach("at_target")
-        return made, publishing.evaluate(self.lease, self.data, self._whole(made.tensors))
-
-    def _make(self, head: Tensors) -> Made:
-        """Train the members concerned on their retained records alone, and keep the others.
-
-        ``head`` are the certified version's tensors; empty if there is none.
-        """
+        if self.lease.kind is RunKind.REFILL and not self.records.seqs:
+            self._end("no member is out")
         network = Network(self.fresh, device=choose_device(), task=self.model.task)
-        learned, base = tuple(network.flat.shapes), network.base
+        base = network.base
         del network
-        found: dict[int, Numbers] = dict(self._kept(head))
+        found: dict[int, Numbers] = {}
         if self.records.seqs:
             with self.lease.phase(Phase.TRAINING):
                 found |= self._trained_here()
                 found |= self._handed_over(base)
-        return Made(
-            tensors={
-                tensor_name(member, name): tensor
-                for member, own in sorted(found.items())
-                for name, tensor in own.items()
-            },
-            learned=tuple(
-                tensor_name(member, name) for member in sorted(found) for name in learned
-            ),
-            anew=frozenset(self.records.seqs),
-        )
+        reach("at_target")
+        return found
 
-    def _whole(self, tensors: Tensors) -> Network:
+    def put_together(self, trained: Mapping[int, Numbers]) -> tuple[Made, dict[str, Any]]:
+        """Return the members that are active now, of which some were trained, and what they score.
+
+        The others are the head's. Of a refill, some may have become useless meanwhile.
+
+        Raises:
+            LeaseLostError: all of them did, and the run begins again.
+            RunFailedError: a member does not fit the others.
+        """
+        if self.lease.kind is RunKind.REFILL:
+            outlast_outages(self.lease.check, partial(self._let_requests_first, trained))
+        joined = outlast_outages(self.lease.check, partial(self._join, trained))
+        if self.lease.kind is RunKind.REFILL and not joined.trained:
+            self._begin_again()
+        head: Tensors = {}
+        if joined.head_id is not None:
+            start = partial(load_start, self.services, self.lease, head_id=joined.head_id)
+            head = outlast_outages(self.lease.check, start)
+        network = Network(self.fresh, device=choose_device(), task=self.model.task)
+        learned = tuple(network.flat.shapes)
+        del network
+        found = {member: trained[member] for member in joined.trained}
+        found |= self._kept(head, joined)
+        active = sorted(found)
+        made = Made(
+            tensors=_named(found, active),
+            learned=tuple(tensor_name(member, name) for member in active for name in learned),
+            joined=joined,
+        )
+        return made, self._measured(found, active)
+
+    def _measured(self, found: Mapping[int, Numbers], active: Sequence[int]) -> dict[str, Any]:
+        """Evaluate the ensemble, and after a training also what is left of it without some members.
+
+        With a quarter of them out, and with a half.
+        """
+        evaluation = self._evaluated(found, active)
+        headline = evaluation.get("headline")
+        if headline is None or self.lease.kind is RunKind.UNLEARN:
+            return evaluation
+        sizes = {-(-3 * len(active) // 4), -(-len(active) // 2)} - {len(active)}
+        fewer = [
+            {"members": size, "score": self._evaluated(found, active[:size])["metrics"][headline]}
+            for size in sorted(sizes, reverse=True)
+        ]
+        return evaluation | ({"fewer_members": fewer} if fewer else {})
+
+    def _evaluated(self, found: Mapping[int, Numbers], active: Sequence[int]) -> dict[str, Any]:
+        whole = self._whole(_named(found, active), active)
+        return publishing.evaluate(self.lease, self.data, whole)
+
+    def _join(self, trained: Collection[int]) -> Joined:
+        with self.services.database.transaction() as session:
+            run = repository.run(session, self.lease.run_id)
+            model = session.get_one(ModelRow, run.model_id)
+            return member_trainings.join(session, model, run, trained)
+
+    def _let_requests_first(self, trained: Collection[int]) -> None:
+        """Meet requests whose records a refill has trained its members without, if that is quick.
+
+        Met afterwards they would leave these out again: no certificate of a later version could
+        show that the members were trained without records that an earlier one does not cover.
+        """
+        with self.services.database.transaction() as session:
+            run = repository.run(session, self.lease.run_id)
+            model = session.get_one(ModelRow, run.model_id)
+            head = registry.head_version(session, model)
+            covered = 0 if head is None else head.covers_epoch
+            through = run.forget_epoch
+            named = member_trainings.concerned(session, model, after=covered, through=through)
+        if named & set(trained):
+            self.services.leave_out_at_once(lambda _: [self.lease.model_id], before_its_time=True)
+
+    def _begin_again(self) -> NoReturn:
+        """Hand the run back, to train on what is left now what it has trained in vain."""
+        with self.services.database.transaction() as session:
+            run = runs.holder(session, self.lease.run_id, self.lease.fencing_token)
+            runs.hand_back(session, run)
+        raise LeaseLostError("records of every member that it trained were forgotten meanwhile")
+
+    def _end(self, reason: str) -> NoReturn:
+        """End the run without a version."""
+        with self.services.database.transaction() as session:
+            run = runs.holder(session, self.lease.run_id, self.lease.fencing_token)
+            runs.end_run(session, run, RunState.CANCELLED, reason=reason)
+        raise LeaseLostError(f"the run is over: {reason}")
+
+    def _whole(self, tensors: Tensors, active: Sequence[int]) -> Network:
         """Return the ensemble with these tensors."""
-        members = (self.fresh() for _ in range(self.model.architecture.networks))
+        members = (self.fresh() for _ in active)
         network = Network(
-            lambda: Ensemble(members, self.model.description.task),
+            lambda: Ensemble(members, self.model.description.task, active),
             device=choose_device(),
             task=self.model.task,
         )
         network.load(tensors)
         return network
 
-    def _kept(self, head: Tensors) -> Iterator[tuple[int, Numbers]]:
+    def _kept(self, head: Tensors, joined: Joined) -> Iterator[tuple[int, Numbers]]:
         """Yield the members that stay, with the certified version's tensors."""
         found = by_member(head) or {}
-        stay = set(range(self.model.architecture.networks)) - self.records.seqs.keys()
-        for member in sorted(stay):
+        for member in sorted(joined.kept):
             if member not in found:
                 raise RunFailedError("the version's weights are not those of the ensemble")
             yield member, {own: np.asarray(head[name]) for own, name in found[member].items()}
@@ -208,6 +281,15 @@ class EnsembleRun:
                 )
             found[member] = safetensors.numpy.load(content)
         return found
+
+
+def _named(found: Mapping[int, Numbers], members: Sequence[int]) -> Numbers:
+    """Return the tensors of some members by their names in the ensemble."""
+    return {
+        tensor_name(member, name): tensor
+        for member in members
+        for name, tensor in found[member].items()
+    }
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import difflib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
@@ -188,6 +188,7 @@ def build(
     tokens: bool = False,
     task: TaskSpec | None = None,
     in_full: bool = False,
+    out: Collection[int] = (),
 ) -> nn.Module:
     """Return a new network on the CPU that maps [n, *input_shape] to [n, classes].
 
@@ -205,6 +206,7 @@ def build(
         task: what the network is to learn; None for classification.
         in_full: whether an exception of the operator's code is shown completely; only before a
             record is read.
+        out: which members of an ensemble are left out.
 
     Raises:
         RunFailedError: the factory is not allowed or cannot be imported, or the network does not
@@ -222,7 +224,8 @@ def build(
             in_full=in_full,
         )
         spec = ClassificationSpec(classes=classes) if task is None else task
-        return Ensemble((member() for _ in range(architecture.networks)), spec)
+        active = [number for number in range(architecture.networks) if number not in out]
+        return Ensemble((member() for _ in active), spec, active)
     if architecture.name == "custom":
         module = _build_custom(
             architecture, input_shape, classes, allowed_factories, in_full=in_full

@@ -6,6 +6,7 @@ of the operator's own task the outputs themselves.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import Any, Self
 
 import torch
@@ -30,27 +31,36 @@ class Ensemble(nn.Module):
     Args:
         members: networks of one kind, built one by one.
         task: what they learn; it says what their average is.
+        numbers: which members they are, where others are out.
 
     Raises:
         RunFailedError: the networks do not have the same public tensors by name.
     """
 
-    def __init__(self, members: Iterable[nn.Module], task: TaskSpec) -> None:
+    def __init__(
+        self, members: Iterable[nn.Module], task: TaskSpec, numbers: Iterable[int] | None = None
+    ) -> None:
         super().__init__()
-        self.members = nn.ModuleList(_on_one_base(members))
-        self._base = tuple(public_tensors(self.members[0]))
+        numbered = zip(count() if numbers is None else numbers, _on_one_base(members), strict=False)
+        self.members = nn.ModuleDict({str(number): member for number, member in numbered})
+        self._base = tuple(public_tensors(self.first))
         self._average = average_of(task)
+
+    @property
+    def first(self) -> nn.Module:
+        """One of the members."""
+        return next(iter(self.members.values()))
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002
         """Convert or move all tensors, and the base only once."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for member in self.members[1:]:
-            _share(self._base, self.members[0], member)
+        for member in list(self.members.values())[1:]:
+            _share(self._base, self.first, member)
         return self
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
         """Return the average of what the members say."""
-        return self._average(torch.stack([member(records) for member in self.members]))
+        return self._average(torch.stack([member(records) for member in self.members.values()]))
 
 
 def average_of(task: TaskSpec) -> Average:

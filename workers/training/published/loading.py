@@ -84,8 +84,9 @@ def assembled(
                 allowed_factories=factories,
                 tokens=schema.tokens and features is None,
                 task=description.task,
+                out=description.out,
             )
-    member = network.members[0] if isinstance(network, Ensemble) else network
+    member = network.first if isinstance(network, Ensemble) else network
     if base is not None:
         held = public_tensors(member)
         with torch.no_grad():

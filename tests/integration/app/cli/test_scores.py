@@ -161,7 +161,7 @@ def test_a_run_below_the_minimum_is_not_published_and_the_old_version_stays(
     recipe = {"mlp": LEARNS, "ensemble": LEARNS, "linear_head": HEAD}.get(
         architecture["name"], {"held_out_fraction": 0.2}
     )
-    policy = {"mechanism": mechanism, "minimum_score": 0.0, "serving": serving}
+    policy = {"mechanism": mechanism, "minimum_score": 0.0, "serving": serving, "forget": "retrain"}
     _define(digits, work, architecture=architecture, recipe=recipe, policy=policy)
     versions = digits.get("/v1/models/m/versions").json()["items"]
     assert [each["number"] for each in versions] == [1]

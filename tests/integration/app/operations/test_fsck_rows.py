@@ -376,7 +376,7 @@ def test_other_members_than_the_certificate_s_are_found(
     workshop: Workshop, app_database: Engine, change: str
 ) -> None:
     workshop.forged = True
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     carry_out(workshop)
     learned, held_out = workshop.split()
     workshop.forget(learned[0])

@@ -46,7 +46,7 @@ ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
 
 @pytest.fixture
 def trained(workshop):
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     carry_out(workshop)
     return workshop
 
@@ -92,7 +92,7 @@ def test_only_the_members_concerned_are_trained_anew(trained):
         same = all(np.array_equal(new[member][name], old[member][name]) for name in new[member])
         assert same == (member != concerned)
     with io.BytesIO(released(trained)) as file:
-        assert WeightsFile(file).digests_of_members() == [each.sha256 for each in after]
+        assert WeightsFile(file).digests_of_members() == dict(enumerate(m.sha256 for m in after))
 
 
 def test_members_start_apart_whatever_their_factory_shares(services, monkeypatch):
@@ -118,7 +118,9 @@ def test_members_start_apart_whatever_their_factory_shares(services, monkeypatch
     custom = ArchitectureSpec("custom", factory=f"{PACKAGE}:build")
     spec = ArchitectureSpec("ensemble", members=MEMBERS, of=custom)
     recipe = {"epochs": 2, "learning_rate": 1e-3}
-    workshop.define(architecture=spec, mechanism="sharded_retraining", recipe=recipe)
+    workshop.define(
+        architecture=spec, mechanism="sharded_retraining", forget="retrain", recipe=recipe
+    )
     jobs.execute_run(workshop.active_run())
     assert starts == [0.0] * MEMBERS
     assert any(np.any(own["2.bias"]) for own in tensors_of(workshop).values())
@@ -201,7 +203,7 @@ def test_all_members_are_trained_with_a_new_training(trained):
 @pytest.mark.slow  # it starts programs that import PyTorch
 def test_other_workers_train_members_too(workshop, monkeypatch):
     """The run's own worker waits for what another one, in a process of its own, has begun."""
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     run_id, own = workshop.active_run(), []
     program = [sys.executable, "-c", _HELPER, run_id]
     real = ensembles.train_member
@@ -247,7 +249,7 @@ def test_other_workers_train_members_too(workshop, monkeypatch):
 
 def test_a_helper_that_dies_or_comes_twice_is_no_harm(workshop):
     """What it holds is taken over when its lease ends, and what it hands over late is refused."""
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     held = workshop.lease()
     workshop.begin(held)
     with workshop.transaction() as session:
@@ -268,7 +270,7 @@ def test_a_helper_that_dies_or_comes_twice_is_no_harm(workshop):
 
 def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
     """Both attempts count their members' leases from one."""
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     tokens, leases = [], []
     for _ in range(2):
         held = workshop.lease()
@@ -293,7 +295,7 @@ def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
 
 def test_a_helper_from_before_an_attempt_began_again_hands_nothing_over(workshop):
     """Its member may have read a record that was forgotten until the attempt chose its records."""
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     held = workshop.lease()
     workshop.begin(held)
 
@@ -321,7 +323,7 @@ def test_a_helper_from_before_an_attempt_began_again_hands_nothing_over(workshop
 
 
 def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
-    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     held = workshop.lease()
     workshop.begin(held)
 
@@ -342,8 +344,8 @@ def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"mechanism": "gradient_clipping"}, "training the members concerned anew"),
-        ({"mechanism": "retraining"}, "training the members concerned anew"),
+        ({"mechanism": "gradient_clipping"}, "leaves out the members concerned"),
+        ({"mechanism": "retraining"}, "leaves out the members concerned"),
         ({"adaptive": True}, "adaptive"),
         ({"first_release": "as_trained"}, "exact from their first release on"),
         ({"upload": True}, "takes no weights"),
@@ -358,7 +360,7 @@ def test_what_an_ensemble_cannot_be_is_refused_at_definition(workshop, more, why
 
 def test_other_networks_have_no_members(workshop):
     with pytest.raises(PlanError, match="needs an ensemble"):
-        workshop.define(architecture=MLP, mechanism="sharded_retraining")
+        workshop.define(architecture=MLP, mechanism="sharded_retraining", forget="retrain")
 
 
 def test_the_default_policy_takes_part(workshop):

@@ -33,7 +33,7 @@ DEFINITION = {
         "of": {"name": "custom", "factory": FACTORY, "options": {"seconds_per_step": 0.15}},
     },
     "recipe": {"epochs": 20, "batch_size": 1000, "learning_rate": 0.1, "held_out_fraction": 0.2},
-    "policy": {"mechanism": "sharded_retraining"},
+    "policy": {"mechanism": "sharded_retraining", "forget": "retrain"},
 }
 # A helper that comes too late meets no fault; then others are forgotten.
 TRIES = 10

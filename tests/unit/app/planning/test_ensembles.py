@@ -13,16 +13,17 @@ def test_a_person_costs_a_member_and_a_week_together_at_most_all_of_them():
     (cost,) = costs_of(SHAPE, [8], persons_a_week=70)
     training = 4 * 130  # 125 records in batches of 10
     assert cost.one == training
-    assert cost.share == 1 / 8
-    assert cost.singly == 70 * training
-    assert cost.by_day == pytest.approx(7 * 8 * (1 - (7 / 8) ** 10) * training)
-    assert cost.by_week == pytest.approx(8 * (1 - (7 / 8) ** 70) * training)
-    assert cost.by_week < cost.by_day < cost.singly
+    assert cost.anew == 8 * cost.singly == 8 * 70 * training
+    assert cost.out_by_night == pytest.approx(8 * (1 - (7 / 8) ** 10))
+    assert cost.out_by_week == pytest.approx(8 * (1 - (7 / 8) ** 70))
+    assert cost.nightly == pytest.approx(7 * cost.out_by_night * training)
+    assert cost.weekly == pytest.approx(cost.out_by_week * training)
+    assert cost.weekly < cost.nightly < cost.singly
 
 
 def test_one_member_costs_a_whole_training_for_each_run():
     (cost,) = costs_of(SHAPE, [1], persons_a_week=7)
-    assert cost.one == cost.by_week == 4000
+    assert cost.one == cost.weekly == 4000
 
 
 @pytest.mark.parametrize("members", [0, -1])

@@ -5,13 +5,14 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+import safetensors.numpy
 
 from app.domain.errors import VerificationError
 from app.evidence.certificates.bundle import Growth
 from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.schema import Statement, read_statement
 from app.evidence.certificates.verification import check_statement
-from tests.support.statements import synthetic
+from tests.support.statements import digest_of, synthetic
 
 CASE = synthetic()["sharded_retraining"]
 OTHER = "ab" * 32
@@ -102,3 +103,128 @@ def test_an_ensemble_keeps_its_number_of_members() -> None:
     fewer["predicate"]["members"].pop()
     with pytest.raises(VerificationError, match="another number of members"):
         beside(fewer, CASE.statement)
+
+
+OUT = synthetic()["left_out"]
+
+
+def without(statement: dict[str, Any], place: int, member: dict[str, Any]) -> dict[str, Any]:
+    """Return the statement with another word on one member."""
+    said = deepcopy(statement)
+    said["predicate"]["members"][place] = member
+    return said
+
+
+def later(statement: dict[str, Any], **forgotten: Any) -> dict[str, Any]:
+    """Return the statement as of a third version."""
+    said = deepcopy(statement)
+    said["predicate"]["model"]["version"] = 3
+    said["predicate"]["forgotten"] |= forgotten
+    return said
+
+
+def test_a_version_without_a_member_holds_and_follows_from_the_first() -> None:
+    checked(OUT.statement, OUT.weights)
+    first = older()
+    first["predicate"]["base"] = OUT.statement["predicate"]["base"]
+    assert "accounts for all" in beside(first, OUT.statement)
+
+
+def test_a_member_that_is_out_is_not_in_the_file_and_an_active_one_is() -> None:
+    active = CASE.statement["predicate"]["members"][2]
+    for statement, weights in (
+        (without(OUT.statement, 2, active), OUT.weights),
+        (without(CASE.statement, 2, {"out_since": 2}), CASE.weights),
+        (without(OUT.statement, 0, {"out_since": 2}), OUT.weights),
+    ):
+        with pytest.raises(VerificationError, match=r"not the stated ones|disagree|subject"):
+            checked(statement, weights)
+
+
+def test_the_file_says_since_when_a_member_is_out() -> None:
+    for member, why in (({"out_since": 2}, "stated"), ({"out_since": 3}, "trained in no")):
+        with pytest.raises(VerificationError, match=why):
+            checked(without(OUT.statement, 0, member), OUT.weights)
+    more = deepcopy(OUT.statement)
+    more["predicate"]["members"].append({"out_since": 2})
+    with pytest.raises(VerificationError, match="another ensemble"):
+        checked(more, OUT.weights)
+    plain = safetensors.numpy.save(safetensors.numpy.load(OUT.weights))
+    said = deepcopy(OUT.statement)
+    said["subject"][0]["digest"]["sha256"] = digest_of(plain)
+    del said["predicate"]["base"]
+    with pytest.raises(VerificationError, match="does not say which of its members are out"):
+        checked(said, plain)
+
+
+@pytest.mark.parametrize(
+    ("member", "why"),
+    [
+        ({"out_since": 1}, "left out of the version that began its lineage"),
+        ({"out_since": 3}, "trained in no version"),
+        ({}, "neither an active member"),
+        ({"sha256": OTHER}, "neither an active member"),
+        ({"out_since": 2, "sha256": OTHER, "trained_in": 1}, "neither an active member"),
+    ],
+)
+def test_what_no_member_can_be(member: dict[str, Any], why: str) -> None:
+    with pytest.raises(VerificationError, match=why):
+        checked(without(OUT.statement, 2, member), OUT.weights)
+
+
+def test_one_member_at_least_is_active_and_none_is_out_for_nothing() -> None:
+    nobody, for_nothing = deepcopy(OUT.statement), deepcopy(OUT.statement)
+    nobody["predicate"]["members"] = [{"out_since": 2}] * 3
+    with pytest.raises(VerificationError, match="no member is active"):
+        checked(nobody, OUT.weights)
+    empty = {"size": 0, "root": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
+    for_nothing["predicate"]["forgotten"] |= {
+        "requests": 0,
+        "records": 0,
+        "before_training": 0,
+        "covered": empty,
+    }
+    for_nothing["predicate"]["basis"] = "certified_release"
+    with pytest.raises(VerificationError, match="no record was forgotten"):
+        checked(for_nothing, OUT.weights)
+
+
+REFILLED = later(without(OUT.statement, 2, {"sha256": OTHER, "trained_in": 3}))
+ACTIVE = without(OUT.statement, 2, {"sha256": OTHER, "trained_in": 1})
+AGAIN = later(without(OUT.statement, 2, {"out_since": 3}))
+
+
+@pytest.mark.parametrize("new", [REFILLED, AGAIN, later(OUT.statement)])
+def test_a_member_that_is_out_stays_so_or_is_trained_anew(new: dict[str, Any]) -> None:
+    assert "accounts for all" in beside(OUT.statement, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (
+            OUT.statement,
+            later(without(OUT.statement, 2, {"sha256": OTHER, "trained_in": 2})),
+            "training is older",
+        ),
+        (
+            OUT.statement,
+            later(without(OUT.statement, 2, {"sha256": OTHER, "trained_in": 1})),
+            "training is older",
+        ),
+        (ACTIVE, later(OUT.statement), "absence is older"),
+        (AGAIN, later(OUT.statement), "absence is older"),
+        (OUT.statement, later(without(OUT.statement, 1, {"out_since": 2})), "absence is older"),
+        (
+            OUT.statement,
+            later(without(OUT.statement, 0, {"sha256": OTHER, "trained_in": 1})),
+            "changed without a training",
+        ),
+    ],
+)
+def test_absence_and_training_fit_the_versions(
+    old: dict[str, Any], new: dict[str, Any], why: str
+) -> None:
+    """A member that was trained before a request, or left out before it was, is a forgery."""
+    with pytest.raises(VerificationError, match=why):
+        beside(old, new)

@@ -250,7 +250,10 @@ def of_members(
     since: Release | None = None,
     records: int = len(LEARNED),
 ) -> str:
-    """Check a receipt of three covered records of an ensemble in its third version."""
+    """Check a receipt of three covered records of an ensemble in its third version.
+
+    A member with a negative ``trained_in`` is out since that version.
+    """
     member = dict.fromkeys(LEARNED, 0) | dict(
         zip([RECORD, *PERSON], (record, *person), strict=True)
     )
@@ -265,7 +268,12 @@ def of_members(
         receipt(),
         RequestProof(covered=proof, excluded=None),
         stated(in_tree).model_copy(update={"records": records}),
-        members=[MemberSection(sha256="ab" * 32, trained_in=each) for each in trained_in],
+        members=[
+            MemberSection(sha256="ab" * 32, trained_in=each)
+            if each > 0
+            else MemberSection(out_since=-each)
+            for each in trained_in
+        ],
         since=since,
     )
 
@@ -310,3 +318,15 @@ def test_records_that_were_named_before_need_no_training_and_no_others_pass_for_
     assert "members 0, 2" in of_members(0, (2, 2), since=before(7), records=one_again)
     with pytest.raises(VerificationError, match="member 0 was not trained anew"):
         of_members(2, (0, 0), since=before(7), records=one_again)
+
+
+def test_a_member_that_is_out_forgot_its_records_and_an_active_one_that_learned_them_did_not() -> (
+    None
+):
+    said = of_members(1, (2, 2), trained_in=(2, -2, 3))
+    assert said.endswith("they belonged to members 1 (out since version 2), 2")
+    assert "1 (out since version 2)" in of_members(
+        1, (2, 2), trained_in=(2, -2, 3), since=before(7)
+    )
+    with pytest.raises(VerificationError, match="member 1 was not trained anew"):
+        of_members(1, (2, 2), trained_in=(-2, 2, 3), since=before(7))

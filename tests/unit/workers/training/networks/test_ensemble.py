@@ -90,7 +90,7 @@ def on_base(members=3):
 def places(ensemble):
     """Return how many places in memory the members' tensors of each name are at."""
     found = {}
-    for member in ensemble.members:
+    for member in ensemble.members.values():
         for name, tensor in member.state_dict(keep_vars=True).items():
             found.setdefault(name, set()).add(tensor.data_ptr())
     return {name: len(pointers) for name, pointers in found.items()}
@@ -118,7 +118,7 @@ def test_the_base_is_in_memory_once_and_nothing_else_is_shared(after):
 
 def test_every_member_computes_with_the_first_ones_base():
     ensemble = on_base()
-    first, *others = ensemble.members
+    first, *others = ensemble.members.values()
     records = torch.randn(6, 3)
     for other in others:
         seen = other.head(other.norm(first.frozen(records) + first.shift))
@@ -147,7 +147,8 @@ def test_no_two_bases_are_in_memory_before_a_member_is_built():
 
     ensemble = Ensemble(members(), ClassificationSpec(classes=2))
     assert (len(ensemble.members), len(built)) == (4, 4)
-    del ensemble.members[1:]
+    for number in ("1", "2", "3"):
+        del ensemble.members[number]
     assert alive() == 1
 
 
@@ -157,3 +158,15 @@ def test_members_that_differ_in_what_is_frozen_are_refused():
     assert base.public_tensors(free).keys() == {"shift"}
     with pytest.raises(RunFailedError, match="differ in what they have frozen"):
         Ensemble([OnBase(), free], ClassificationSpec(classes=2))
+
+
+def test_without_a_member_it_averages_the_others_under_their_own_names():
+    whole = on_base()
+    rest = Ensemble([OnBase(), OnBase()], ClassificationSpec(classes=2), (0, 2)).eval()
+    assert {name.split(".")[1] for name in rest.state_dict()} == {"0", "2"}
+    rest.load_state_dict(
+        {name: tensor for name, tensor in whole.state_dict().items() if "members.1." not in name}
+    )
+    records = torch.randn(6, 3)
+    expected = torch.stack([whole.members[k](records).softmax(dim=-1) for k in "02"]).mean(dim=0)
+    assert torch.allclose(rest(records).softmax(dim=-1), expected)

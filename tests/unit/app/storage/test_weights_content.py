@@ -9,7 +9,7 @@ import safetensors.numpy
 
 from app.evidence.certificates.weights_file import WeightsFile, tensors_sha256
 from app.storage.encryption import KEY_BYTES, Identity, encrypt, stored_size
-from workers.training.published.content import WeightsContent
+from app.storage.weights_content import WeightsContent
 
 GENERATOR = np.random.default_rng(0)
 TENSORS = {
