@@ -124,8 +124,8 @@ TRUSTED: Final = (
             "predicate.mechanism.parameters.shrinkage",
         ),
         "Which function of the retained records an exact head is: every one is exact. A ridge "
-        "head's ranges, and how trees were grown, are compared with what the file says. Where the records are, "
-        "`expunge model recompute` computes it again.",
+        "head's ranges, and how trees were grown, are compared with what the file says. Where the "
+        "records are, `expunge model recompute` computes it again.",
     ),
     Trusted(
         ("predicate.members.*.trained_in",),
