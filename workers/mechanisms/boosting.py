@@ -25,6 +25,12 @@ _UNSEEN: Final = 0.5
 
 Floats = NDArray[np.float64]
 
+# A first fit counts processors and reads files, which no run may do while weights are sealed; with
+# more than one thread, processes forked later would wait for threads that they do not have.
+with repeatable(), threadpool_limits(limits=1, user_api="openmp"):
+    for _kind in (HistGradientBoostingClassifier, HistGradientBoostingRegressor):
+        _kind(max_iter=1).fit(np.zeros((2, 1)), [0, 1])
+
 
 def solve(mechanism: Boosting, network: Network, data: RunData, task: TaskSpec) -> None:
     """Grow trees from the retained records in the order of their arrival.
