@@ -73,6 +73,10 @@ SUFFICIENT_STATISTICS = _head(
     "the sums are whole numbers, computed exactly, and are those of the retained records",
     "scales, regularisation and solution were computed anew from these sums, in one thread",
 )
+BOOSTING = _head(
+    "all trees were grown from the retained records alone, in the order of their arrival",
+    "they had no seed, no noise and no earlier trees, and were grown in one thread",
+)
 EXACT_TRAINING = _head(
     "training started from zeros and read the retained records alone, in the order of their "
     "arrival",

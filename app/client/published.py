@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app.domain.description import ModelDescription
 from app.domain.errors import ConfigurationError, InvalidInputError, VerificationError
 from app.domain.extras import TABLES, loaded
-from app.domain.heads import linear_head, ridge_head
+from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.release import certificate_filename
 from app.domain.tasks.built_in import RegressionSpec
 from app.domain.tasks.custom import CustomSpec
@@ -49,7 +49,7 @@ class PublishedFile:
     def is_plain_head(self) -> bool:
         """Whether ``head_outputs`` computes it."""
         architecture, task = self.description.architecture, self.description.task
-        is_head = architecture.name in (linear_head.NAME, ridge_head.NAME)
+        is_head = architecture.name in _HEADS
         return is_head and not architecture.on_features and not isinstance(task, CustomSpec)
 
 
@@ -116,10 +116,10 @@ def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Flo
     raw = np.asarray(features).reshape(len(features), -1).astype(np.float32)
     seen = ((raw - np.float32(schema.offset)) * np.float32(schema.scale)).astype(np.float64)
     architecture = published.description.architecture
-    head = _ridge if architecture.name == ridge_head.NAME else _linear
+    head = _HEADS[architecture.name]
     try:
         outputs = head(np, seen, tensors, architecture.options)
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, IndexError) as error:
         raise InvalidInputError("the file's tensors are not those of its head") from error
     if outputs.shape[1] < task.outputs:  # two classes share a row
         outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=1)
@@ -149,6 +149,30 @@ def _linear(
         constant = np.full((len(unit), 1), bias * _NORM_MARGIN)
         unit = np.concatenate([unit, constant], axis=1)
     return unit @ tensors["weight"].T  # type: ignore[no-any-return]
+
+
+def _trees(
+    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", options: Mapping[str, Any]
+) -> "Floats":
+    seen = np.nan_to_num(seen, nan=0.0, posinf=0.0, neginf=0.0)
+    rows, trees, nodes = tensors["column"].shape
+    flat = {name: numbers.reshape(-1) for name, numbers in tensors.items()}
+    root = np.arange(rows * trees) * nodes
+    place = np.broadcast_to(root, (len(seen), rows * trees))
+    for _ in range({**boosted_trees.DEFAULTS, **options}["depth"]):
+        left = flat["left"][place].astype(np.int64)
+        column = flat["column"][place].astype(np.int64)
+        beyond = np.take_along_axis(seen, column, axis=1) > flat["threshold"][place]
+        place = np.where(left > 0, root + left + beyond, place)
+    values = flat["value"][place].reshape(len(seen), rows, trees)
+    return values.sum(axis=2) + tensors["baseline"]  # type: ignore[no-any-return]
+
+
+_HEADS: Final = {
+    linear_head.NAME: _linear,
+    ridge_head.NAME: _ridge,
+    boosted_trees.NAME: _trees,
+}
 
 
 def _array(file: WeightsFile, tensor: StoredTensor) -> Any:  # noqa: ANN401 - an array

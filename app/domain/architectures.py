@@ -179,12 +179,21 @@ class BaseDigest:
         return cls(document["sha256"], tuple(document["tensors"]))
 
 
-NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "ensemble", "custom")
+NAMES: Final = (
+    *("logistic", "mlp", "cnn", "linear_head", "ridge_head", "boosted_trees", "ensemble"),
+    "custom",
+)
 ENSEMBLE: Final = "ensemble"
 _FIELDS: Final = frozenset({"name", "options", "factory", "backbone", "members", "of"})
-_NOT_MEMBERS: Final = ("linear_head", "ridge_head", "ensemble")
+_NOT_MEMBERS: Final = ("linear_head", "ridge_head", "boosted_trees", "ensemble")
 MOST_MEMBERS: Final = 256
 _MOST_LAYERS: Final = 64
+_MOST_OF_TREES: Final = {
+    "trees": (1, 2000),
+    "leaves": (2, 255),
+    "depth": (1, 32),
+    "smallest_leaf": (1, 10**6),
+}
 _SMALLEST_RANGE: Final = 1e-6
 SHIPPED: Final = tuple(
     f"expunge.backbones:{name}"
@@ -199,15 +208,17 @@ class ArchitectureSpec:
     """A network's description.
 
     Attributes:
-        name: ``logistic``, ``mlp``, ``cnn``, ``linear_head``, ``ridge_head``, ``ensemble`` or
-            ``custom``.
+        name: ``logistic``, ``mlp``, ``cnn``, ``linear_head``, ``ridge_head``, ``boosted_trees``,
+            ``ensemble`` or ``custom``.
         options: ``mlp``: ``hidden``, the widths of its hidden layers. ``cnn``: ``channels``, one
             convolution and halving per entry. ``linear_head``: ``bias``, the value of the constant
             feature, at least 0 and below 1 (default 0.1), and ``feature_norm``, a public bound that
             divides the features; without it each record is scaled to the same norm. ``ridge_head``:
             ``feature_range``, a public bound to which features are clipped, and of a regression
             ``target_range``, a public bound to which targets are clipped, after the task's offset
-            and scale. ``custom``: the factory's keyword arguments.
+            and scale. ``boosted_trees``: ``trees`` for each output (default 100), ``leaves`` of a
+            tree at most (31), ``depth`` at most (10), records in the ``smallest_leaf`` (20) and
+            ``shrinkage`` of each tree (0.1). ``custom``: the factory's keyword arguments.
         factory: import path ``package.module:factory``; only for ``custom``.
         backbone: the public weights that the network builds on, if any; each member of an ensemble
             does.
@@ -371,12 +382,24 @@ def _check_ridge_head(options: Mapping[str, Any]) -> None:
             )
 
 
+def _check_boosted_trees(options: Mapping[str, Any]) -> None:
+    _only("boosted_trees", options, *_MOST_OF_TREES, "shrinkage")
+    for name, (least, most) in _MOST_OF_TREES.items():
+        number = options.get(name, least)
+        if type(number) is not int or not least <= number <= most:
+            raise _refusal(f"{name} must be a whole number from {least} to {most}")
+    shrinkage = options.get("shrinkage", 1.0)
+    if not (is_number(shrinkage, above=0) and shrinkage <= 1):
+        raise _refusal("shrinkage must be a number above 0, and at most 1")
+
+
 _OPTION_CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], None]]] = {
     "logistic": lambda options: _only("logistic", options),
     "mlp": lambda options: _check_widths("mlp", "hidden", options, fewest=0),
     "cnn": lambda options: _check_widths("cnn", "channels", options, fewest=1),
     "linear_head": _check_linear_head,
     "ridge_head": _check_ridge_head,
+    "boosted_trees": _check_boosted_trees,
     "ensemble": lambda options: _only("ensemble", options),
 }
 

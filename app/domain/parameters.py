@@ -8,6 +8,7 @@ import math
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
+from app.domain.heads import boosted_trees
 from app.domain.heads.linear_head import DEFAULT_BIAS
 from app.domain.tasks.built_in import rows_of
 
@@ -27,20 +28,26 @@ def parameters_of(
         one = parameters_of(architecture.member, input_shape=input_shape, classes=classes)
         return None if one is None else one * architecture.networks
     size, options = math.prod(input_shape), architecture.options
+    of_a_head = rows_of(classes) if rows is None else rows
     widths: list[int]
+    count: int | None = None
     match architecture.name:
         case "logistic" | "ridge_head":
-            return _dense([size, classes])
+            count = _dense([size, classes])
         case "mlp":
-            return _dense([size, *options["hidden"], classes])
+            count = _dense([size, *options["hidden"], classes])
         case "cnn":
             widths = [input_shape[0] if len(input_shape) == 3 else 1, *options["channels"]]
             filters = sum(9 * a * b + b for a, b in itertools.pairwise(widths))
-            return filters + _dense([widths[-1], classes])
+            count = filters + _dense([widths[-1], classes])
         case "linear_head":
             columns = size + (1 if options.get("bias", DEFAULT_BIAS) > 0 else 0)
-            return (rows_of(classes) if rows is None else rows) * columns
-    return None
+            count = of_a_head * columns
+        case "boosted_trees":
+            trees = boosted_trees.options_of(architecture)
+            nodes = int(trees["trees"]) * (2 * int(trees["leaves"]) - 1)
+            count = of_a_head * (4 * nodes + 1)
+    return count
 
 
 def features_of(architecture: ArchitectureSpec, *, input_shape: tuple[int, ...]) -> int | None:

@@ -37,9 +37,11 @@ _WAITING = 8  # each holds a thread of the API
 _MEMORY_BYTES = 1 << 30
 _OF_THEIR_OWN = {
     Needs.RIDGE_HEAD: "a ridge_head is solved, not trained by gradients",
+    Needs.BOOSTED_TREES: "boosted_trees are grown, not trained by gradients",
     Needs.ENSEMBLE: "an ensemble leaves out the members concerned, or trains them anew",
 }
 """Architectures that only their own mechanisms serve, and why no other does."""
+_ARTICLES = {Needs.ENSEMBLE: "an ", Needs.BOOSTED_TREES: ""}
 
 
 def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
@@ -147,9 +149,7 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
     if own is not None and mechanism.needs is not own:
         raise PlanError(_OF_THEIR_OWN[own])
     if own is None and mechanism.needs in given:
-        raise PlanError(
-            f"needs {'an' if mechanism.needs is Needs.ENSEMBLE else 'a'} {mechanism.needs}"
-        )
+        raise PlanError(f"needs {_ARTICLES.get(mechanism.needs, 'a ')}{mechanism.needs}")
     if mechanism.needs is Needs.LINEAR_HEAD:
         head_of(shape)
     try:

@@ -54,6 +54,17 @@ class RidgeShape:
 
 
 @dataclass(frozen=True)
+class TreesShape:
+    """Boosted trees: the options of ``app.domain.heads.boosted_trees``."""
+
+    trees: int
+    leaves: int
+    depth: int
+    smallest_leaf: int
+    shrinkage: float
+
+
+@dataclass(frozen=True)
 class EnsembleShape:
     """An ensemble, and how many of its members the next run is to train anew.
 
@@ -111,6 +122,7 @@ class ModelShape:
         is_spent: whether a result from its weights was thrown away: the next run trains anew.
         convex: given for linear heads that are trained here only.
         ridge: given for ridge heads only.
+        trees: given for boosted trees only.
         ensemble: given for ensembles only.
         rough: why no constant bounds the curvature of a record's loss, where none does.
         dp_training: given for models trained with DP-SGD only.
@@ -131,6 +143,7 @@ class ModelShape:
     is_spent: bool = False
     convex: ConvexShape | None = None
     ridge: RidgeShape | None = None
+    trees: TreesShape | None = None
     ensemble: EnsembleShape | None = None
     rough: str | None = None
     dp_training: DpTrainingShape | None = None
@@ -168,8 +181,8 @@ class ModelShape:
 
     @property
     def is_head(self) -> bool:
-        """Whether it is a linear model that can be trained anew exactly and fast."""
-        return self.convex is not None or self.ridge is not None
+        """Whether it can be trained anew exactly and fast."""
+        return any(each is not None for each in (self.convex, self.ridge, self.trees))
 
     @property
     def steps_per_epoch(self) -> int:

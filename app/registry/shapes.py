@@ -6,11 +6,18 @@ from sqlalchemy.orm import Session
 
 from app.domain.architectures import Member, out_of
 from app.domain.errors import ParameterError
-from app.domain.heads import linear_head, ridge_head
+from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.plan import TrainingKind
 from app.domain.recipes import TrainingRecipe
 from app.domain.states import WeightsSource
-from app.planning.shape import ConvexShape, DpTrainingShape, EnsembleShape, ModelShape, RidgeShape
+from app.planning.shape import (
+    ConvexShape,
+    DpTrainingShape,
+    EnsembleShape,
+    ModelShape,
+    RidgeShape,
+    TreesShape,
+)
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
@@ -46,6 +53,7 @@ def shape_of(
         begins_again=anew or model.head_version_id is None,
         convex=_linear_head(model),
         ridge=_ridge_head(model),
+        trees=_boosted_trees(model),
         ensemble=_ensemble(model),
         rough=task_of(model).rough,
     )
@@ -131,6 +139,13 @@ def _ridge_head(model: ModelRow) -> RidgeShape | None:
     if model.architecture["name"] != ridge_head.NAME:
         return None
     return RidgeShape(**model.architecture["options"])
+
+
+def _boosted_trees(model: ModelRow) -> TreesShape | None:
+    """Return the options of boosted trees; None for other architectures."""
+    if model.architecture["name"] != boosted_trees.NAME:
+        return None
+    return TreesShape(**{**boosted_trees.DEFAULTS, **model.architecture["options"]})
 
 
 def _ensemble(model: ModelRow) -> EnsembleShape | None:

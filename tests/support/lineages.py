@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.domain.heads import boosted_trees
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.planner import make_plan
-from app.planning.shape import ConvexShape, EnsembleShape, ModelShape, RidgeShape
+from app.planning.shape import ConvexShape, EnsembleShape, ModelShape, RidgeShape, TreesShape
 from app.planning.tracking import Tracking, history_of_run
 
 HEAD = ConvexShape(lipschitz=1.0, smoothness=0.25, weight_decay=0.05, learning_rate=1.0)
@@ -16,6 +17,7 @@ NEW = ModelShape(
 )
 
 ENSEMBLE = replace(NEW, convex=None, ensemble=EnsembleShape(4))
+TREES = replace(NEW, convex=None, trees=TreesShape(**boosted_trees.DEFAULTS))
 RIDGE = replace(NEW, convex=None, ridge=RidgeShape(feature_range=16.0))
 
 

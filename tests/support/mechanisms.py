@@ -56,6 +56,7 @@ NONCONVEX = {
     "earlier_steps": 10**7,
 }
 TRAINED_EXACTLY = {"regularisation": 0.01, "tolerance": 1e-6}
+GROWN = {"trees": 20, "leaves": 8, "depth": 10, "smallest_leaf": 20, "shrinkage": 0.1}
 SOLVED = {"feature_range": 16.0, "regularisation": 0.001}
 RECIPE = {
     "learning_rate": 1.9607843137254901,
@@ -234,6 +235,13 @@ CASES: Mapping[str, Case] = {
         accuracy=0.7,
     ),
     "sufficient_statistics": Case(SOLVED, guarantee="exact", is_adaptive=True, accuracy=0.7),
+    "boosting": Case(
+        GROWN,
+        guarantee="exact",
+        is_adaptive=True,
+        accuracy=0.6,
+        options={"trees": 20, "leaves": 8},
+    ),
 }
 
 
@@ -248,6 +256,9 @@ def of_digits(mechanism: str, name: str | None = None, **change: Any) -> dict[st
         made["architecture"] = {"name": "ensemble", "members": 3, "of": network}
     elif needs is Needs.RIDGE_HEAD:
         made |= {"architecture": {"name": "ridge_head"}, "recipe": {"held_out_fraction": 0.2}}
+    elif needs is Needs.BOOSTED_TREES:
+        made["architecture"] = {"name": "boosted_trees", **options}
+        made["recipe"] = {"held_out_fraction": 0.2}
     elif needs is Needs.LINEAR_HEAD or options:
         made["architecture"] = {"name": "linear_head", **options}
         made["recipe"] = {"epochs": case.epochs, "batch_size": 32, "held_out_fraction": 0.2}

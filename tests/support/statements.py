@@ -88,6 +88,7 @@ NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
 ENSEMBLE = {f"members.{member}.{name}": NETWORK[name] for member in range(3) for name in NETWORK}
 HEAD = {"weight": (3, 4)}
 RIDGE_HEAD = {"bias": (3,), "weight": (3, 4)}
+TREES = dict.fromkeys(("column", "left", "threshold", "value"), (3, 20, 15)) | {"baseline": (3,)}
 ARITHMETIC = "float64 in one thread: openblas 0.3.30 Haswell"
 
 
@@ -143,7 +144,7 @@ def case_of(mechanism: str) -> Case:
     if kind.needs is Needs.ENSEMBLE:
         return ensemble_case()
     if issubclass(kind, Deterministic):
-        shapes = RIDGE_HEAD if kind.needs is Needs.RIDGE_HEAD else HEAD
+        shapes = {Needs.RIDGE_HEAD: RIDGE_HEAD, Needs.BOOSTED_TREES: TREES}.get(kind.needs, HEAD)
         return exact_case(mechanism, case.parameters, shapes)
     of_network = kind.needs is Needs.ANY_NETWORK
     made = network_case if of_network else head_case

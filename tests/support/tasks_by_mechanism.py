@@ -69,6 +69,12 @@ _REFUSED: dict[Needs, dict[str, str]] = {
         "language_model": _TOKENS,
         "custom": _NO_SUMS,
     },
+    Needs.BOOSTED_TREES: {
+        **dict.fromkeys(("weighted", "weighted_labels"), "is not for boosted_trees"),
+        **dict.fromkeys(("huber", "weighted_huber", "quantile"), "by the squared loss"),
+        "language_model": _TOKENS,
+        "custom": "is not for boosted_trees",
+    },
     Needs.ANY_NETWORK: {},
     Needs.ENSEMBLE: {},
 }
@@ -115,6 +121,8 @@ class Pair:
         if needs is Needs.RIDGE_HEAD:
             numbers = ALL[self.task]["name"] == "regression"
             return {"name": "ridge_head", "options": {"target_range": 4} if numbers else {}}
+        if needs is Needs.BOOSTED_TREES:
+            return {"name": "boosted_trees"}
         network = _NETWORK if self.task == "language_model" else {"name": "logistic"}
         if needs is Needs.ENSEMBLE:
             return {"name": "ensemble", "members": 3, "of": network}
@@ -122,7 +130,7 @@ class Pair:
 
     @property
     def _recipe(self) -> dict[str, Any]:
-        if MECHANISMS[self.mechanism].needs is Needs.RIDGE_HEAD:
+        if MECHANISMS[self.mechanism].needs in (Needs.RIDGE_HEAD, Needs.BOOSTED_TREES):
             return {"held_out_fraction": 0.1}
         return {"epochs": 4, "batch_size": 16, "held_out_fraction": 0.1}
 

@@ -119,10 +119,13 @@ TRUSTED: Final = (
             "predicate.mechanism.parameters.tolerance",
             "predicate.mechanism.parameters.feature_range",
             "predicate.mechanism.parameters.target_range",
+            "predicate.mechanism.parameters.depth",
+            "predicate.mechanism.parameters.smallest_leaf",
+            "predicate.mechanism.parameters.shrinkage",
         ),
         "Which function of the retained records an exact head is: every one is exact. A ridge "
-        "head's ranges are compared with what its file says. Where the records are, "
-        "`expunge model recompute` computes it again.",
+        "head's ranges, and how trees were grown, are compared with what the file says. Where the "
+        "records are, `expunge model recompute` computes it again.",
     ),
     Trusted(
         ("predicate.members.*.trained_in",),

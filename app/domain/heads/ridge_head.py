@@ -48,10 +48,15 @@ def require_task(architecture: ArchitectureSpec, task: TaskSpec) -> None:
         raise _refusal(task.name, "classification, multi_label and regression are")
     elif "target_range" in options:
         raise InvalidInputError("architecture: target_range is for regression only")
-    for name in ("weight", "class_weights", "label_smoothing"):
-        if getattr(task, name, None):
-            raise _refusal(
-                f"{name}", "its sums count every record and class once: use a linear_head"
+    require_unweighted(task, f"a {NAME}", "its sums count every record and class once")
+
+
+def require_unweighted(task: TaskSpec, name: str, reason: str) -> None:
+    """Raise ``InvalidInputError`` if some records of a task count for more than others."""
+    for option in ("weight", "class_weights", "label_smoothing"):
+        if getattr(task, option, None):
+            raise InvalidInputError(
+                f"task: {option} is not for {name}: {reason}; use a linear_head"
             )
 
 
@@ -59,8 +64,8 @@ def _refusal(what: str, instead: str) -> InvalidInputError:
     return InvalidInputError(f"task: {what} is not for a ridge_head: {instead}")
 
 
-def recipe_of(document: object) -> TrainingRecipe:
-    """Return the recipe of a JSON object, of which a solution takes only the split.
+def recipe_of(document: object, architecture: str = NAME) -> TrainingRecipe:
+    """Return the recipe of a JSON object, of which what is solved takes only the split.
 
     What the service shows of such a recipe may be sent again.
     """
@@ -68,6 +73,6 @@ def recipe_of(document: object) -> TrainingRecipe:
     for name, value in given.items():
         if name != "held_out_fraction" and value != getattr(shown, name):
             raise InvalidInputError(
-                f"recipe: a ridge_head is solved and takes no {name!r}, only 'held_out_fraction'"
+                f"recipe: {architecture} takes no {name!r}, only 'held_out_fraction'"
             )
     return TrainingRecipe(**{"epochs": 1, **given})

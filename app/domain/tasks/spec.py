@@ -17,7 +17,7 @@ from app.domain.schema import InputSchema
 FLIP, SHIFT, NOISE = AUGMENTATIONS = ("flip", "shift", "noise")
 _AMOUNT: Final = {SHIFT: "pixels", NOISE: "std"}
 _MOST_PIXELS: Final = 1024
-_EXACT_OR_TRACKED: Final = ("linear_head", "ridge_head")
+_EXACT_OR_TRACKED: Final = ("linear_head", "ridge_head", "boosted_trees")
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,19 @@ from app.accounting.noisy_gd_nonconvex import capped_smoothness
 from app.domain.architectures import ENSEMBLE, by_member, out_of, own_name
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError, VerificationError
-from app.domain.heads import linear_head, ridge_head
+from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.tasks.built_in import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
 from app.evidence.certificates.schema import Predicate, Release
 from app.evidence.certificates.weights_file import BACKBONE, StoredTensor, WeightsFile
+from app.planning.mechanisms.boosting import Boosting
 from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.mechanisms.noisy_gd_nonconvex import NoisyGdNonconvex
 from app.planning.mechanisms.tracked import Tracked
 
 HEAD: Final = "weight"
 BIAS: Final = "bias"
+_TREES: Final = ["baseline", "column", "left", "threshold", "value"]
 _RIDGE_OPTIONS: Final = {
     "feature_range": None,
     "target_range": None,
@@ -74,6 +76,8 @@ def _check_against(
     if mechanism.needs is Needs.RIDGE_HEAD:
         _check_ridge_head(predicate, tensors)
         _check_sums(mechanism, tensors[BIAS], description)
+    if isinstance(mechanism, Boosting):
+        _check_trees(predicate, mechanism, tensors, description)
     if isinstance(mechanism, NoisyGdNonconvex) and description is not None:
         _check_curvature(mechanism, description)
     if mechanism.needs is Needs.ENSEMBLE:
@@ -200,6 +204,38 @@ def _check_ridge_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -
         and tuple(bias.shape) == (weight.shape[0],),
         "not a ridge head in float64",
     )
+
+
+def _check_trees(
+    predicate: Release,
+    mechanism: Boosting,
+    tensors: Mapping[str, StoredTensor],
+    description: ModelDescription | None,
+) -> None:
+    """Check that every number of the model belongs to trees of the stated options."""
+    _require(predicate.mechanism.tensors == _own(tensors) == _TREES, "not boosted trees")
+    rows = tensors["baseline"].size
+    nodes = [rows, mechanism.trees, 2 * mechanism.leaves - 1]
+    for name in _TREES:
+        shape = [rows] if name == "baseline" else nodes
+        tensor = tensors[name]
+        _require(
+            tensor.dtype == "F64" and list(tensor.shape) == shape,
+            "not boosted trees of the stated number and size, in float64",
+        )
+    if description is None:
+        return
+    _require(
+        description.architecture.name == boosted_trees.NAME
+        and boosted_trees.options_of(description.architecture) == mechanism.parameters(),
+        "the file says that its trees were grown otherwise",
+    )
+    task = description.task
+    try:
+        boosted_trees.require_task(task)
+    except InvalidInputError as error:
+        raise VerificationError("weights", f"no trees learn its task: {error}") from error
+    _require(rows == task.rows, f"boosted trees for {task.name} have {task.rows} rows")
 
 
 def _check_tracked(

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.architectures import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
-from app.domain.heads import ridge_head
+from app.domain.heads import boosted_trees, ridge_head
 from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
 from app.domain.policy import Policy
@@ -37,6 +37,7 @@ from app.storage.blobs import Blobs, adopt, doom
 
 _SALT_BYTES = 32
 _TAKES_NO_WEIGHTS = {
+    boosted_trees.NAME: "boosted_trees are grown from their records",
     ridge_head.NAME: "a ridge_head is solved from its records",
     ENSEMBLE: "which records each member of an ensemble learns from is decided here",
 }

@@ -6,7 +6,7 @@ from typing import Any
 from app.accounting import dp_sgd
 from app.domain.architectures import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import InvalidInputError
-from app.domain.heads import linear_head, ridge_head
+from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
 from app.domain.states import FirstRelease
@@ -42,6 +42,9 @@ def _recipe_of(
     if architecture.name == ridge_head.NAME:
         ridge_head.require_task(architecture, task)
         return ridge_head.recipe_of(document)
+    if architecture.name == boosted_trees.NAME:
+        boosted_trees.require_task(task)
+        return ridge_head.recipe_of(document, boosted_trees.NAME)
     given = TrainingRecipe.fields_of(document)
     recipe = TrainingRecipe(**{**_defaults(architecture, given), **given})
     if architecture.name == ENSEMBLE and recipe.patience is not None:

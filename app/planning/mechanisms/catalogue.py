@@ -27,6 +27,7 @@ _NAMES = (
     "sharded_retraining",
     "exact_training",
     "sufficient_statistics",
+    "boosting",
 )
 
 

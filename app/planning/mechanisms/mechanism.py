@@ -46,6 +46,7 @@ class Needs(StrEnum):
     ANY_NETWORK = "any_network"
     LINEAR_HEAD = "linear_head"
     RIDGE_HEAD = "ridge_head"
+    BOOSTED_TREES = "boosted_trees"
     ENSEMBLE = "ensemble"
 
 

@@ -43,6 +43,7 @@ HEADS = {
     "ridge": ("ridge_head", ALL),
     "softmax": ("linear_head", ALL | {"weight_decay": 0.003}),
     "split": ("ridge_head", SPLIT),
+    "trees": ("boosted_trees", ALL),
 }
 NUMBERS = np.random.default_rng(3)
 FEATURES = (NUMBERS.normal(size=(60, 6)) * 3).astype(np.float32)

@@ -14,13 +14,14 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import RunFailedError
-from app.domain.heads import linear_head, ridge_head
+from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.tasks.built_in import ClassificationSpec, rows_of
 from app.domain.tasks.spec import TaskSpec
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.heads import LinearHead, RidgeHead
 from workers.training.networks.held import copied
 from workers.training.networks.operator_code import called, imported
+from workers.training.networks.trees import BoostedTrees
 
 _SHOWN: Final = 5
 
@@ -239,6 +240,13 @@ def build(
             rows=rows_of(classes) if task is None else task.rows,
             feature_norm=architecture.options.get("feature_norm"),
             bias=architecture.options.get("bias", linear_head.DEFAULT_BIAS),
+        )
+    elif architecture.name == boosted_trees.NAME:
+        options = boosted_trees.options_of(architecture)
+        module = BoostedTrees(
+            classes,
+            rows=rows_of(classes) if task is None else task.rows,
+            **{name: options[name] for name in ("trees", "leaves", "depth")},
         )
     else:
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)

@@ -32,6 +32,7 @@ REFUSALS = {
     "retraining": "retraining has no parameters",
     "sufficient_statistics": "needs a ridge_head",
     "sharded_retraining": "needs an ensemble",
+    "boosting": "needs boosted_trees",
 }
 ENOUGH_NOISE = (4.0, 3.0, 2.0, 1.5, 1.0)
 

@@ -36,6 +36,7 @@ TRAINED_ANEW = (
     "exact_training",
     "sufficient_statistics",
     "sufficient_statistics_of_numbers",
+    "boosting",
 )
 Change = Callable[[dict[str, Any]], object]
 

@@ -17,7 +17,7 @@ from app.evidence.certificates.parameters import read_parameters
 from app.planning.mechanisms import catalogue
 from app.planning.mechanisms.mechanism import Needs
 from app.planning.shape import ModelShape
-from tests.support.lineages import ENSEMBLE, NEW, RIDGE, planned
+from tests.support.lineages import ENSEMBLE, NEW, RIDGE, TREES, planned
 from tests.support.mechanisms import CASES, CLIPPED
 from workers.mechanisms.catalogue import rule_of, solver_of
 
@@ -27,6 +27,7 @@ COMPLETE = {name: case.parameters for name, case in CASES.items()}
 SHAPES = {
     Needs.ENSEMBLE: ENSEMBLE,
     Needs.RIDGE_HEAD: RIDGE,
+    Needs.BOOSTED_TREES: TREES,
     Needs.LINEAR_HEAD: NEW,
     Needs.ANY_NETWORK: NEW,
 }

@@ -1,0 +1,134 @@
+"""Boosted trees answer as scikit-learn's do, as a network and in NumPy, and twice the same."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+from app.client.published import _trees
+from app.domain.errors import RunFailedError
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
+from app.planning.mechanisms.boosting import Boosting
+from workers.mechanisms.boosting import solve
+from workers.training.networks.trees import BoostedTrees
+from workers.training.tasks.task import INPUTS, TARGET
+
+OPTIONS = {"trees": 30, "leaves": 12, "depth": 6, "smallest_leaf": 5, "shrinkage": 0.2}
+RANDOM = np.random.default_rng(3)
+INPUT = RANDOM.normal(size=(700, 6)).astype(np.float32).round(2)
+INPUT[:, 4] = RANDOM.integers(0, 2, 700)  # a category's column
+TRUTH = INPUT[:, 0] * INPUT[:, 1] + np.sin(2 * INPUT[:, 2]) + INPUT[:, 4]
+
+
+def learned(task, targets, inputs=INPUT):
+    """Return trees that learned from records, in two batches."""
+    rows = getattr(task, "rows", 1)
+    trees = BoostedTrees(
+        task.outputs, rows=rows, **{name: OPTIONS[name] for name in ("trees", "leaves", "depth")}
+    )
+    halves = [slice(0, len(inputs) // 2), slice(len(inputs) // 2, None)]
+    batches = [
+        {INPUTS: torch.from_numpy(inputs[half]), TARGET: torch.from_numpy(targets[half])}
+        for half in halves
+    ]
+    data = SimpleNamespace(retain=SimpleNamespace(in_order=lambda *_, **__: iter(batches)))
+    solve(Boosting(**OPTIONS), SimpleNamespace(module=trees), data, task)
+    return trees
+
+
+def reference(kind, targets):
+    return kind(
+        max_iter=30,
+        max_leaf_nodes=12,
+        max_depth=6,
+        min_samples_leaf=5,
+        learning_rate=0.2,
+        early_stopping=False,
+    ).fit(INPUT, targets)
+
+
+def answers(trees, inputs=INPUT):
+    """Return a network's outputs, which NumPy has to compute alike."""
+    with torch.no_grad():
+        outputs = trees(torch.from_numpy(inputs)).numpy()
+    tensors = {name: tensor.detach().numpy() for name, tensor in trees.named_parameters()}
+    same = _trees(np, inputs.astype(np.float64), tensors, OPTIONS)
+    np.testing.assert_allclose(outputs[:, -same.shape[1] :], same, atol=1e-12)
+    return outputs
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_classes_are_told_apart_as_by_the_library(classes):
+    ranks = np.digitize(TRUTH, np.quantile(TRUTH, np.linspace(0, 1, classes + 1)[1:-1]))
+    trees = learned(ClassificationSpec(classes=classes), ranks)
+    expected = reference(HistGradientBoostingClassifier, ranks).predict_proba(INPUT)
+    found = torch.softmax(torch.from_numpy(answers(trees)), dim=1).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (found.argmax(axis=1) == ranks).mean() > 0.9
+
+
+def test_numbers_are_predicted_as_by_the_library():
+    targets = np.stack([TRUTH, -2 * TRUTH + INPUT[:, 3]], axis=1).astype(np.float32)
+    task = RegressionSpec(targets=("a", "b"), loss="squared")
+    found = answers(learned(task, targets))
+    for row in range(2):
+        expected = reference(HistGradientBoostingRegressor, targets[:, row]).predict(INPUT)
+        np.testing.assert_allclose(found[:, row], expected, atol=1e-6)
+
+
+def test_each_label_has_trees_of_its_own_and_one_that_always_holds_none():
+    targets = np.stack([TRUTH > 0, np.ones(len(TRUTH)), TRUTH < 1], axis=1).astype(np.float32)
+    found = answers(learned(MultiLabelSpec(labels=("a", "b", "c")), targets))
+    for row in (0, 2):
+        library = reference(HistGradientBoostingClassifier, targets[:, row] > 0)
+        np.testing.assert_allclose(found[:, row], library.decision_function(INPUT), atol=1e-6)
+    assert np.all(found[:, 1] == found[0, 1])
+    assert found[0, 1] == pytest.approx(np.log(2 * len(TRUTH) + 1))
+
+
+@pytest.mark.parametrize("present", [[1], [0, 3], [0, 1, 3]])
+def test_a_class_without_a_record_is_improbable_and_never_impossible(present):
+    ranks = np.array(present)[RANDOM.integers(0, len(present), len(INPUT))]
+    found = answers(learned(ClassificationSpec(classes=4), ranks))
+    chances = torch.softmax(torch.from_numpy(found), dim=1).numpy()
+    absent = [each for each in range(4) if each not in present]
+    assert np.all(chances > 0)
+    assert np.all(chances[:, absent].max(axis=1) < chances[:, present].max(axis=1))
+    assert np.isin(found.argmax(axis=1), present).all()
+
+
+def test_the_same_records_make_the_same_bytes_and_a_record_less_makes_others():
+    ranks = (TRUTH > 0.3).astype(np.int64)
+    task = ClassificationSpec(classes=2)
+    files = [
+        save({name: each.detach().numpy() for name, each in trees.named_parameters()})
+        for trees in (
+            learned(task, ranks),
+            learned(task, ranks),
+            learned(task, ranks[1:], INPUT[1:]),
+        )
+    ]
+    assert files[0] == files[1] != files[2]
+
+
+def test_what_is_no_number_counts_as_nought():
+    trees = learned(ClassificationSpec(classes=2), (TRUTH > 0).astype(np.int64))
+    strange = INPUT[:3].copy()
+    strange[:, 0] = [np.nan, np.inf, -np.inf]
+    plain = INPUT[:3].copy()
+    plain[:, 0] = 0
+    with torch.no_grad():
+        assert torch.equal(trees(torch.from_numpy(strange)), trees(torch.from_numpy(plain)))
+
+
+def test_without_a_record_or_trees_nothing_is_grown():
+    empty = SimpleNamespace(retain=SimpleNamespace(in_order=lambda *_, **__: iter([])))
+    trees = BoostedTrees(2, rows=1, trees=1, leaves=2, depth=1)
+    task = ClassificationSpec(classes=2)
+    with pytest.raises(RunFailedError, match="no record is left"):
+        solve(Boosting(**OPTIONS), SimpleNamespace(module=trees), empty, task)
+    with pytest.raises(RunFailedError, match="needs boosted_trees"):
+        solve(Boosting(**OPTIONS), SimpleNamespace(module=torch.nn.Linear(2, 2)), empty, task)

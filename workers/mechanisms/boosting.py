@@ -1,0 +1,136 @@
+"""The rule of ``app.planning.mechanisms.boosting``: scikit-learn grows the trees."""
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
+
+from app.domain.errors import RunFailedError
+from app.domain.tasks.built_in import ClassificationSpec, RegressionSpec
+from app.domain.tasks.spec import TaskSpec
+from app.planning.mechanisms.boosting import Boosting
+from workers.data.loading import RunData
+from workers.training.exact.arithmetic import repeatable
+from workers.training.networks.network import Network
+from workers.training.networks.trees import BoostedTrees
+from workers.training.tasks.task import INPUTS, TARGET
+
+_AT_ONCE: Final = 2**16
+_UNSEEN: Final = 0.5
+"""Records of a class that has none, so that no probability is 0."""
+
+Floats = NDArray[np.float64]
+
+# A first fit counts processors and reads files, which no run may do while weights are sealed; with
+# more than one thread, processes forked later would wait for threads that they do not have.
+with repeatable(), threadpool_limits(limits=1, user_api="openmp"):
+    for _kind in (HistGradientBoostingClassifier, HistGradientBoostingRegressor):
+        _kind(max_iter=1).fit(np.zeros((2, 1)), [0, 1])
+
+
+def solve(mechanism: Boosting, network: Network, data: RunData, task: TaskSpec) -> None:
+    """Grow trees from the retained records in the order of their arrival.
+
+    Raises:
+        RunFailedError: the network has no trees, or no record is left to learn from.
+    """
+    trees = network.module
+    if not isinstance(trees, BoostedTrees):
+        raise RunFailedError("boosting needs boosted_trees")
+    features, targets = [], []
+    for batch in data.retain.in_order(_AT_ONCE, device=torch.device("cpu")):
+        features.append(trees.seen(batch[INPUTS]).numpy())
+        targets.append(batch[TARGET].numpy())
+    if not features:
+        raise RunFailedError("no record is left to learn from")
+    seen, wanted = np.concatenate(features), np.concatenate(targets)
+    with repeatable(), threadpool_limits(limits=1, user_api="openmp"), torch.no_grad():
+        for tensor in trees.parameters():
+            tensor.zero_()
+        if isinstance(task, ClassificationSpec):
+            _grow_classes(mechanism, trees, seen, wanted)
+        else:
+            for row, column in enumerate(wanted.reshape(len(wanted), -1).T):
+                if isinstance(task, RegressionSpec):
+                    grown = _grown(HistGradientBoostingRegressor, mechanism, seen, column)
+                    _put(trees, grown, [row])
+                else:
+                    _grow_label(mechanism, trees, seen, column > _UNSEEN, row)
+
+
+def _grow_classes(
+    mechanism: Boosting, trees: BoostedTrees, seen: Floats, classes: NDArray[Any]
+) -> None:
+    """Grow the trees of logits; of two classes only the second has any."""
+    if len(trees.baseline) == 1:
+        _grow_label(mechanism, trees, seen, classes == 1, 0)
+        return
+    trees.baseline.fill_(math.log(_UNSEEN / len(classes)))
+    found = np.unique(classes)
+    if len(found) == 1:
+        trees.baseline[int(found[0])] = 0.0
+        return
+    grown = _grown(HistGradientBoostingClassifier, mechanism, seen, classes)
+    rows = [int(each) for each in found]
+    if len(rows) == 2:
+        trees.baseline[rows[0]] = 0.0
+        rows = rows[1:]
+    _put(trees, grown, rows)
+
+
+def _grow_label(
+    mechanism: Boosting, trees: BoostedTrees, seen: Floats, holds: NDArray[np.bool_], row: int
+) -> None:
+    if holds.all() or not holds.any():
+        odds = (np.count_nonzero(holds) + _UNSEEN) / (np.count_nonzero(~holds) + _UNSEEN)
+        trees.baseline[row] = math.log(odds)
+        return
+    _put(trees, _grown(HistGradientBoostingClassifier, mechanism, seen, holds), [row])
+
+
+def _grown(kind: Any, mechanism: Boosting, seen: Floats, target: NDArray[Any]) -> Any:  # noqa: ANN401 - scikit-learn has no types
+    return kind(
+        max_iter=mechanism.trees,
+        max_leaf_nodes=mechanism.leaves,
+        max_depth=mechanism.depth,
+        min_samples_leaf=mechanism.smallest_leaf,
+        learning_rate=mechanism.shrinkage,
+        early_stopping=False,
+        random_state=0,  # which of more than 200,000 records the bins are made of
+    ).fit(seen, target)
+
+
+def _put(trees: BoostedTrees, grown: Any, rows: list[int]) -> None:  # noqa: ANN401
+    """Copy trees, whose nodes scikit-learn keeps in attributes of its own."""
+    baseline = np.asarray(grown._baseline_prediction, dtype=np.float64).reshape(-1)  # noqa: SLF001
+    for place, row in enumerate(rows):
+        trees.baseline[row] = float(baseline[place])
+    for number, iteration in enumerate(grown._predictors):  # noqa: SLF001
+        for row, tree in zip(rows, iteration, strict=True):
+            for tensor, values in zip(
+                (trees.column, trees.threshold, trees.left, trees.value),
+                _arrays(tree.nodes),
+                strict=True,
+            ):
+                tensor[row, number, : len(values)] = torch.from_numpy(values)
+
+
+def _arrays(nodes: NDArray[Any]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return a tree's columns, thresholds, left children and values, siblings side by side."""
+    order, left = [0], np.zeros(len(nodes))
+    for place, node in enumerate(order):
+        if not nodes[node]["is_leaf"]:
+            left[place] = len(order)
+            order += [int(nodes[node]["left"]), int(nodes[node]["right"])]
+    sorted_nodes = nodes[order]
+    inner = sorted_nodes["is_leaf"] == 0
+    return (
+        np.where(inner, sorted_nodes["feature_idx"], 0).astype(np.float64),
+        np.where(inner, sorted_nodes["num_threshold"], 0.0),
+        left,
+        np.where(inner, 0.0, sorted_nodes["value"]),
+    )
