@@ -17,10 +17,9 @@ from app.ledger.obligations import end_unmet
 from app.ledger.runs import create_run
 from app.ledger.tables import ObligationRow, RunRow
 from app.ledger.withdrawal import EMPTIED, withdraw
+from app.registry import counts
 from app.registry.forecasts import Occasion
-from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
-from app.registry.training_set import TrainingSet
 from app.runtime.database import Database
 from app.runtime.spans import Facts, Step, Work, at_commit
 
@@ -30,32 +29,7 @@ def schedule_due(database: Database) -> None:
     with database.transaction() as session:
         due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
     for model_id in due:
-        if not withdraw_emptied(database, model_id):
-            schedule_model(database, model_id)
-
-
-def withdraw_emptied(database: Database, model_id: str) -> bool:
-    """Withdraw a model that owes something and has no record left to learn from.
-
-    The records are looked through before the model is locked: none of them comes back to it.
-
-    Returns:
-        Whether it was withdrawn; else its obligations need a run.
-    """
-    with database.transaction() as session:
-        model = session.get_one(ModelRow, model_id)
-        membership = membership_of(model)
-        if membership is None or not _waiting_obligations(session, model):
-            return False
-        if not TrainingSet(session, model).is_emptied:
-            return False
-    with database.transaction() as session:
-        model = session.get_one(ModelRow, model_id, with_for_update=True)
-        if membership_of(model) != membership or not _waiting_obligations(session, model):
-            return False
-        outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
-        withdraw(session, model, reason=EMPTIED)
-    return True
+        schedule_model(database, model_id)
 
 
 def schedule_model(database: Database, model_id: str) -> RunRow | None:
@@ -63,7 +37,8 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
 
     Obligations that arrive while a run is going wait for the next one. If no plan can meet the
     policy any more, they fail with the reason. The outbox's rows are then removed; but if the model
-    changed while its run was planned, they stay for the next time.
+    changed while its run was planned, they stay for the next time. A model that has no record left
+    to learn from is withdrawn.
     """
     begun_ns = time.time_ns()
     occasion, forecast = None, None
@@ -71,9 +46,8 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
     try:
         with database.transaction() as session:
             model = session.get_one(ModelRow, model_id)
-            if _waiting_obligations(session, model):
-                counted = None if membership_of(model) is None else TrainingSet(session, model)
-                occasion = Occasion.of(session, model, counted)
+            if _waiting_obligations(session, model) and not counts.is_emptied(session, model):
+                occasion = Occasion.of(session, model)
         if occasion is not None:
             forecast = occasion.forecast()
     except (PlanError, ParameterError, CalibrationError) as error:
@@ -81,10 +55,14 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
     with database.transaction() as session:
         model = session.get_one(ModelRow, model_id, with_for_update=True)
         obligations = _waiting_obligations(session, model)
-        if obligations and not (refusal if occasion is None else occasion.fits(model)):
+        emptied = bool(obligations) and counts.is_emptied(session, model)
+        settled = emptied or not obligations
+        if not settled and not (refusal if occasion is None else occasion.fits(model)):
             return None
         outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
-        if not obligations:
+        if emptied:
+            withdraw(session, model, reason=EMPTIED)
+        if settled:
             return None
         # Without a version, the model owes a run for uploaded weights that were never certified.
         kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN

@@ -172,6 +172,8 @@ class RunRow(Logged, Leased, Base):
     """Everything forgotten up to this epoch is left out and covered; fixed when data is read."""
     trained_through: Mapped[int | None] = mapped_column(BigInteger)
     """Of a training: the last record that it reads, fixed with the epoch."""
+    counts: Mapped[list[list[int]] | None] = mapped_column(JSONB(none_as_null=True))
+    """Of a training: how many records each member learns from and holds out, at that epoch."""
     phase: Mapped[str | None]
     step: Mapped[int | None]
     total_steps: Mapped[int | None]

@@ -36,6 +36,8 @@ def create_datasets() -> None:
         sa.Column("schema", JSONB, nullable=False),
         sa.Column("public", sa.Boolean, server_default=sa.false(), nullable=False),
         sa.Column("forget_epoch", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("pushed", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("remembered", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("subject_notations", sa.ARRAY(sa.String), server_default="{}", nullable=False),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("archived_at", MOMENT),
@@ -195,6 +197,16 @@ def create_models() -> None:
         unique_name("models"),
     )
     op.create_table(
+        "model_counts",
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), primary_key=True),
+        sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("records", sa.BigInteger, nullable=False),
+        sa.Column("read", sa.BigInteger, nullable=False),
+        sa.Column("retained", sa.BigInteger, nullable=False),
+        sa.Column("held_out_records", sa.BigInteger, nullable=False),
+        sa.Column("held_out", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
         "runs",
         sa.Column("id", sa.String, primary_key=True),
         sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False, index=True),
@@ -205,6 +217,7 @@ def create_models() -> None:
         sa.Column("enqueued_at", MOMENT),
         sa.Column("forget_epoch", sa.BigInteger),
         sa.Column("trained_through", sa.BigInteger),
+        sa.Column("counts", JSONB),
         sa.Column("phase", sa.String),
         sa.Column("step", sa.Integer),
         sa.Column("total_steps", sa.Integer),
