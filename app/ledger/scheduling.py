@@ -24,12 +24,10 @@ from app.runtime.database import Database
 from app.runtime.spans import Facts, Step, Work, at_commit
 
 
-def schedule_due(database: Database) -> None:
-    """Turn the due obligations of each model into one run, or withdraw the model."""
+def due_models(database: Database) -> Sequence[str]:
+    """Return the ids of the models that ``schedule_model`` is to be called for."""
     with database.transaction() as session:
-        due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
-    for model_id in due:
-        schedule_model(database, model_id)
+        return outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
 
 
 def schedule_model(database: Database, model_id: str) -> RunRow | None:
