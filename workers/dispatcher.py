@@ -63,7 +63,7 @@ class Dispatcher:
         self._queue = queue
         self._name = new_id("dispatcher")
         self._planning = ThreadPoolExecutor(_PLANS_AT_ONCE, thread_name_prefix="planning")
-        self._plans: dict[str, Future[object]] = {}
+        self._plans: dict[str, Future[RunRow | None]] = {}
         retraining = AutomaticRetraining(services.database)
         self.steps: tuple[Callable[[], None], ...] = (
             self._schedule_models,

@@ -266,7 +266,7 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
 
     Runs that answer a request come first, by the earliest deadline. Those due later than in a day
     are told apart by its hour alone: within one hour, the shortest comes first, as the newest run
-    of its model tells, of the same mechanism if there was one. Then come other unlearning, and
+    of its model tells, of the same kind if there was one. Then come other unlearning, and
     trainings in the order of their creation. ``waiting`` was just handed to a worker; others count
     once the dispatcher has recorded that it queued them, so that a run that failed is not tried
     again too soon.
@@ -282,19 +282,20 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
         .scalar_subquery()
     )
     is_near = deadline < func.clock_timestamp() + timedelta(days=1)
-    earlier, mechanism = aliased(RunRow), RunRow.plan["mechanism"]
-    seconds = (
+    earlier = aliased(RunRow)
+    newest = (
         select(func.extract("epoch", earlier.finished_at - earlier.started_at))
         .where(
             earlier.model_id == RunRow.model_id,
             earlier.state == RunState.PUBLISHED,
             deadline.is_not(None),
         )
-        .order_by((earlier.plan["mechanism"] == mechanism).desc(), earlier.created_at.desc())
+        .order_by(earlier.created_at.desc())
         .limit(1)
         .correlate(RunRow)
-        .scalar_subquery()
     )
+    alike = newest.where(earlier.kind == RunRow.kind)
+    seconds = func.coalesce(alike.scalar_subquery(), newest.scalar_subquery())
     query = (
         select(RunRow)
         .where(

@@ -159,10 +159,11 @@ class RunRow(Logged, Leased, Base):
             postgresql_where="state IN ('queued', 'leased', 'running')",
         ),
         Index("ix_runs_created_at_id", "created_at", "id"),
+        Index("ix_runs_model_id_created_at", "model_id", "created_at"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), index=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
     kind: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     plan: Mapped[dict[str, Any]]

@@ -146,15 +146,18 @@ def forget(
 
 
 def is_emptied(session: Session, model: ModelRow) -> bool:
-    """Return whether records were forgotten and none is left to learn from; that stays so."""
+    """Return whether records were forgotten and none is left to learn from; that stays so.
+
+    No model is withdrawn for a number that is kept: where it says so, they are counted.
+    """
     membership = membership_of(model)
-    if membership is None:
+    if membership is None or total(session, model).retained > 0:
         return False
-    kept = total(session, model)
-    gone = kept.records - kept.retained
+    found = added(counted(session, model.dataset_id, membership))
+    gone = found.records - found.retained
     if membership.learns_from_held_out:
-        gone += kept.held_out_records - kept.held_out
-    return kept.retained == 0 and gone > 0
+        gone += found.held_out_records - found.held_out
+    return found.retained == 0 and gone > 0
 
 
 def added(counts: Iterable[Counts]) -> Counts:

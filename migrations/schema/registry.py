@@ -209,7 +209,7 @@ def create_models() -> None:
     op.create_table(
         "runs",
         sa.Column("id", sa.String, primary_key=True),
-        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False, index=True),
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False),
         sa.Column("kind", sa.String, nullable=False),
         sa.Column("state", sa.String, nullable=False, index=True),
         sa.Column("plan", JSONB, nullable=False),
@@ -238,6 +238,7 @@ def create_models() -> None:
         ),
         sa.CheckConstraint("epsilon IS NULL OR epsilon >= 0", name="epsilon"),
         sa.Index("ix_runs_created_at_id", "created_at", "id"),
+        sa.Index("ix_runs_model_id_created_at", "model_id", "created_at"),
         sa.Index(
             "uq_runs_one_active",
             "model_id",

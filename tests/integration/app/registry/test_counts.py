@@ -8,7 +8,7 @@ from functools import partial
 from threading import Barrier
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, select, text
 
 from app.domain.architectures import ArchitectureSpec
 from app.registry import counts
@@ -117,6 +117,18 @@ def test_no_order_of_pushes_requests_and_trainings_leaves_a_count_wrong(
             model = workshop.model(name)
             whole = TrainingSet(session, model)
             assert Occasion.of(session, model) == Occasion.of(session, model, whole)
+
+
+def test_no_model_is_withdrawn_for_a_count_alone(workshop: Workshop, app_database: Engine) -> None:
+    workshop.forged = True
+    workshop.define()
+    workshop.work()
+    with app_database.begin() as connection:
+        connection.execute(text("UPDATE model_counts SET retained = 1"))
+    request = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    workshop.work()
+    assert workshop.request(request).state == "certified"
 
 
 def test_records_that_come_while_weights_are_brought_are_counted(
