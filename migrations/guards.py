@@ -161,7 +161,10 @@ def drop() -> None:
     op.execute("DROP FUNCTION refuse_change, refuse_rewriting CASCADE")
 
 
-PASSING = ("outbox", "member_trainings", "idempotency_keys", "callback_events", "feature_shards")
+PASSING = (
+    *("outbox", "member_trainings", "model_counts"),
+    *("idempotency_keys", "callback_events", "feature_shards"),
+)
 """The tables whose rows go when they have served."""
 
 _APPEND_ONLY = text(

@@ -7,6 +7,7 @@ state; Redis only passes ids to workers, and steps that do not need Redis do not
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from functools import partial, wraps
 
@@ -40,6 +41,7 @@ from workers.queue import (
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
 _POLL_INTERVAL_S = 0.25
+_PLANS_AT_ONCE = 4
 _OUTAGE_DELAY_S = 1.0
 _UPKEEP_INTERVAL_S = 1.0
 _DEADLINES_INTERVAL_S = 5.0
@@ -60,6 +62,8 @@ class Dispatcher:
         self._services = services
         self._queue = queue
         self._name = new_id("dispatcher")
+        self._planning = ThreadPoolExecutor(_PLANS_AT_ONCE, thread_name_prefix="planning")
+        self._plans: dict[str, Future[RunRow | None]] = {}
         retraining = AutomaticRetraining(services.database)
         self.steps: tuple[Callable[[], None], ...] = (
             self._leave_out,
@@ -83,9 +87,14 @@ class Dispatcher:
         )
 
     def tick(self) -> None:
-        """Take every due step now."""
+        """Take every due step now, and wait for the plans."""
         for step in (*self.steps, *self.upkeep):
             step()
+            wait(self._plans.values())
+
+    def close(self) -> None:
+        """Begin no further plan, and wait for those that are being made."""
+        self._planning.shutdown(cancel_futures=True)
 
     def _leave_out(self) -> None:
         """Meet what ensembles owe that are refilled: every worker may be busy with that."""
@@ -95,7 +104,19 @@ class Dispatcher:
             self._services.leave_out_at_once(lambda _: refilled)
 
     def _schedule_models(self) -> None:
-        scheduling.schedule_due(self._services.database)
+        """Plan the due models side by side.
+
+        A plan that takes long goes on beside the steps that follow, and holds up no other model.
+        """
+        database, plans = self._services.database, self._plans
+        for model_id in scheduling.due_models(database):
+            if model_id not in plans:
+                planned = self._planning.submit(scheduling.schedule_model, database, model_id)
+                plans[model_id] = planned
+        wait(plans.values(), timeout=_POLL_INTERVAL_S)
+        ended = [plans.pop(model_id) for model_id in list(plans) if plans[model_id].done()]
+        for planned in ended:
+            planned.result()
 
     def _requeue_silent_runs(self) -> None:
         """Give up the attempts whose workers are silent.
@@ -218,4 +239,5 @@ def main() -> None:
     publisher.stop()
     for collector in collectors:
         collector.stop()
+    dispatcher.close()
     services.close()

@@ -11,8 +11,8 @@ from app.api.protocol.schemas import Answer, Body, Name, shaped_as
 from app.domain.policy import Policy
 from app.planning.quote import Declined
 from app.registry import repository as registry
+from app.registry.forecasts import Occasion
 from app.registry.noise_curves import score_at
-from app.registry.shapes import shape_of
 
 _MOST_PARAMETERS = 50  # more than any mechanism has
 _Schedules = dict[str, float | Annotated[list[float], Field(fail_fast=True)]]
@@ -82,7 +82,8 @@ def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Le
     """Quote every mechanism, including retraining, with a reason for each that does not apply."""
     with services.database.transaction() as session:
         model = registry.model_named(session, body.model)
-        shape, head = shape_of(session, model), registry.head_version(session, model)
+        shape = Occasion.of(session, model).shape
+        head = registry.head_version(session, model)
     quotes = services.planners.quotes(policy=body.policy.to_policy(), shape=shape, left=left)
     evaluation = {} if head is None else head.evaluation
     for quote in quotes["quotes"]:

@@ -5,7 +5,7 @@ its own epoch, salt and answer, and a refused one leaves no trace. A model's pre
 all of them or none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from itertools import groupby
@@ -43,6 +43,7 @@ from app.ledger.obligations import record as record_obligation
 from app.ledger.obligations import state_of
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
+from app.registry import counts
 from app.registry.datasets import digests
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
@@ -244,6 +245,7 @@ class _Batch:
 
     def _store(self) -> None:
         session, epochs = self._session, self._epochs()
+        self._dataset.remembered -= len(epochs)
         session.add_all(new.row for new in self._new)
         session.flush()
         commitments = [
@@ -254,6 +256,12 @@ class _Batch:
         if commitments:
             session.execute(insert(ForgottenRecordRow), commitments)
         datasets.mark_forgotten(session, epochs)
+        lineages = [
+            (locked.model.id, locked.membership)
+            for locked in self._locked_models
+            if locked.membership is not None
+        ]
+        counts.forget(session, lineages, list(self._marked(epochs)))
         for locked in self._locked_models:
             if self._decide(locked, epochs):
                 topic, delay_s = outbox.Topic.SCHEDULE_MODEL, locked.policy.window_s
@@ -272,6 +280,11 @@ class _Batch:
                 enter(session, new.row, RequestState.ACCEPTED, **_facts(new, epochs))
                 for obligation in new.owed:
                     record_obligation(session, obligation)
+
+    def _marked(self, epochs: Mapping[int, int]) -> Iterable[KeyedRecord]:
+        """Return each record once that the requests have forgotten first."""
+        named = {record.seq: record for new in self._new for record, _ in new.records}
+        return (named[seq] for seq in epochs)
 
     def _epochs(self) -> dict[int, int]:
         """Return the epoch of forgetting of records: that of the first request that names each."""

@@ -200,7 +200,7 @@ def leave_out_at_once(
     """
     with database.transaction() as session:
         suits = _suits(session, model_id, **terms)
-    if not suits or scheduling.withdraw_emptied(database, model_id):
+    if not suits:
         return False
     scheduling.schedule_model(database, model_id)
     with database.transaction() as session:

@@ -18,9 +18,9 @@ from app.ledger.new_requests import NewForgetRequest
 from app.ledger.views import request_views
 from app.ledger.views.request_views import ObligationView, RequestView
 from app.registry import repository as registry
+from app.registry.counts import Lineage
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.membership import membership_of
-from app.registry.training_set import TrainingSet
 from app.runtime.database import Database
 
 
@@ -104,5 +104,5 @@ def _occasion(session: Session, name: str, records: frozenset[int]) -> Occasion 
     model = registry.model_named(session, name)
     if membership_of(model) is None:
         return Occasion.of(session, model)
-    found = TrainingSet(session, model, forgetting=records)
-    return Occasion.of(session, model, found) if found.retained else None
+    lineage = Lineage(session, model, forgetting=records)
+    return Occasion.of(session, model, lineage) if lineage.retained else None

@@ -51,6 +51,7 @@ from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
 from app.planning.tracking import Tracking, history_of_run
+from app.registry import counts
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
@@ -216,6 +217,7 @@ def publish(
     model.tracking = _tracking(run, model, result.phase)
     model.trained_through = version.trained_through
     model.trained_after_epoch = version.trained_after_epoch
+    _count(session, run, model)
     doom(session, model.imported_blob_id)
     model.imported_blob_id = None
     run.state = RunState.PUBLISHED
@@ -241,6 +243,15 @@ def publish(
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
     reach("before_commit")
     return version
+
+
+def _count(session: Session, run: RunRow, model: ModelRow) -> None:
+    """Keep the counts of the lineage that a version begins, or goes on with."""
+    epoch = run.forget_epoch or 0
+    if run.kind == RunKind.TRAIN:
+        read = (counts.Counts(m, n, n, n, held, held) for m, n, held in run.counts or ())
+        counts.begin(session, model, read, as_of=epoch)
+    counts.note_read(session, model, begun_at_epoch=issuing.begun_at(model), run_epoch=epoch)
 
 
 def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Row,
     String,
     and_,
+    case,
     exists,
     func,
     literal,
@@ -17,7 +18,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.attributes import set_committed_value
 
 from app.domain.states import (
@@ -263,7 +264,9 @@ def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
 def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
     """Lock and return the queued run to carry out first; None if there is none.
 
-    Runs that answer a request come first, by the earliest deadline; then other unlearning, then
+    Runs that answer a request come first, by the earliest deadline. Those due later than in a day
+    are told apart by its hour alone: within one hour, the shortest comes first, as the newest run
+    of its model tells, of the same kind if there was one. Then come other unlearning, and
     trainings in the order of their creation. ``waiting`` was just handed to a worker; others count
     once the dispatcher has recorded that it queued them, so that a run that failed is not tried
     again too soon.
@@ -278,6 +281,21 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
         .correlate(RunRow)
         .scalar_subquery()
     )
+    is_near = deadline < func.clock_timestamp() + timedelta(days=1)
+    earlier = aliased(RunRow)
+    newest = (
+        select(func.extract("epoch", earlier.finished_at - earlier.started_at))
+        .where(
+            earlier.model_id == RunRow.model_id,
+            earlier.state == RunState.PUBLISHED,
+            deadline.is_not(None),
+        )
+        .order_by(earlier.created_at.desc())
+        .limit(1)
+        .correlate(RunRow)
+    )
+    alike = newest.where(earlier.kind == RunRow.kind)
+    seconds = func.coalesce(alike.scalar_subquery(), newest.scalar_subquery())
     query = (
         select(RunRow)
         .where(
@@ -285,7 +303,8 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
             or_(RunRow.id == waiting, RunRow.enqueued_at.is_not(None)),
         )
         .order_by(
-            deadline.asc().nulls_last(),
+            case((is_near, deadline), else_=func.date_trunc("hour", deadline)).asc().nulls_last(),
+            seconds.asc().nulls_last(),
             (RunRow.kind == RunKind.UNLEARN).desc(),
             RunRow.created_at,
             RunRow.id,

@@ -17,42 +17,33 @@ from app.ledger.obligations import end_unmet
 from app.ledger.runs import create_run, end_for_good
 from app.ledger.tables import ObligationRow, RunRow
 from app.ledger.withdrawal import EMPTIED, withdraw
+from app.registry import counts
 from app.registry.forecasts import Occasion
-from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
-from app.registry.training_set import TrainingSet
 from app.runtime.database import Database
 from app.runtime.spans import Facts, Step, Work, at_commit
 
 
-def schedule_due(database: Database) -> None:
-    """Turn the due obligations of each model into one run, or withdraw the model."""
+def due_models(database: Database) -> Sequence[str]:
+    """Return the ids of the models that ``schedule_model`` is to be called for."""
     with database.transaction() as session:
-        due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
-    for model_id in due:
-        if not withdraw_emptied(database, model_id):
-            schedule_model(database, model_id)
+        return outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
 
 
 def withdraw_emptied(database: Database, model_id: str) -> bool:
     """Withdraw a model that owes something and has no record left to learn from.
-
-    The records are looked through before the model is locked: none of them comes back to it.
 
     Returns:
         Whether it was withdrawn; else its obligations need a run.
     """
     with database.transaction() as session:
         model = session.get_one(ModelRow, model_id)
-        membership = membership_of(model)
-        if membership is None or not _waiting_obligations(session, model):
-            return False
-        if not TrainingSet(session, model).is_emptied:
+        if not _owes_and_is_emptied(session, model):
             return False
     with database.transaction() as session:
         end_for_good(session, model_id, reason=EMPTIED)
         model = session.get_one(ModelRow, model_id, with_for_update=True)
-        if membership_of(model) != membership or not _waiting_obligations(session, model):
+        if not _owes_and_is_emptied(session, model):
             session.rollback()
             return False
         outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
@@ -60,13 +51,20 @@ def withdraw_emptied(database: Database, model_id: str) -> bool:
     return True
 
 
+def _owes_and_is_emptied(session: Session, model: ModelRow) -> bool:
+    return bool(_waiting_obligations(session, model)) and counts.is_emptied(session, model)
+
+
 def schedule_model(database: Database, model_id: str) -> RunRow | None:
     """Turn a model's open obligations into one run, unless one is going.
 
     Obligations that arrive while a run is going wait for the next one. If no plan can meet the
     policy any more, they fail with the reason. The outbox's rows are then removed; but if the model
-    changed while its run was planned, they stay for the next time.
+    changed while its run was planned, they stay for the next time. A model that has no record left
+    to learn from is withdrawn.
     """
+    if withdraw_emptied(database, model_id):
+        return None
     begun_ns = time.time_ns()
     occasion, forecast = None, None
     refusal: Exception | None = None
@@ -74,8 +72,7 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
         with database.transaction() as session:
             model = session.get_one(ModelRow, model_id)
             if _waiting_obligations(session, model):
-                counted = None if membership_of(model) is None else TrainingSet(session, model)
-                occasion = Occasion.of(session, model, counted)
+                occasion = Occasion.of(session, model)
         if occasion is not None:
             forecast = occasion.forecast()
     except (PlanError, ParameterError, CalibrationError) as error:

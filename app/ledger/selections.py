@@ -18,6 +18,7 @@ from app.ledger.runs import end_for_good, holder
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
+from app.registry import counts
 from app.registry.datasets import repository as datasets
 from app.registry.forecasts import Occasion
 from app.registry.tables import ModelRow
@@ -69,7 +70,8 @@ def begin(
         membership = membership_of_run(model, run)
         training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
         retain, held_out = training_set.records.retained, training_set.held_out.retained
-        emptied = not trains and not len(retain) and training_set.is_emptied
+        emptied = not trains and not len(retain) and counts.is_emptied(session, model)
+        numbers = _counts(training_set) if trains else None
         occasion = Occasion.of(
             session,
             model,
@@ -97,6 +99,7 @@ def begin(
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()
+        run.counts = numbers
         log.append(session, "run.planned", run=run.id)
     return Selection(
         retain=retain, held_out=held_out, plan=plan, batch_of=batch_of, members=members
@@ -142,3 +145,14 @@ def _fix(
         start_obligations(session, row)
     log.append(session, "run.running", run=row.id)
     return row, model
+
+
+def _counts(training_set: TrainingSet) -> list[list[int]]:
+    """Return what ``RunRow.counts`` says of a training."""
+    count = training_set.membership.members or 1
+    learned, held_out = (
+        np.bincount(each.members, minlength=count).tolist()
+        for each in (training_set.records, training_set.held_out)
+    )
+    numbers = zip(range(count), learned, held_out, strict=True)
+    return [[member, *some] for member, *some in numbers if any(some)]

@@ -165,10 +165,11 @@ class RunRow(Logged, Leased, Base):
             postgresql_where="kind = 'refill' AND state IN ('queued', 'leased', 'running')",
         ),
         Index("ix_runs_created_at_id", "created_at", "id"),
+        Index("ix_runs_model_id_created_at", "model_id", "created_at"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), index=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
     kind: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     plan: Mapped[dict[str, Any]]
@@ -178,6 +179,8 @@ class RunRow(Logged, Leased, Base):
     """Everything forgotten up to this epoch is left out and covered; fixed when data is read."""
     trained_through: Mapped[int | None] = mapped_column(BigInteger)
     """Of a training: the last record that it reads, fixed with the epoch."""
+    counts: Mapped[list[list[int]] | None] = mapped_column(JSONB(none_as_null=True))
+    """Of a training: how many records each member learns from and holds out, at that epoch."""
     phase: Mapped[str | None]
     step: Mapped[int | None]
     total_steps: Mapped[int | None]

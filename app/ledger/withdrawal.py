@@ -9,6 +9,7 @@ from app.delivery.publishing import repository as publishing
 from app.domain.states import VersionState
 from app.evidence import log
 from app.ledger import training
+from app.registry import counts
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import doom
@@ -38,6 +39,7 @@ def withdraw(session: Session, model: ModelRow, *, reason: str) -> None:
     doom(session, model.imported_blob_id)
     model.head_version_id = model.imported_blob_id = model.tracking = None
     model.trained_through = model.trained_after_epoch = None
+    counts.end(session, model)
     publishing.wake(session, model.id)
     log.append(session, "model.withdrawn", model=model.id)
     session.flush()

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, func, select, text
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ExpungeError, TargetNotMetError
@@ -30,8 +30,13 @@ from app.ledger.certificates.accounts import (
     leaves_of,
     totals_after,
 )
+from app.ledger.certificates.issuing import begun_at
 from app.ledger.tables import AccountedRequestRow
-from app.registry.tables import ModelRow, VersionRow
+from app.registry.counts import Counts
+from app.registry.counts import counted as counted_anew
+from app.registry.datasets.tables import DatasetRow, RecordRow
+from app.registry.membership import membership_of
+from app.registry.tables import ModelCountRow, ModelRow, VersionRow
 
 _NODES: Final = text("SELECT level, position, hash FROM tree_nodes WHERE tree = :tree")
 _STRAYS: Final = text(
@@ -49,6 +54,7 @@ def check_lineages(connection: Connection, fault: Fault) -> None:
             known += lineage.trees
             _Check(session, lineage, fault).run()
         _check_bases(session, fault)
+        _check_counts(session, fault)
         for tree, count in session.execute(_STRAYS, {"known": known}):
             fault(f"tree {tree}", f"{count} nodes of no lineage's tree")
 
@@ -82,6 +88,33 @@ def _check_bases(session: Session, fault: Fault) -> None:
                 reason = f"its network stands on another {kind} than before"
                 fault(f"certificate {certificate_id}", reason)
             bases[model_id, kind] = base
+
+
+def _check_counts(session: Session, fault: Fault) -> None:
+    """Report counts that are kept and are not those of the records."""
+    stored = select(
+        RecordRow.dataset_id,
+        func.count(),
+        func.count().filter(RecordRow.forgotten_epoch.is_(None)),
+    ).group_by(RecordRow.dataset_id)
+    real = {dataset_id: found for dataset_id, *found in session.execute(stored)}
+    kept = select(DatasetRow.id, DatasetRow.pushed, DatasetRow.remembered)
+    for dataset_id, *found in session.execute(kept):
+        if found != real.get(dataset_id, [0, 0]):
+            fault(f"dataset {dataset_id}", "it has other numbers of records than it counts")
+    rows: dict[str, list[Counts]] = {}
+    query = select(*(getattr(ModelCountRow, name) for name in ("model_id", *Counts._fields)))
+    for model_id, *counted in session.execute(query.order_by(ModelCountRow.member)):
+        rows.setdefault(model_id, []).append(Counts(*counted))
+    for model in session.scalars(select(ModelRow)):
+        membership, begun = membership_of(model), begun_at(model)
+        counts = (
+            []
+            if membership is None
+            else counted_anew(session, model.dataset_id, membership, begun_at_epoch=begun)
+        )
+        if counts != rows.get(model.id, []):
+            fault(f"model {model.id}", "its lineage has other numbers of records than it counts")
 
 
 class _Check:

@@ -31,6 +31,7 @@ from app.evidence.certificates.trusted_keys import TrustedKeys
 from app.evidence.log import signing_keys
 from app.ledger import repository, runs
 from app.ledger.withdrawal import withdraw
+from app.registry import counts
 from app.registry import repository as registry
 from app.registry.backbones.tables import BackboneRow
 from app.registry.datasets import digests, features
@@ -164,16 +165,22 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
     """Count records as forgotten and erased; return the models that learned from them."""
     rows = datasets.lock_records(session, seqs)
     remembered = [row for row in rows if row.forgotten_epoch is None]
-    models = {
-        model.id
+    lineages = {
+        model.id: membership
         for model in registry.models_of_dataset(session, dataset_id)
         if (membership := membership_of(model)) is not None
-        and any(membership.touched_by(row) for row in remembered)
+    }
+    models = {
+        model_id
+        for model_id, membership in lineages.items()
+        if any(map(membership.touched_by, remembered))
     }
     if remembered:
         dataset = datasets.lock_dataset(session, dataset_id)
         dataset.forget_epoch += 1
+        dataset.remembered -= len(remembered)
         session.flush()
+        counts.forget(session, lineages.items(), remembered)
         epoch = dataset.forget_epoch
         datasets.mark_forgotten(session, dict.fromkeys((r.seq for r in remembered), epoch))
         log.append(

@@ -16,9 +16,9 @@ from app.domain.policy import Policy
 from app.domain.states import FirstRelease
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
-from app.registry.shapes import shape_of
+from app.registry.counts import Lineage
+from app.registry.shapes import Counted, shape_of
 from app.registry.tables import ModelRow
-from app.registry.training_set import TrainingSet
 
 
 class PlanMaker(Protocol):
@@ -41,7 +41,7 @@ class Occasion:
         cls,
         session: Session,
         model: ModelRow,
-        training_set: TrainingSet | None = None,
+        lineage: Counted | None = None,
         *,
         policy: Policy | None = None,
         dimension: int | None = None,
@@ -52,9 +52,13 @@ class Occasion:
 
         Without a ``dimension`` the plan counts weights in real arithmetic; ``anew`` is for a run
         that trains a new lineage, whatever there is, and ``refills`` for one of an ensemble that
-        trains the members that are out.
+        trains the members that are out. The model's ``lineage`` is as its counts are kept, unless
+        another one is given: what a run does may follow from those records alone that it may learn
+        from.
         """
-        shape = shape_of(session, model, training_set, dimension=dimension, anew=anew)
+        if lineage is None and not anew:
+            lineage = Lineage.of(session, model)
+        shape = shape_of(session, model, lineage, dimension=dimension, anew=anew)
         if shape.ensemble is not None:
             shape = replace(shape, ensemble=replace(shape.ensemble, refills=refills))
         return cls(policy or Policy.from_json(model.policy), shape, model.head_version_id)

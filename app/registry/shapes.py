@@ -1,6 +1,9 @@
 """The input that planning needs about a model, read from the ledger."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from sqlalchemy.orm import Session
 
@@ -21,24 +24,42 @@ from app.planning.shape import (
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
 from app.registry.tasks import task_of
-from app.registry.training_set import TrainingSet
+from app.registry.training_set import TrainingRecord
+
+
+class Counted(Protocol):
+    """What planning asks about the records of a lineage; see ``TrainingSet``."""
+
+    @property
+    def retained(self) -> int:
+        """How many records there are to learn from."""
+
+    def read(self, begun_at_epoch: int, /) -> int:
+        """Return how many a training that began at an epoch read."""
+
+    def forgotten_after(self, epoch: int) -> Sequence[TrainingRecord]:
+        """Return those to learn from that were forgotten after an epoch."""
+
+    def by_batch(
+        self, records: Iterable[TrainingRecord], batch_size: int, *, begun_at_epoch: int
+    ) -> Counter[int]:
+        """Count records by the fixed batch of the training that read them."""
 
 
 def shape_of(
     session: Session,
     model: ModelRow,
-    training_set: TrainingSet | None = None,
+    lineage: Counted | None,
     *,
     dimension: int | None = None,
     anew: bool = False,
 ) -> ModelShape:
     """Return the size of a model's next run; ``dimension`` counts its network's weights.
 
-    ``anew`` is for a run that trains a new lineage, whatever there is. Records are counted where
-    ``training_set`` is given: what a run does may follow from those alone that it may learn from.
+    ``anew`` is for a run that trains a new lineage, whatever there is. Without a ``lineage`` the
+    numbers are those to expect.
     """
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
@@ -57,56 +78,39 @@ def shape_of(
         ensemble=_ensemble(model),
         rough=task_of(model).rough,
     )
-    counts = training_set is not None or model.tracking is not None or shape.convex is not None
-    if training_set is None and not anew and membership_of(model) is not None:
-        training_set = TrainingSet(session, model)
+    if lineage is None:
+        return shape
     if shape.is_new:
-        return _new(shape, training_set)
-    if training_set is not None and shape.ensemble is not None:
-        return _with_concerned(shape, session, model, training_set)
-    if training_set is None or not counts:
-        return shape
-    if model.tracking is not None:
-        shape = _tracked(shape, session, model, training_set)
-    # A linear head may be trained anew, in batches of exactly the retained records.
-    begun_at_epoch = 0 if shape.tracking is None else shape.tracking.begun_at_epoch
-    return _counted(shape, training_set, begun_at_epoch=begun_at_epoch)
-
-
-def _counted(
-    shape: ModelShape, training_set: TrainingSet, *, begun_at_epoch: int = 0
-) -> ModelShape:
-    """Count the records of a training and those left of them, in place of the expected numbers."""
-    return replace(
-        shape,
-        retained=max(1, training_set.retained),
-        records=max(1, training_set.read(begun_at_epoch)),
-    )
-
-
-def _new(shape: ModelShape, training_set: TrainingSet | None) -> ModelShape:
-    """Complete the shape of an untrained lineage."""
-    if training_set is None:
-        return shape
-    records = max(1, training_set.read(0))
-    return replace(shape, retained=records, records=records)
-
-
-def _tracked(
-    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet
-) -> ModelShape:
-    """Complete the shape of a tracked lineage with what it has to forget now."""
-    tracking = Tracking.from_json(model.tracking or {})
-    begun = tracking.begun_at_epoch
+        records = max(1, lineage.read(0))
+        return replace(shape, retained=records, records=records)
     head = registry.head_version(session, model)
-    covered = begun if head is None else head.covers_epoch
-    forgotten = training_set.read(begun) - training_set.retained
-    new = training_set.forgotten_after(max(begun, covered))
+    if shape.ensemble is not None and head is not None:
+        out = out_of(map(Member.from_json, head.members or ()))
+        named = {record.member for record in lineage.forgotten_after(head.covers_epoch)}
+        concerned = len(named - out.keys()) or shape.ensemble.concerned
+        ensemble = replace(shape.ensemble, concerned=concerned, out=len(out))
+        shape = replace(shape, ensemble=ensemble)
+    begun_at_epoch = 0
+    if model.tracking is not None:
+        tracking = Tracking.from_json(model.tracking)
+        begun_at_epoch = tracking.begun_at_epoch
+        covered = begun_at_epoch if head is None else head.covers_epoch
+        shape = _tracked(shape, tracking, covered, lineage)
+    # A linear head may be trained anew, in batches of exactly the retained records.
+    read = lineage.read(begun_at_epoch)
+    return replace(shape, retained=max(1, lineage.retained), records=max(1, read))
+
+
+def _tracked(shape: ModelShape, tracking: Tracking, covered: int, lineage: Counted) -> ModelShape:
+    """Complete the shape of a tracked lineage with what it has to forget now."""
+    begun = tracking.begun_at_epoch
+    forgotten = lineage.read(begun) - lineage.retained
+    new = lineage.forgotten_after(max(begun, covered))
     history = tracking.history
     if history is not None and new:
         try:
             history = history.after_request(
-                training_set.by_batch(new, history.recipe.batch_size, begun_at_epoch=begun)
+                lineage.by_batch(new, history.recipe.batch_size, begun_at_epoch=begun)
             )
         except ParameterError:
             history = None  # it is full; nothing can be added, but retraining begins a new one
@@ -152,23 +156,6 @@ def _ensemble(model: ModelRow) -> EnsembleShape | None:
     """Return how many networks an ensemble averages; None for other architectures."""
     members = model.architecture.get("members")
     return None if members is None else EnsembleShape(members)
-
-
-def _with_concerned(
-    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet
-) -> ModelShape:
-    """Count a lineage's records, and the members that it has to train anew."""
-    head = registry.head_version(session, model)
-    if shape.ensemble is None or head is None:
-        return shape
-    out = out_of(map(Member.from_json, head.members or ()))
-    named = {record.member for record in training_set.forgotten_after(head.covers_epoch)}
-    ensemble = replace(
-        shape.ensemble,
-        concerned=len(named - out.keys()) or shape.ensemble.concerned,
-        out=len(out),
-    )
-    return replace(_counted(shape, training_set), ensemble=ensemble)
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

@@ -49,6 +49,28 @@ class ModelRow(Logged, Ending, Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class ModelCountRow(Base):
+    """How many records a model's lineage has, by the member of an ensemble that learns from them.
+
+    All are of member 0 where there are no members. The counts change in the transactions that
+    begin and end a lineage and that forget its records, under the model's lock; see ``counts.py``.
+    """
+
+    __tablename__ = "model_counts"
+
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    member: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    records: Mapped[int] = mapped_column(BigInteger)
+    """Those to learn from, forgotten ones included."""
+    read: Mapped[int] = mapped_column(BigInteger)
+    """Those of ``records`` that the training of the present weights read, where it is tracked."""
+    retained: Mapped[int] = mapped_column(BigInteger)
+    """Those of ``records`` that are not forgotten."""
+    held_out_records: Mapped[int] = mapped_column(BigInteger)
+    held_out: Mapped[int] = mapped_column(BigInteger)
+    """Those of ``held_out_records`` that are not forgotten."""
+
+
 class VersionRow(Logged, Base):
     """One checkpoint of a model."""
 

@@ -3,10 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,14 +14,12 @@ from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.repository import KeyedRecord
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, batch_digest_in_sql, membership_of
 from app.registry.tables import ModelRow
 
 NEVER: Final = np.iinfo(np.int64).max
 """The epoch of a record that is not forgotten."""
-_NEXT_EPOCH: Final = NEVER - 1
 _ROWS_AT_ONCE: Final = 2**20
 _FACTS: Final = np.dtype(
     [("seq", ">i8"), ("ended", ">i8"), ("member", ">i2"), ("is_held_out", "?")]
@@ -68,8 +64,7 @@ class TrainingSet:
     """The records of one model in one transaction, read once and on demand.
 
     Records forgotten later than the epoch ``as_of`` count as not forgotten. ``membership`` is of
-    a training that is going; by default that of the model's lineage. Records numbered in
-    ``forgetting`` count as forgotten last of all, as if a request had named them.
+    a training that is going; by default that of the model's lineage.
     """
 
     def __init__(
@@ -79,7 +74,6 @@ class TrainingSet:
         membership: Membership | None = None,
         *,
         as_of: int | None = None,
-        forgetting: Collection[int] = (),
     ) -> None:
         membership = membership or membership_of(model)
         if membership is None:
@@ -88,7 +82,6 @@ class TrainingSet:
         self._session = session
         self._dataset_id = model.dataset_id
         self._as_of = math.inf if as_of is None else as_of
-        self._forgetting = forgetting
 
     @property
     def records(self) -> Facts:
@@ -153,34 +146,6 @@ class TrainingSet:
         bounds = {each: np.searchsorted(owners, (each, each + 1)) for each in sorted(members)}
         return {each: seqs[first:last] for each, (first, last) in bounds.items()}
 
-    @property
-    def is_emptied(self) -> bool:
-        """Whether records were forgotten and none is left to learn from; that stays so."""
-        if self.survivors(1):
-            return False
-        learned = [self.records]
-        if self.membership.learns_from_held_out:
-            learned.append(self.held_out)
-        return any(len(each.retained) < len(each.seqs) for each in learned)
-
-    def survivors(self, most: int) -> list[int]:
-        """Return the numbers of some records to learn from that are not forgotten, if any is."""
-        through = self.membership.through
-        with closing(
-            datasets.remembered_through(self._session, self._dataset_id, through)
-        ) as remembered:
-            lasting = (record.seq for record in remembered if self._lasts(record))
-            return list(islice(lasting, most))
-
-    def lasting(self, seqs: Collection[int]) -> list[int]:
-        """Return those of the records with these numbers that the lineage still learns from."""
-        found = datasets.records_numbered(self._session, seqs)
-        return [record.seq for record in found if self._lasts(record)]
-
-    def _lasts(self, record: KeyedRecord) -> bool:
-        included = record.forgotten_epoch is None and self.membership.includes(record)
-        return included and not self.membership.is_held_out(record)
-
     @cached_property
     def _split(self) -> tuple[Facts, Facts]:
         is_held_out, member = self.membership.in_sql()
@@ -195,8 +160,6 @@ class TrainingSet:
         seqs, found = rows["seq"].astype(np.int64), rows["ended"].astype(np.int64)
         if self._as_of != math.inf:
             found[found > self._as_of] = NEVER
-        if self._forgetting:
-            found[np.isin(seqs, list(self._forgetting)) & (found == NEVER)] = _NEXT_EPOCH
         members, held_out = rows["member"].astype(np.int16), rows["is_held_out"]
         learned, evaluated = (
             Facts(seqs[some], found[some], members[some]) for some in (~held_out, held_out)

@@ -36,6 +36,8 @@ def create_datasets() -> None:
         sa.Column("schema", JSONB, nullable=False),
         sa.Column("public", sa.Boolean, server_default=sa.false(), nullable=False),
         sa.Column("forget_epoch", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("pushed", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("remembered", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("subject_notations", sa.ARRAY(sa.String), server_default="{}", nullable=False),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("archived_at", MOMENT),
@@ -195,9 +197,19 @@ def create_models() -> None:
         unique_name("models"),
     )
     op.create_table(
+        "model_counts",
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), primary_key=True),
+        sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("records", sa.BigInteger, nullable=False),
+        sa.Column("read", sa.BigInteger, nullable=False),
+        sa.Column("retained", sa.BigInteger, nullable=False),
+        sa.Column("held_out_records", sa.BigInteger, nullable=False),
+        sa.Column("held_out", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
         "runs",
         sa.Column("id", sa.String, primary_key=True),
-        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False, index=True),
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False),
         sa.Column("kind", sa.String, nullable=False),
         sa.Column("state", sa.String, nullable=False, index=True),
         sa.Column("plan", JSONB, nullable=False),
@@ -205,6 +217,7 @@ def create_models() -> None:
         sa.Column("enqueued_at", MOMENT),
         sa.Column("forget_epoch", sa.BigInteger),
         sa.Column("trained_through", sa.BigInteger),
+        sa.Column("counts", JSONB),
         sa.Column("phase", sa.String),
         sa.Column("step", sa.Integer),
         sa.Column("total_steps", sa.Integer),
@@ -225,6 +238,7 @@ def create_models() -> None:
         ),
         sa.CheckConstraint("epsilon IS NULL OR epsilon >= 0", name="epsilon"),
         sa.Index("ix_runs_created_at_id", "created_at", "id"),
+        sa.Index("ix_runs_model_id_created_at", "model_id", "created_at"),
         sa.Index(
             "uq_runs_one_active",
             "model_id",

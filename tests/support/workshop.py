@@ -296,7 +296,8 @@ class Workshop:
 
     def dispatch(self) -> None:
         """Turn due obligations into runs, as the dispatcher does."""
-        scheduling.schedule_due(self.services.database)
+        for model_id in scheduling.due_models(self.services.database):
+            scheduling.schedule_model(self.services.database, model_id)
 
     def wait_for_a_lock(self) -> None:
         """Wait until a transaction waits for another one."""

@@ -38,10 +38,11 @@ from app.ledger.locked_models import LockedModel
 from app.ledger.tables import ObligationRow
 from app.planning.coverage import Capacity, Covered, capacity, coverage, may_cover
 from app.planning.tracking import CurrentRelease, Tracking
+from app.registry import counts
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.membership import membership_of
-from app.registry.remembered import Newest, Partition, Partitions, Survivors
+from app.registry.remembered import Newest, Partition, partition_of
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.failpoints import reach
 from app.storage.blobs import Blobs
@@ -196,8 +197,6 @@ class PresentReleases:
     """Answers for all models of a process, and remembers what never changes of them."""
 
     def __init__(self, blobs: Blobs) -> None:
-        self._partitions = Partitions()
-        self._survivors = Survivors()
         self._weights = PresentWeights(blobs)
 
     def warm(self, session: Session, dataset: str) -> None:
@@ -293,7 +292,7 @@ class PresentReleases:
         unmet = repository.obligations_of_model(
             session, model.id, WAITING_OBLIGATION_STATES, limit=_MOST_UNMET + 1
         )
-        if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
+        if len(unmet) > _MOST_UNMET or counts.is_emptied(session, model):
             return None
         previous, stated = _newest(session, head)
         found: Covered | None = None
@@ -340,16 +339,16 @@ class PresentReleases:
         """
         membership = membership_of(model)
         partition = self._partition(session, model, tracking)
-        counts: Counter[int] = Counter()
+        found: Counter[int] = Counter()
         for record in datasets.forgotten_since(session, model.dataset_id, head.covers_epoch):
             if membership is not None and membership.touched_by(record):
-                counts[0 if partition is None else partition.batch_of(record.record_key)] += 1
-        return counts
+                found[0 if partition is None else partition.batch_of(record.record_key)] += 1
+        return found
 
     def _partition(self, session: Session, model: ModelRow, tracking: Tracking) -> Partition | None:
         if tracking.history is None:
             return None
-        return self._partitions.of_lineage(
+        return partition_of(
             session,
             model,
             batch_size=tracking.history.recipe.batch_size,

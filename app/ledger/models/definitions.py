@@ -24,11 +24,13 @@ from app.ledger.models.policies import require_members, require_trained_here
 from app.ledger.models.recipes import recipe_of
 from app.ledger.runs import create_run
 from app.planning.planner import make_plan
+from app.registry import counts
 from app.registry import repository as registry
 from app.registry.backbones.use import lock_backbone, parameters_of_model, require_usable
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow
 from app.registry.forecasts import Occasion, PlanMaker
+from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
 from app.registry.tasks import task_for
 from app.runtime.database import Database
@@ -206,23 +208,29 @@ def import_weights(
 
     ``content`` is a safetensors file. Nothing is locked while ``make`` plans the run.
     """
-    with database.transaction() as session:
+    with database.snapshot() as session:
         model = registry.model_named(session, name)
         _require_awaits_weights(session, model)
         session.expunge(model)  # the forecast changes it, and must not be stored
-        _count_all(session, model)
-        occasion = Occasion.of(session, model)
+        epoch = _include_all(session, model)
+        found = _counted(session, model)
+        lineage = counts.Lineage(session, model, counts=found)
+        occasion = Occasion.of(session, model, lineage)
     forecast = occasion.forecast(make)
     with database.transaction() as session:
         blob = blobs.put(session, "imported-weights", content, dataset_id=model.dataset_id)
         # Lock only now, so that no lock is held while the object is written.
-        datasets.lock_dataset(session, model.dataset_id)
+        dataset = datasets.lock_dataset(session, model.dataset_id)
         model = registry.model_named(session, name, lock=True)
         _require_awaits_weights(session, model)
         doom(session, model.imported_blob_id)
         adopt(session, blob.id)
         model.imported_blob_id = blob.id
-        _count_all(session, model)
+        present = _include_all(session, model)
+        known = counts.added(found)
+        if known.records + known.held_out_records != dataset.pushed:  # others came meanwhile
+            epoch, found = present, _counted(session, model)
+        counts.begin(session, model, found, as_of=epoch)
         log.append(session, "weights.imported", model=model.id, blob=blob.id)
         create_run(session, model, RunKind.CERTIFY, forecast)
     return model
@@ -238,9 +246,18 @@ def _require_awaits_weights(session: Session, model: ModelRow) -> None:
         raise ConflictError(f"model {model.name!r} is being certified")
 
 
-def _count_all(session: Session, model: ModelRow) -> None:
-    """Count every record that the dataset holds or held as part of the model, a new start."""
+def _include_all(session: Session, model: ModelRow) -> int:
+    """Have every record that the dataset holds or held be part of the model, a new start.
+
+    Return the dataset's epoch.
+    """
     model.is_spent = False
     epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
     model.trained_after_epoch = epoch
+    return epoch
+
+
+def _counted(session: Session, model: ModelRow) -> list[counts.Counts]:
+    membership = membership_of(model)
+    return [] if membership is None else counts.counted(session, model.dataset_id, membership)

@@ -1,6 +1,6 @@
 """All SQL about datasets, shards and records."""
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +26,6 @@ from app.runtime.database.queries import is_one_of, known
 from app.storage.tables import BlobRow
 
 _PARAMETERS_AT_ONCE = 10_000
-_ROWS_AT_ONCE = 1000
 # In one text: a row for each would take longer than drawing them.
 _DRAWN = text(
     "SELECT string_agg(seq::text, ',') FROM (SELECT nextval(CAST(:sequence AS regclass)) AS seq"
@@ -253,28 +252,13 @@ def forgotten_since(session: Session, dataset_id: str, epoch: int) -> list[Keyed
     return [KeyedRecord._make(row) for row in session.execute(query)]
 
 
-def remembered_through(
-    session: Session, dataset_id: str, seq: int
-) -> Generator[KeyedRecord, None, None]:
-    """Yield, in no order, every record up to one that is not forgotten now."""
-    query = _read(
-        RecordRow.dataset_id == dataset_id,
-        RecordRow.seq <= seq,
-        RecordRow.forgotten_epoch.is_(None),
-    )
-    with session.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows:
-        yield from map(KeyedRecord._make, rows)
-
-
 def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:
     """Return how many records are active, forgotten but still stored, and erased."""
-    query = select(
-        func.count().filter(RecordRow.forgotten_epoch.is_(None)),
-        func.count().filter(RecordRow.forgotten_epoch.is_not(None), RecordRow.erased_at.is_(None)),
-        func.count().filter(RecordRow.erased_at.is_not(None)),
-    ).where(RecordRow.dataset_id == dataset_id)
-    remembered_count, pending, erased = session.execute(query).one()
-    return remembered_count, pending, erased
+    rows = select(func.sum(ShardRow.rows)).where(ShardRow.dataset_id == dataset_id)
+    stored = func.coalesce(rows.scalar_subquery(), 0)
+    query = select(DatasetRow.pushed, DatasetRow.remembered, stored)
+    pushed, remembered, kept = session.execute(query.where(DatasetRow.id == dataset_id)).one()
+    return remembered, kept - remembered, pushed - kept
 
 
 def count_later(session: Session, dataset_id: str, seq: int) -> int:

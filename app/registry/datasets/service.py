@@ -119,6 +119,7 @@ def give_up_records(session: Session, dataset: DatasetRow) -> None:
     epoch = dataset.forget_epoch
     session.flush()
     erased, marked = repository.erase_all(session, dataset.id, epoch=epoch)
+    dataset.remembered -= len(marked)
     if marked:
         log.append(
             session,
@@ -252,6 +253,8 @@ class Records:
                 self._require_ahead(session, dataset_id, first)
                 also(result, session)
                 count = len(records.record_keys)
+                dataset.pushed += count
+                dataset.remembered += count
                 log.append(session, "records.pushed", dataset=dataset_id, records=count, **origin)
                 reach("before_records_commit")
         except (_OvertakenError, IntegrityError):

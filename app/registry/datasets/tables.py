@@ -42,6 +42,10 @@ class DatasetRow(Logged, Ending, Base):
     """Whether its owner asserts that nobody can ask for its records to be forgotten."""
     forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
     """Counts accepted forget requests; each takes the next number."""
+    pushed: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    """How many records it has ever got."""
+    remembered: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    """How many of them are not forgotten. Both change under the dataset's lock."""
     subject_notations: Mapped[list[str]] = mapped_column(ARRAY(String), server_default="{}")
     """How whole numbers among its subjects' ids are written (``Notation``)."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

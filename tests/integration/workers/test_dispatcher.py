@@ -1,5 +1,7 @@
 """The dispatcher over real servers, one step at a time."""
 
+import threading
+
 import pytest
 from redis import ConnectionError as RedisConnectionError
 from redis import Redis
@@ -10,10 +12,11 @@ from app.access.idempotency import Call
 from app.access.tables import IdempotencyKeyRow
 from app.domain.errors import NotReadyError
 from app.evidence.log import checkpoints, trees
-from app.ledger import outbox, runs
+from app.ledger import outbox, runs, scheduling
 from app.operations.monitoring.queue_state import queue_state
 from app.registry.tables import ModelRow
 from app.runtime.locations import redis_connection
+from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
 from workers.dispatcher import Dispatcher
@@ -120,6 +123,7 @@ def test_while_redis_is_away_nothing_is_lost_and_the_rest_goes_on(trained, servi
             step()
         except RedisConnectionError:
             failed.append(step.__name__)
+    dispatcher.close()
     assert failed == ["_enqueue_runs", "_give_sign_of_life"]
     assert len(trained.waiting(outbox.Topic.ENQUEUE_RUN)) == 1
     assert trained.request(request_id).state == "accepted"
@@ -127,6 +131,36 @@ def test_while_redis_is_away_nothing_is_lost_and_the_rest_goes_on(trained, servi
     trained.work()
     services.clean_up()
     assert trained.request(request_id).state == "completed"
+
+
+def test_a_plan_that_takes_long_holds_up_no_other_model(trained, dispatcher, queue, monkeypatch):
+    trained.define("other", first_release="as_trained")
+    dispatcher.tick()
+    trained.work("other")
+    queue.connection.flushdb()
+    go_on, plan, slow = threading.Event(), scheduling.schedule_model, trained.model().id
+
+    def planned(database, model_id):
+        assert model_id != slow or go_on.wait(PATIENCE_S)
+        return plan(database, model_id)
+
+    monkeypatch.setattr(scheduling, "schedule_model", planned)
+    both = set(trained.split("model")[0]) & set(trained.split("other")[0])
+    trained.forget(min(both))
+
+    def is_other_enqueued():
+        for step in dispatcher.steps:
+            step()
+        return waiting_runs(queue) == {trained.active_run("other")}
+
+    try:
+        until(is_other_enqueued)
+        assert trained.active_run() is None
+    finally:
+        go_on.set()
+    dispatcher.tick()
+    assert waiting_runs(queue) == {trained.active_run(name) for name in ("model", "other")}
+    dispatcher.close()
 
 
 def test_the_window_holds_a_run_back_and_gathers_requests(services, dispatcher):

@@ -39,9 +39,10 @@ from app.ledger.certificates import bundles, issuing
 from app.ledger.models import policies
 from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow, ObligationRow
 from app.operations.schema import all_tables
+from app.registry import counts
 from app.registry.datasets.tables import RecordRow
+from app.registry.forecasts import Occasion
 from app.registry.membership import membership_at
-from app.registry.shapes import shape_of
 from app.registry.tables import VersionRow
 from app.registry.training_set import TrainingSet
 from app.services import Services
@@ -395,7 +396,13 @@ class Lineages(RuleBasedStateMachine):
                 assert members - retained == lineage.gone
                 batches = batches_of(found, HEAD["batch_size"], begun_at_epoch=0)
                 assert self.batches.setdefault(name, batches) == batches
-                shape_of(session, model, found)
+                begun, (learned, out) = issuing.begun_at(model), records
+                numbers = (
+                    *(len(learned.seqs), found.read(begun), found.retained),
+                    *(len(out.seqs), len(out.retained)),
+                )
+                assert counts.total(session, model) == (0, *numbers)
+                assert Occasion.of(session, model) == Occasion.of(session, model, found)
 
     @invariant()
     def a_request_fails_with_a_model(self) -> None:

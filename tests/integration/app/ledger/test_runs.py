@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import func, update
+from sqlalchemy import func, text, update
 from sqlalchemy.exc import IntegrityError
 
 from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
@@ -75,6 +75,47 @@ def test_an_expired_lease_goes_to_another_worker_and_the_old_one_is_fenced_off(
         workshop.publish(old, result)
     workshop.begin(new)
     assert workshop.publish(new).number == 1
+
+
+@pytest.mark.parametrize(
+    ("due_in", "first"),
+    [({"long": 20 * 24, "short": 20 * 24}, "short"), ({"long": 1, "short": 2}, "long")],
+)
+def test_short_runs_come_before_long_ones_unless_the_deadline_is_near(
+    workshop: Workshop, due_in: dict[str, int], first: str
+) -> None:
+    """By the hour of their deadlines, as long as these are far away."""
+    workshop.forged = True
+    for name in due_in:
+        workshop.define(name)
+        workshop.work(name)
+    learned = {name: set(workshop.split(name)[0]) for name in due_in}
+    only = {"long": learned["long"] - learned["short"], "short": learned["short"] - learned["long"]}
+    requests = {name: workshop.forget(min(records)) for name, records in only.items()}
+    workshop.dispatch()
+    with workshop.transaction() as session:
+        session.execute(
+            text(
+                "UPDATE runs SET started_at = finished_at - make_interval(secs => CASE model_id"
+                " WHEN :long THEN 600 ELSE 6 END) WHERE finished_at IS NOT NULL"
+            ),
+            {"long": workshop.model("long").id},
+        )
+        session.execute(text("UPDATE runs SET enqueued_at = now() WHERE state = 'queued'"))
+        for name, hours in due_in.items():
+            session.execute(
+                text(
+                    "UPDATE forget_requests SET due_at = date_trunc('hour', now())"
+                    " + make_interval(hours => :hours, mins => 30) WHERE id = :id"
+                ),
+                {"hours": hours, "id": requests[name]},
+            )
+    second = next(name for name in due_in if name != first)
+    runs_of = {name: workshop.active_run(name) for name in due_in}
+    assert [workshop.lease(second).run_id, workshop.lease(second).run_id] == [
+        runs_of[first],
+        runs_of[second],
+    ]
 
 
 def test_a_heartbeat_prolongs_the_lease_and_notes_progress(workshop: Workshop) -> None:

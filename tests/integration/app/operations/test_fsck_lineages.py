@@ -52,6 +52,15 @@ CHANGES = {
         "UPDATE accounted_requests SET since_version = 7 WHERE number = 4",
         "without a version",
     ),
+    "a count": (
+        "UPDATE model_counts SET retained = retained + 1",
+        "other numbers of records",
+    ),
+    "a count of held-out records": (
+        "UPDATE model_counts SET held_out = held_out - 1",
+        "other numbers of records",
+    ),
+    "counts that are missing": ("DELETE FROM model_counts", "other numbers of records"),
     "a covered request": (
         "DELETE FROM accounted_requests WHERE number >= 1",
         "does not account for it",
@@ -79,7 +88,7 @@ def told(workshop: Workshop) -> Services:
 def test_any_change_is_found(
     told: Services, app_database: Engine, subtests: pytest.Subtests
 ) -> None:
-    tables = ("accounted_requests", "forget_request_records", "tree_nodes")
+    tables = ("accounted_requests", "forget_request_records", "tree_nodes", "model_counts")
     with app_database.begin() as connection:
         connection.execute(text("CREATE SCHEMA kept"))
         for table in tables:
@@ -115,6 +124,15 @@ def tracked(workshop: Workshop) -> Services:
             workshop.work()
     assert faults(workshop.services) == []
     return workshop.services
+
+
+@pytest.mark.parametrize("name", ["pushed", "remembered"])
+def test_another_count_of_a_dataset_is_found(
+    told: Services, app_database: Engine, name: str
+) -> None:
+    with forging(app_database) as connection:
+        connection.execute(text(f"UPDATE datasets SET {name} = {name} + 1"))
+    assert any("other numbers of records" in fault.reason for fault in faults(told))
 
 
 def test_a_training_that_begins_elsewhere_than_certificates_say_is_found(

@@ -8,7 +8,7 @@ from app.accounting.histories import history
 from app.accounting.histories.history_account import drift
 from app.domain.tasks.built_in import ClassificationSpec
 from app.ledger.models import policies
-from app.registry.shapes import shape_of
+from app.registry.forecasts import Occasion
 from app.registry.training_set import TrainingSet
 from app.services import Services
 from tests.support.workshop import RECORDS, Workshop, batches_of
@@ -31,7 +31,7 @@ def trained(workshop: Workshop) -> Workshop:
 
 def shape(workshop: Workshop):
     with workshop.transaction() as session:
-        return shape_of(session, workshop.model())
+        return Occasion.of(session, workshop.model()).shape
 
 
 def batches(workshop: Workshop) -> dict[int, int]:
@@ -60,10 +60,10 @@ def test_a_lineage_whose_training_is_ahead_has_constants_and_no_history(workshop
 def test_other_architectures_are_not_convex(workshop: Workshop) -> None:
     workshop.define("network")
     with workshop.transaction() as session:
-        assert shape_of(session, workshop.model("network")).convex is None
+        assert Occasion.of(session, workshop.model("network")).shape.convex is None
     workshop.work("network")
     with workshop.transaction() as session:
-        found = shape_of(session, workshop.model("network"))
+        found = Occasion.of(session, workshop.model("network")).shape
     assert (found.convex, found.tracking) == (None, None)
 
 
@@ -78,7 +78,7 @@ def test_records_that_a_lineage_never_learned_from_change_no_run(services: Servi
     workshop.push(800, first=RECORDS)
     with workshop.transaction() as session:
         model = workshop.model()
-        assert shape_of(session, model, TrainingSet(session, model)).retained == len(train) - 1
+        assert Occasion.of(session, model).shape.retained == len(train) - 1
     assert workshop.begin(workshop.lease()).plan.parameters["steps"] == 1
 
 
