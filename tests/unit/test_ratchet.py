@@ -12,15 +12,15 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 73_440,
-    "source files": 519,
-    "lines of tests": 81_830,
-    "lines of benchmarks": 5_010,
-    "words of docs": 78_140,
-    "functions": 4_310,
-    "classes": 764,
+    "lines of source": 76_450,
+    "source files": 533,
+    "lines of tests": 84_050,
+    "lines of benchmarks": 5_330,
+    "words of docs": 71_380,
+    "functions": 4_460,
+    "classes": 790,
     "settings": 55,
-    "routes": 112,
+    "routes": 113,
 }
 SLACK = 0.02
 """How far below its number a measure may lie before the number must follow."""
