@@ -73,7 +73,7 @@ class PublishedModel(nn.Module):
 
     def members(self) -> "list[PublishedModel]":
         """Return an ensemble's members, each as a model of its own; none of another network."""
-        networks = self._network.members if isinstance(self._network, Ensemble) else ()
+        networks = self._network.members.values() if isinstance(self._network, Ensemble) else ()
         return [
             PublishedModel(self.description, each, self._features, factories=self._factories)
             for each in networks

@@ -45,7 +45,7 @@ RETRAINED = {"architecture": MLP, "recipe": RECIPE, "policy": {"mechanism": "ret
 ENSEMBLE = {
     "architecture": {"name": "ensemble", "members": 3, "of": MLP},
     "recipe": RECIPE | {"epochs": 150},
-    "policy": {"mechanism": "sharded_retraining"},
+    "policy": {"mechanism": "sharded_retraining", "forget": "retrain"},
 }
 CLIPPED = {"architecture": MLP, "policy": {"mechanism": "gradient_clipping"}}
 LINEAR = {"architecture": {"name": "linear_head"}, "policy": {"mechanism": "exact_training"}}
@@ -164,16 +164,22 @@ def keep_sums(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def keep_member(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Do not train one of three members anew; old weights to the bit would be found at once."""
-    made = EnsembleRun._make
+    put_together, kept = EnsembleRun.put_together, EnsembleRun._kept
+    heads: list[Any] = [{}]
 
-    def keep_one(self: EnsembleRun, head: Any) -> Any:
-        result = made(self, head)
-        old = {name: each for name, each in head.items() if name.startswith("members.0.")}
-        assert not head or old
-        result.tensors.update({name: each.numpy() + 1e-6 for name, each in old.items()})
-        return result
+    def keep_head(self: EnsembleRun, head: Any, joined: Any) -> Any:
+        heads.append(head)
+        return kept(self, head, joined)
 
-    monkeypatch.setattr(EnsembleRun, "_make", keep_one)
+    def keep_one(self: EnsembleRun, trained: Any) -> Any:
+        made, measured = put_together(self, trained)
+        old = {name: each for name, each in heads[-1].items() if name.startswith("members.0.")}
+        assert not heads[-1] or old
+        made.tensors.update({name: each.numpy() + 1e-6 for name, each in old.items()})
+        return made, measured
+
+    monkeypatch.setattr(EnsembleRun, "_kept", keep_head)
+    monkeypatch.setattr(EnsembleRun, "put_together", keep_one)
     return {"model": ENSEMBLE, "guesses": CANARIES // 3}
 
 
