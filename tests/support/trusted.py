@@ -128,12 +128,14 @@ TRUSTED: Final = (
         "records are, `expunge model recompute` computes it again.",
     ),
     Trusted(
-        ("predicate.members.*.trained_in",),
-        "Which version trained a member of an ensemble. Checked: one of its lineage, and a later "
-        "one than the lineage's first for some member once records were forgotten. Beside an older "
-        "certificate (`--previous`): a member has other tensors if and only if it was trained "
-        "since; with a receipt, each member of its records was that the older one does not account "
-        "for, and a subject's records are all of one member.",
+        ("predicate.members.*.trained_in", "predicate.members.*.out_since"),
+        "Which version trained a member of an ensemble, or first left it out. Checked: one of "
+        "its lineage, and a later one than the lineage's first for some member once records "
+        "were forgotten; no tensor of a member that is out is in the file, which says the same"
+        " of it. Beside an older certificate (`--previous`): a member has other tensors if and"
+        " only if it was trained since, and is out or active for no older reason than since "
+        "then; with a receipt, each member of its records is out or was trained since that the"
+        " older one does not account for, and a subject's records are all of one member.",
     ),
     Trusted(
         ("predicate.backbone", "predicate.backbone.*"),

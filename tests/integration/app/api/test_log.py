@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, select, text
 
 from app.cli.application import create_app
+from app.domain.architectures import ArchitectureSpec
 from app.domain.merkle import leaf_hash, verify_consistency, verify_inclusion
 from app.domain.states import Scope
 from app.evidence import log
@@ -22,6 +23,7 @@ from app.operations import fsck
 from app.runtime.settings import Settings
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
+from tests.support.exact_heads import carry_out
 from tests.support.logbook import bodies, forging, sign, write
 from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
@@ -328,6 +330,22 @@ def _retrain(api: TestClient, workshop: Workshop) -> object:
     return api.post("/v1/models/model/retrain")
 
 
+def _refill(api: TestClient, workshop: Workshop) -> object:
+    ensemble = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("logistic"))
+    workshop.define(
+        architecture=ensemble,
+        mechanism="auto",
+        minimum_members=2,
+        refill_after_s=None,
+        refill_at=None,
+    )
+    carry_out(workshop)
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    carry_out(workshop)
+    return api.post("/v1/models/model/refill")
+
+
 def _archive_model(api: TestClient, workshop: Workshop) -> object:
     workshop.define()
     workshop.work()
@@ -395,6 +413,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "PATCH /v1/models/{name}": (_policy, "policy.changed"),
     "PUT /v1/models/{name}/weights": (_upload, "weights.imported"),
     "POST /v1/models/{name}/retrain": (_retrain, "run.queued"),
+    "POST /v1/models/{name}/refill": (_refill, "run.queued"),
     "POST /v1/models/{name}/archive": (_archive_model, "model.archived"),
     "PUT /v1/models/{name}/targets/{target}": (_publish, "placement.wanted"),
     "DELETE /v1/models/{name}/targets/{target}": (_unpublish, "placement.unwanted"),

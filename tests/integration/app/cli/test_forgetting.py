@@ -114,7 +114,7 @@ def test_nothing_named_is_nothing_sent(trained: list[str], tmp_path: Path) -> No
 def test_with_json_every_list_and_check_is_one_document(trained: list[str]) -> None:
     commands = (
         *("dataset list", f"dataset show {DATASET}", "model list", "model show model"),
-        *("backbone list", "run list", "requests", "api-key list", "callback list", "audit"),
+        *("backbone list", "run list", "requests", "api-key list", "callback list", "log trail"),
         *("callback secret", "log checkpoint", "signing-key list", "storage check"),
     )
     for command in commands:

@@ -58,7 +58,7 @@ def test_of_an_ensemble_nothing_is_decoded_but_what_is_measured_and_the_members_
     workshop, monkeypatch
 ):
     ensemble = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("logistic"))
-    workshop.define(architecture=ensemble, mechanism="sharded_retraining")
+    workshop.define(architecture=ensemble, mechanism="sharded_retraining", forget="retrain")
     carry_out(workshop)
     workshop.push(20, first=100)  # that no version has learned from
     train, held_out = workshop.split()

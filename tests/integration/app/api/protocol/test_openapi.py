@@ -24,6 +24,7 @@ VERBS = {
         "prove",
         "publish",
         "push",
+        "refill",
         "quote",
         "redeliver",
         "redirect",

@@ -42,7 +42,7 @@ FEWEST_VARIANTS = 100_000
 # One change of so many is tried.
 SAMPLED = 200
 SAMPLED_NIGHTLY = max(1, 10 // int(os.environ.get("FUZZ_FACTOR", "1")))
-MECHANISMS = 14
+MECHANISMS = 15
 NAMES = sorted(cases())
 
 Path = tuple[str | int, ...]
