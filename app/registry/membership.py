@@ -6,23 +6,25 @@ in the lineage that it begins, without a list of records per lineage.
 """
 
 import hashlib
-import hmac
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import lru_cache
+from typing import Final, Protocol
 
 from sqlalchemy import (
     ARRAY,
+    Boolean,
     ColumnElement,
     Integer,
     LargeBinary,
-    SQLColumnExpression,
     and_,
     func,
     literal,
     or_,
 )
+from sqlalchemy.sql.elements import Grouping
 
 from app.domain.recipes import TrainingRecipe
 from app.domain.states import WeightsSource
@@ -30,8 +32,9 @@ from app.registry.datasets.tables import RecordRow
 from app.registry.tables import ModelRow
 
 _TWO_TO_64: Final = 2**64
-_BLOCK_BYTES: Final = 64
-"""Of SHA-256, to which HMAC fills its key up."""
+_ARCS: Final = 64
+_ARC: Final = _TWO_TO_64 // _ARCS
+_PLACE_BYTES: Final = 8
 
 
 class Numbered(Protocol):
@@ -62,7 +65,7 @@ class Membership:
         through: records numbered above this came later and are not part of the model.
         after_epoch: the epoch when its training data were read. Records forgotten by then were left
             out.
-        split_salt: decides whose records are held out for evaluation.
+        split_salt: decides whose records are held out for evaluation, and which member's they are.
         held_out_fraction: expected share of held-out records.
         is_imported: its weights were imported. They may depend on every record that the dataset
             held until then, including forgotten and held-out ones.
@@ -85,9 +88,7 @@ class Membership:
         A record without a subject is a person of its own. Other records of people whom the model
         knows would say little about those whom it does not.
         """
-        key = record.record_key if record.subject_key is None else b"subject" + record.subject_key
-        digest = hashlib.sha256(self.split_salt + key).digest()
-        return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
+        return self._owner(record.record_key, record.subject_key)[0]
 
     def holds_out(self, records: Iterable[Numbered]) -> bool:
         """Return whether being held out keeps all of the records from the weights."""
@@ -105,15 +106,10 @@ class Membership:
     def member_of(self, record_key: bytes, subject_key: bytes | None) -> int:
         """Return which member of an ensemble learns from a record, counted from 0.
 
-        All records of a person have the same one: it is a keyed hash of their pseudonym, uniform,
-        fixed for the lineage and independent of everything else. A record without a subject is a
-        person of its own.
+        All records of a person have the same one, fixed for the lineage. A record without a subject
+        is a person of its own.
         """
-        if self.members is None:
-            return 0
-        person = b"record" + record_key if subject_key is None else b"subject" + subject_key
-        digest = hmac.digest(self.split_salt, b"member" + person, "sha256")
-        return int.from_bytes(digest[:8]) * self.members // _TWO_TO_64
+        return self._owner(record_key, subject_key)[1]
 
     def includes_in_sql(self) -> ColumnElement[bool]:
         """Return ``includes`` of a row of ``RecordRow``, for PostgreSQL."""
@@ -125,26 +121,20 @@ class Membership:
 
         Bytes of one length are ordered as the numbers that they stand for.
         """
-        own, subject = RecordRow.record_key, _joined(b"subject", RecordRow.subject_key)
-        side = func.sha256(_joined(self.split_salt, func.coalesce(subject, own)))
-        limit = math.ceil(self.held_out_fraction * _TWO_TO_64)
-        is_held_out = _first(side) < literal(limit.to_bytes(8))
-        if self.members is None:
-            return is_held_out, literal(0)
-        person = func.coalesce(subject, _joined(b"record", own))
-        inner, outer = (
-            bytes(byte ^ pad for byte in self.split_salt.ljust(_BLOCK_BYTES, b"\0"))
-            for pad in (0x36, 0x5C)
+        starts, owners = _arcs(self.split_salt, self.held_out_fraction, self.members or 1)
+        place = func.substr(
+            func.coalesce(RecordRow.subject_key, RecordRow.record_key), 1, _PLACE_BYTES
         )
-        digest = func.sha256(_joined(inner + b"member", person))  # HMAC, written out
-        digest = func.sha256(_joined(outer, digest))
-        starts = [
-            (-(-member * _TWO_TO_64 // self.members)).to_bytes(8)
-            for member in range(1, self.members)
-        ]
-        return is_held_out, func.width_bucket(
-            _first(digest), literal(starts, ARRAY(LargeBinary)), type_=Integer
-        )
+        arc = func.width_bucket(place, literal(starts, ARRAY(LargeBinary)), type_=Integer)
+        sides, members = map(list, zip(*owners, strict=True))
+        is_held_out = Grouping(literal(sides, ARRAY(Boolean)))
+        return is_held_out[arc], Grouping(literal(members, ARRAY(Integer)))[arc]
+
+    def _owner(self, record_key: bytes, subject_key: bytes | None) -> tuple[bool, int]:
+        """Return whether a person's records are held out, and whose they are."""
+        starts, owners = _arcs(self.split_salt, self.held_out_fraction, self.members or 1)
+        key = record_key if subject_key is None else subject_key
+        return owners[bisect_right(starts, key[:_PLACE_BYTES]) - 1]
 
     @property
     def learns_from_held_out(self) -> bool:
@@ -156,6 +146,35 @@ class Membership:
         return self.includes(record) and self.learned_from(record)
 
 
+@lru_cache(maxsize=1024)
+def _arcs(
+    split_salt: bytes, held_out_fraction: float, members: int
+) -> tuple[list[bytes], list[tuple[bool, int]]]:
+    """Return where each arc of the pseudonyms begins, ascending, and whose it is, held out or not.
+
+    Pseudonyms are keyed hashes, uniform and independent of everything else. They are cut into equal
+    arcs, which the model's salt puts into an order of its own; a first part of that order is held
+    out, and each part is divided among the members. So a shard that is sorted by pseudonym has the
+    records of a member in a few places.
+    """
+    limit = math.ceil(held_out_fraction * _TWO_TO_64)
+    begins = [
+        (start - -member * size // members, (side, member))
+        for side, start, size in ((True, 0, limit), (False, limit, _TWO_TO_64 - limit))
+        if size
+        for member in range(members)
+    ]
+    at = [begin for begin, _ in begins]
+    order = sorted(range(_ARCS), key=lambda arc: hashlib.sha256(split_salt + bytes([arc])).digest())
+    arcs = list[tuple[int, tuple[bool, int]]]()
+    for rank, arc in enumerate(order):
+        low, high = rank * _ARC, (rank + 1) * _ARC
+        for place in (low, *(each for each in at if low < each < high)):
+            arcs.append((arc * _ARC + place - low, begins[bisect_right(at, place) - 1][1]))
+    arcs.sort()
+    return [place.to_bytes(_PLACE_BYTES) for place, _ in arcs], [owner for _, owner in arcs]
+
+
 def batch_digest(membership: Membership, record_key: bytes) -> bytes:
     """Return the number by which a record is ranked; batches are cut from that order."""
     return hashlib.sha256(membership.split_salt + b"batch" + record_key).digest()
@@ -163,15 +182,7 @@ def batch_digest(membership: Membership, record_key: bytes) -> bytes:
 
 def batch_digest_in_sql(membership: Membership) -> ColumnElement[bytes]:
     """Return ``batch_digest`` of a row of ``RecordRow``, for PostgreSQL."""
-    return func.sha256(_joined(membership.split_salt + b"batch", RecordRow.record_key))
-
-
-def _joined(first: bytes, second: SQLColumnExpression[Any]) -> ColumnElement[bytes]:
-    return literal(first).op("||")(second)
-
-
-def _first(digest: ColumnElement[bytes]) -> ColumnElement[bytes]:
-    return func.substr(digest, 1, 8, type_=LargeBinary)
+    return func.sha256(literal(membership.split_salt + b"batch").op("||")(RecordRow.record_key))
 
 
 def membership_of(model: ModelRow) -> Membership | None:

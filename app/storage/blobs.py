@@ -396,6 +396,19 @@ class Blobs:
         """Return a whole blob; raises what ``open_range`` raises."""
         return self.open(blob_id).read_all()
 
+    def parts(self, blob_id: str) -> tuple[int, Callable[[int, int], bytes]]:
+        """Return a blob's size, and what reads bytes from a place up to, not including, another.
+
+        That raises what ``open_range`` raises.
+        """
+        identity, size = self._stored(blob_id)
+
+        def read(start: int, stop: int) -> bytes:
+            part = range(start, stop)
+            return BlobRange(self._objects, self._keys, identity, size, part).read_all()
+
+        return size, read
+
     def sweep(self, dataset_id: str | None = None) -> int:
         """Shred all blobs that were given up, or those of one dataset; return how many.
 
@@ -553,9 +566,12 @@ def _note_content(session: Session, blob: StoredBlob) -> None:
 
 
 def _awake(parts: Iterable[bytes], session: Session) -> Iterator[bytes]:
-    """Yield the parts, and show Postgres with each that the transaction is not idle."""
+    """Yield the parts, and show Postgres meanwhile that the transaction is not idle."""
+    shown_s = time.monotonic()
     for part in parts:
-        _stay_awake(session)
+        if time.monotonic() > shown_s + _AWAKE_S:
+            _stay_awake(session)
+            shown_s = time.monotonic()
         yield part
 
 

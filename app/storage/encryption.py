@@ -1,7 +1,7 @@
 """The format of stored objects: AES-256-GCM chunks that cannot be cut, moved or exchanged.
 
-An object is a header of 16 bytes, followed by its content in chunks of 1 MiB, each with a tag of 16
-bytes. Only the last chunk may be shorter; it is empty only if the whole content is. This is the
+An object is a header of 16 bytes, followed by its content in chunks of 64 KiB, each with a tag of
+16 bytes. Only the last chunk may be shorter; it is empty only if the whole content is. This is the
 STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár (CRYPTO 2015). A chunk's nonce is
 ``prefix (7 bytes) || index (4) || last (1)``, so no chunk is accepted at another index, and only
 the last one at the end. Its associated data names the header, the blob, its kind and the index, so
@@ -34,7 +34,7 @@ class Content(Protocol):
 
 
 KEY_BYTES = 32
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 64 * 1024
 TAG_BYTES = 16
 _NAME = b"expunge\0"
 _VERSION = 1

@@ -16,8 +16,7 @@ from app.registry.datasets import features
 from app.registry.datasets.features import FeatureSource
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
-from workers.data.shards import as_it_is_now
-from workers.seal.write_guard import store_reachable
+from workers.data.shards import as_it_is_now, stored
 from workers.training.examples import Examples
 from workers.training.forms import InputForm
 from workers.training.part import Decode, Part, Wanted
@@ -53,7 +52,8 @@ class FeatureReader:
         Raises:
             GoneError: the shard kept changing while it was read.
         """
-        return as_it_is_now(lambda: self._current(shard_id, self._computed)).only(wanted)
+        found = as_it_is_now(lambda: self._current(shard_id, wanted, self._computed))
+        return found.only(wanted)
 
     def read_stored(self, shard_id: str, wanted: Wanted) -> Part:
         """Return a shard's current features, which were stored before; nothing is written.
@@ -61,7 +61,8 @@ class FeatureReader:
         Raises:
             GoneError: there are none any more, or the shard kept changing while it was read.
         """
-        return as_it_is_now(lambda: self._current(shard_id, lambda _: None)).only(wanted)
+        found = as_it_is_now(lambda: self._current(shard_id, wanted, lambda _: None))
+        return found.only(wanted)
 
     def anew(self, shard_id: str, wanted: Wanted) -> Part:
         """Return a shard's features computed again of its records; nothing is written.
@@ -94,13 +95,12 @@ class FeatureReader:
         return Part(raw.seqs, {**raw.tensors, INPUTS: found})
 
     def _current(
-        self, shard_id: str, compute: Callable[[FeatureSource], Part | None]
+        self, shard_id: str, wanted: Wanted, compute: Callable[[FeatureSource], Part | None]
     ) -> Part | None:
         source = self._source(shard_id)
         if source.features_blob_id is None:
             return compute(source)
-        with store_reachable():
-            return Part.of_bytes(self.services.blobs.read(source.features_blob_id))
+        return Part.of_bytes(stored(self.services, source.features_blob_id, wanted))
 
     def _source(self, shard_id: str) -> FeatureSource:
         with self.services.database.transaction() as session:

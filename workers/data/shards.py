@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from app.domain.errors import GoneError
 from app.registry.datasets import repository as datasets
+from app.registry.datasets.shards import read_groups
 from app.registry.datasets.tables import ShardRow
 from app.services import Services
 from workers.seal.write_guard import store_reachable
@@ -54,13 +55,26 @@ def read_records(
 def reader_of(services: Services, decode: Decode) -> Read:
     """Return what reads shards as they are stored; ``decode`` says what is in them."""
 
-    def content_of(shard_id: str) -> bytes:
+    def content_of(shard_id: str, wanted: Wanted) -> bytes:
         with services.database.transaction() as session:
             blob_id = session.get_one(ShardRow, shard_id).blob_id
-        with store_reachable():
-            return services.blobs.read(blob_id)
+        return stored(services, blob_id, wanted)
 
-    return lambda shard_id, wanted: decode(as_it_is_now(lambda: content_of(shard_id)), wanted)
+    return lambda shard_id, wanted: decode(
+        as_it_is_now(lambda: content_of(shard_id, wanted)), wanted
+    )
+
+
+def stored(services: Services, blob_id: str, wanted: Wanted) -> bytes:
+    """Return the shard that a blob is; no part of it is decrypted that holds no wanted record.
+
+    Raises:
+        GoneError: the blob is shredded.
+    """
+    with store_reachable():
+        if wanted is None:
+            return services.blobs.read(blob_id)
+        return read_groups(*services.blobs.parts(blob_id), wanted)
 
 
 def as_it_is_now(read: Callable[[], Result | None]) -> Result:

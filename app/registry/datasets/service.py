@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 from psycopg.errors import DeadlockDetected
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -17,7 +18,7 @@ from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of
 from app.registry.datasets.comparison import KeyedUpload, compare
 from app.registry.datasets.reading import Readers
-from app.registry.datasets.shards import pack, without_rows
+from app.registry.datasets.shards import GROUP_ROWS, pack, without_rows
 from app.registry.datasets.tables import DatasetRow, ShardRow
 from app.registry.datasets.uploads import Upload
 from app.runtime.database import Database
@@ -268,16 +269,20 @@ class Records:
         shard = ShardRow(id=new_id("shard"), dataset_id=dataset_id, blob_id=blob, rows=count)
         session.add(shard)
         session.flush()
-        seqs = repository.new_seqs(session, count)
-        with self.blobs.filling(session, blob, lambda: pack(seqs, records.upload.content)):
+        seqs, alone = repository.new_seqs(session, count), records.without_subject
+        places = np.arange(count)
+        if count > GROUP_ROWS:  # by pseudonym, as members divide them
+            people = np.where(alone[:, None], records.record_keys, records.subject_keys)
+            places = np.argsort(np.ascontiguousarray(people[:, :8]).view(">u8")[:, 0])
+        with self.blobs.filling(session, blob, lambda: pack(seqs, records.upload.content, places)):
             repository.add_records(
                 session,
                 dataset_id=dataset_id,
                 shard_id=shard.id,
                 seqs=seqs,
-                record_keys=records.record_keys,
-                subject_keys=records.subject_keys,
-                without_subject=records.without_subject,
+                record_keys=records.record_keys[places],
+                subject_keys=records.subject_keys[places],
+                without_subject=alone[places],
             )
         adopt(session, blob)
         return int(seqs[0])

@@ -20,6 +20,7 @@ from app.runtime.locations import key_store_dir
 from app.services import Services
 from app.storage import file_keys
 from app.storage.blobs import Blobs, adopt, doom, doom_attempt, reserve_for_run
+from app.storage.encryption import CHUNK_BYTES as CHUNK
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader, ObjectStore
 from app.storage.stores import key_store
@@ -30,8 +31,6 @@ from tests.support.stored import live, pending
 from tests.support.workshop import Workshop
 
 pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
-
-MIB = 1024 * 1024
 
 
 def _state(services: Services, blob_id: str) -> str:
@@ -357,7 +356,16 @@ def test_filling_twice_leaves_the_last_content(services: Services) -> None:
     assert (again.size_bytes, len(again.sha256)) == (10, 64)
 
 
-PART_EDGES = [0, 1, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 16, 3 * MIB + 17]
+PART_EDGES = [
+    0,
+    1,
+    CHUNK - 1,
+    CHUNK,
+    CHUNK + 1,
+    2 * CHUNK,
+    3 * CHUNK + 16,
+    3 * CHUNK + 17,
+]
 
 
 @pytest.mark.parametrize("start", PART_EDGES)
@@ -371,31 +379,33 @@ def test_a_range_holds_just_its_bytes_in_chunks_of_bounded_size(
         part = services.blobs.open_range(blob.id, start, stop)
         chunks = list(part)
         assert b"".join(chunks) == content[start:stop]
-        assert all(0 < len(chunk) <= MIB for chunk in chunks)
+        assert all(0 < len(chunk) <= CHUNK for chunk in chunks)
 
 
-@pytest.mark.parametrize("size", [0, 1, MIB, 2 * MIB])
+@pytest.mark.parametrize("size", [0, 1, CHUNK, 2 * CHUNK])
 def test_whole_blobs_of_any_size(services: Services, size: int) -> None:
     content = os.urandom(size)
     blob = pending(services.blobs, "weights", content)
     assert services.blobs.read(blob.id) == content
     stored = _file(services, blob.id).read_bytes()
-    assert len(stored) == 16 + size + 16 * max(1, size // MIB)
+    assert len(stored) == 16 + size + 16 * max(1, size // CHUNK)
     assert size < 64 or content[:64] not in stored
 
 
 def test_a_range_reads_only_the_chunks_that_it_needs(services: Services) -> None:
     """A chunk that is forged does no harm to the others, and not a byte of it is handed out."""
-    content = os.urandom(4 * MIB)
+    content = os.urandom(4 * CHUNK)
     blob = pending(services.blobs, "weights", content)
     stored = bytearray(_file(services, blob.id).read_bytes())
-    stored[16 + 2 * (MIB + 16) + 500_000] ^= 1
+    stored[16 + 2 * (CHUNK + 16) + 10_000] ^= 1
     _file(services, blob.id).write_bytes(stored)
 
-    assert b"".join(services.blobs.open_range(blob.id, 10, 2 * MIB)) == content[10 : 2 * MIB]
-    assert b"".join(services.blobs.open_range(blob.id, 3 * MIB, 4 * MIB)) == content[3 * MIB :]
-    part = services.blobs.open_range(blob.id, 2 * MIB - 5, 4 * MIB)
-    assert next(part) == content[2 * MIB - 5 : 2 * MIB]
+    assert b"".join(services.blobs.open_range(blob.id, 10, 2 * CHUNK)) == content[10 : 2 * CHUNK]
+    assert (
+        b"".join(services.blobs.open_range(blob.id, 3 * CHUNK, 4 * CHUNK)) == content[3 * CHUNK :]
+    )
+    part = services.blobs.open_range(blob.id, 2 * CHUNK - 5, 4 * CHUNK)
+    assert next(part) == content[2 * CHUNK - 5 : 2 * CHUNK]
     with pytest.raises(CorruptObjectError, match="chunk 2 is forged"):
         next(part)
     with pytest.raises(CorruptObjectError):
@@ -403,12 +413,12 @@ def test_a_range_reads_only_the_chunks_that_it_needs(services: Services) -> None
 
 
 @pytest.mark.parametrize(
-    "change", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b[: 16 + MIB + 16]]
+    "change", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b[: 16 + CHUNK + 16]]
 )
 def test_an_object_of_another_length_is_not_opened(
     services: Services, change: Callable[[bytes], bytes]
 ) -> None:
-    blob = pending(services.blobs, "weights", os.urandom(2 * MIB))
+    blob = pending(services.blobs, "weights", os.urandom(2 * CHUNK))
     path = _file(services, blob.id)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(CorruptObjectError):
@@ -440,10 +450,10 @@ def _swap(one: Path, two: Path) -> None:
 def test_a_reader_that_holds_the_key_is_stopped_when_it_is_destroyed(
     services: Services, keys: FileKeyStore
 ) -> None:
-    content = os.urandom(3 * MIB)
+    content = os.urandom(3 * CHUNK)
     blob = pending(services.blobs, "weights", content)
-    part = services.blobs.open_range(blob.id, 0, 3 * MIB)
-    assert next(part) == content[:MIB]
+    part = services.blobs.open_range(blob.id, 0, 3 * CHUNK)
+    assert next(part) == content[:CHUNK]
     keys.destroy(blob.id)
     with pytest.raises(GoneError):
         next(part)
