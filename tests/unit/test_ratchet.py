@@ -14,9 +14,9 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 76_450,
     "source files": 533,
-    "lines of tests": 84_100,
+    "lines of tests": 84_110,
     "lines of benchmarks": 5_330,
-    "words of docs": 71_400,
+    "words of docs": 71_390,
     "functions": 4_460,
     "classes": 790,
     "settings": 55,

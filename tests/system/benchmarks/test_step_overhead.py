@@ -12,6 +12,7 @@ WITHOUT_NOISE = {
     "sharded_retraining",
     "exact_training",
     "sufficient_statistics",
+    "boosting",
 }
 NOISY = set(catalogue.MECHANISMS) - WITHOUT_NOISE
 HEADS = [case for case in step_cases.CASES if case.is_convex]

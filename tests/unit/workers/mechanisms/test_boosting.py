@@ -1,5 +1,8 @@
 """Boosted trees answer as scikit-learn's do, as a network and in NumPy, and twice the same."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -132,3 +135,33 @@ def test_without_a_record_or_trees_nothing_is_grown():
         solve(Boosting(**OPTIONS), SimpleNamespace(module=trees), empty, task)
     with pytest.raises(RunFailedError, match="needs boosted_trees"):
         solve(Boosting(**OPTIONS), SimpleNamespace(module=torch.nn.Linear(2, 2)), empty, task)
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from workers.mechanisms import boosting
+from app.planning.mechanisms.boosting import Boosting
+
+def refuse(event, arguments):
+    if event == "subprocess.Popen" or (event == "open" and arguments[1] not in ("r", "rb", None)):
+        os._exit(3)
+
+child = os.fork()
+if child == 0:
+    sys.addaudithook(refuse)
+    mechanism = Boosting(trees=3, leaves=4, depth=3, smallest_leaf=1, shrinkage=0.5)
+    seen = np.arange(40.0).reshape(-1, 1)
+    with boosting.repeatable(), boosting.threadpool_limits(limits=1, user_api="openmp"):
+        kind = boosting.HistGradientBoostingClassifier
+        boosting._grown(kind, mechanism, seen, seen[:, 0] > 20)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_grows_trees_without_a_program_or_a_file_that_is_written():
+    """As a worker does, whose environment limits no threads."""
+    unlimited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", FORKED], env=unlimited, timeout=120, check=False)
+    assert done.returncode == 0
