@@ -226,7 +226,7 @@ CASES: Mapping[str, Case] = {
         small={"epsilon": 8.0, "parameters": {"capacity": 3}},
     ),
     "retraining": Case({}, guarantee="exact", small={}),
-    "sharded_retraining": Case({}, guarantee="exact"),
+    "sharded_retraining": Case({}, guarantee="exact", policy={"forget": "retrain"}),
     "exact_training": Case(
         TRAINED_EXACTLY,
         guarantee="exact",
