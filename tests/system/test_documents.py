@@ -64,8 +64,9 @@ def test_the_page_of_tasks_trains_forgets_and_predicts_each(someone: Reader) -> 
 
 def test_every_guide_is_run_or_says_that_it_is_not() -> None:
     for path in (DOCS / "how-to").glob("*.md"):
-        if not blocks(f"how-to/{path.name}"):
-            assert "not run by our tests" in path.read_text(), path.name
+        text = path.read_text()
+        if "```" in text and not blocks(f"how-to/{path.name}"):
+            assert "not run by our tests" in text, path.name
 
 
 def test_links_between_documents_lead_somewhere() -> None:
