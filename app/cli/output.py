@@ -10,7 +10,8 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ import typer
 from rich.cells import cell_len, set_cell_size
 
 from app.cli.options import option
+from app.domain.errors import VerificationError
 
 _JSON: ContextVar[bool] = ContextVar("json", default=False)
 _FRACTION = re.compile(r"(?<=:\d\d)\.\d+(?=Z|[+-]\d\d:)")
@@ -63,6 +65,26 @@ def conclude(facts: object) -> None:
     """Print what a command has found if it was asked for JSON: people have the lines."""
     if _JSON.get():
         _print_json(facts)
+
+
+@contextmanager
+def checked_steps(width: int) -> Iterator[tuple[list[dict[str, str]], Callable[[str, str], None]]]:
+    """Offer a list of steps that hold, and what adds one and prints it, its name in ``width``.
+
+    A ``VerificationError`` is told as the step that fails, and ends the command with 1.
+    """
+    steps: list[dict[str, str]] = []
+
+    def tell(name: str, finding: str) -> None:
+        steps.append({"step": name, "finding": finding})
+        say(f"{len(steps)}. ok    {name:<{width}} {finding}")
+
+    try:
+        yield steps, tell
+    except VerificationError as error:
+        say(f"{len(steps) + 1}. FAIL  {error}", fg="red")
+        conclude({"holds": False, "steps": steps, "failure": str(error)})
+        raise typer.Exit(1) from error
 
 
 def fail(line: str) -> None:

@@ -159,7 +159,7 @@ def _trees(
     flat = {name: numbers.reshape(-1) for name, numbers in tensors.items()}
     root = np.arange(rows * trees) * nodes
     place = np.broadcast_to(root, (len(seen), rows * trees))
-    for _ in range({**boosted_trees.DEFAULTS, **options}["depth"]):
+    for _ in range(boosted_trees.options_of(options)["depth"]):
         left = flat["left"][place].astype(np.int64)
         column = flat["column"][place].astype(np.int64)
         beyond = np.take_along_axis(seen, column, axis=1) > flat["threshold"][place]

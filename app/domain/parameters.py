@@ -44,7 +44,7 @@ def parameters_of(
             columns = size + (1 if options.get("bias", DEFAULT_BIAS) > 0 else 0)
             count = of_a_head * columns
         case "boosted_trees":
-            trees = boosted_trees.options_of(architecture)
+            trees = boosted_trees.options_of(options)
             nodes = int(trees["trees"]) * (2 * int(trees["leaves"]) - 1)
             count = of_a_head * (4 * nodes + 1)
     return count

@@ -165,7 +165,7 @@ class Terms(TypedDict, total=False):
 
 
 class Persist:
-    """Does a step of a run once: whoever leaves members out in an answer tries nothing again."""
+    """Does each step of a run once; a worker does it again after an outage."""
 
     def __call__(self, step: Callable[[], _Found]) -> _Found:
         """Return what the step returns."""

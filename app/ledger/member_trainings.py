@@ -43,7 +43,7 @@ def members_to_train(session: Session, model: ModelRow, run: RunRow) -> frozense
     if head is None or run.kind == RunKind.TRAIN:
         return frozenset(range(count))
     if run.kind == RunKind.REFILL:
-        return frozenset(out_of(members_of(head)))
+        return frozenset(out_of(registry.members_of(head)))
     return fewest_for(session, model, head, through=run.forget_epoch)
 
 
@@ -51,7 +51,7 @@ def fewest_for(
     session: Session, model: ModelRow, head: VersionRow, *, through: int | None
 ) -> frozenset[int]:
     """Return which members are trained to meet what was forgotten since an ensemble's head."""
-    members, policy = members_of(head), Policy.from_json(model.policy)
+    members, policy = registry.members_of(head), Policy.from_json(model.policy)
     named = concerned(session, model, after=head.covers_epoch, through=through)
     named -= out_of(members).keys()
     if policy.forget is Forgetting.RETRAIN:
@@ -82,11 +82,6 @@ def concerned(
         for record in datasets.forgotten_since(session, model.dataset_id, after)
         if membership.touched_by(record) and (record.forgotten_epoch or 0) <= last
     )
-
-
-def members_of(version: VersionRow | None) -> list[Member]:
-    """Return a version's members."""
-    return [Member.from_json(each) for each in (version and version.members) or ()]
 
 
 @dataclass(frozen=True)
@@ -128,7 +123,7 @@ def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int
         return Joined(None, number, [], made, frozenset())
     if head is None:
         raise LeaseLostError("the run is over: its model has no weights any more")
-    before = members_of(head)
+    before = registry.members_of(head)
     active = frozenset(range(len(before))) - out_of(before).keys()
     if run.kind == RunKind.REFILL:
         gone = concerned(session, model, after=run.forget_epoch or 0, through=None)

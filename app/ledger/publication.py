@@ -412,7 +412,7 @@ def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) 
         coverage=account.coverage(through_epoch=version.covers_epoch),
         phase=result.phase,
         evaluation=result.evaluation,
-        members=[Member.from_json(each) for each in version.members or ()],
+        members=registry.members_of(version),
     )
     return _Draft(version, account, last, statement)
 

@@ -58,7 +58,7 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
 
 
 def lease_new(session: Session, model_id: str, *, lease_s: float) -> RunRow | None:
-    """Lease a model's run that meets requests, and that nobody has held; None if there is none."""
+    """Lease a model's run for its requests that was never leased; None if there is none."""
     waiting = repository.active_run(session, model_id, besides=RunKind.REFILL)
     row = None if waiting is None else repository.run(session, waiting.id, lock=True)
     if row is None or (row.kind, row.state) != (RunKind.UNLEARN, RunState.QUEUED):

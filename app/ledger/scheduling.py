@@ -30,7 +30,7 @@ def due_models(database: Database) -> Sequence[str]:
         return outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
 
 
-def withdraw_emptied(database: Database, model_id: str) -> bool:
+def _withdraw_emptied(database: Database, model_id: str) -> bool:
     """Withdraw a model that owes something and has no record left to learn from.
 
     Returns:
@@ -63,7 +63,7 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
     changed while its run was planned, they stay for the next time. A model that has no record left
     to learn from is withdrawn.
     """
-    if withdraw_emptied(database, model_id):
+    if _withdraw_emptied(database, model_id):
         return None
     begun_ns = time.time_ns()
     occasion, forecast = None, None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from app.domain.architectures import ENSEMBLE
+from app.domain.architectures import ENSEMBLE, Member
 from app.domain.states import BlobState, VersionState
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow, VersionRow
@@ -99,6 +99,11 @@ def head_version(session: Session, model: ModelRow) -> VersionRow | None:
     if model.head_version_id is None:
         return None
     return session.get_one(VersionRow, model.head_version_id)
+
+
+def members_of(version: VersionRow | None) -> list[Member]:
+    """Return a version's members."""
+    return [Member.from_json(each) for each in (version and version.members) or ()]
 
 
 def tracked_heads(session: Session, dataset: str) -> list[tuple[ModelRow, VersionRow]]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from app.domain.architectures import Member, out_of
+from app.domain.architectures import out_of
 from app.domain.errors import ParameterError
 from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.plan import TrainingKind
@@ -85,7 +85,7 @@ def shape_of(
         return replace(shape, retained=records, records=records)
     head = registry.head_version(session, model)
     if shape.ensemble is not None and head is not None:
-        out = out_of(map(Member.from_json, head.members or ()))
+        out = out_of(registry.members_of(head))
         named = {record.member for record in lineage.forgotten_after(head.covers_epoch)}
         concerned = len(named - out.keys()) or shape.ensemble.concerned
         ensemble = replace(shape.ensemble, concerned=concerned, out=len(out))
@@ -149,7 +149,7 @@ def _boosted_trees(model: ModelRow) -> TreesShape | None:
     """Return the options of boosted trees; None for other architectures."""
     if model.architecture["name"] != boosted_trees.NAME:
         return None
-    return TreesShape(**{**boosted_trees.DEFAULTS, **model.architecture["options"]})
+    return TreesShape(**boosted_trees.options_of(model.architecture["options"]))
 
 
 def _ensemble(model: ModelRow) -> EnsembleShape | None:

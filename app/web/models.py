@@ -19,7 +19,6 @@ from app.domain.states import UNMET_OBLIGATION_STATES
 from app.evidence.certificates.bundle import MEDIA_TYPE
 from app.ledger.certificates import bundles, issuing
 from app.ledger.certificates.present_release import capacity_of
-from app.ledger.member_trainings import members_of
 from app.ledger.models import endings, retraining, serving
 from app.ledger.tables import ObligationRow
 from app.ledger.views import run_views
@@ -58,7 +57,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         released = registry.released_versions(session, model.id)
         gradients, met = figures.costs_of_model(session, model.id)
         metric, scores = _scores(released)
-        members = members_of(registry.head_version(session, model))
+        members = registry.members_of(registry.head_version(session, model))
         return render(
             "models/model.html",
             visitor,

@@ -11,9 +11,8 @@ from app.cli.commands.prediction import Base, Factories
 from app.cli.commands.resources import trusted_keys
 from app.cli.connection import service
 from app.cli.options import Trusted, argument, existing_file, option
-from app.cli.output import conclude, fail, say
+from app.cli.output import checked_steps, conclude, fail, say
 from app.cli.waiting import INTERRUPTED, run_progress
-from app.domain.errors import VerificationError
 from app.domain.extras import TABLES, TORCH, loaded
 from app.evidence.certificates.signing import StatementSigner, public_pem
 from app.evidence.certificates.trusted_keys import ed25519_of
@@ -120,13 +119,7 @@ def verify_audit(
     Exits with 1 if the report does not hold; the verdict of one that does may be either.
     """
     reports: Any = loaded("workers.audit.report", extra=TORCH)
-    steps: list[dict[str, str]] = []
-
-    def tell(step: str, finding: str) -> None:
-        steps.append({"step": step, "finding": finding})
-        say(f"{len(steps)}. ok    {step:<11} {finding}")
-
-    try:
+    with checked_steps(11) as (steps, tell):
         pem = key.read_text(encoding="utf-8", errors="replace")
         found = reports.verify(
             report.read_bytes(),
@@ -135,10 +128,6 @@ def verify_audit(
             certificate=None if certificate is None else certificate.read_bytes(),
             report=tell,
         )
-    except VerificationError as error:
-        say(f"{len(steps) + 1}. FAIL  {error}", fg="red")
-        conclude({"holds": False, "steps": steps, "failure": str(error)})
-        raise typer.Exit(1) from error
     say("")
     for line in (*found.in_words(), *found.predicate["cannot_show"]):
         say(line)

@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 
 from app.cli.options import argument, existing_file, option
-from app.cli.output import conclude, say
-from app.domain.errors import NoteError, VerificationError
+from app.cli.output import checked_steps, conclude, say
+from app.domain.errors import NoteError
 from app.evidence.certificates import verification
 from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.plain_words import asserted_in_words, guarantee_in_words
-from app.evidence.certificates.verification import VerifiedStep
 
 
 def verify(
@@ -49,19 +48,13 @@ def verify(
     Checks the signature, the weights and their digest, the place in the log, which a key in use
     must have signed, and recomputes all claims. Then prints the guarantee in words.
     """
-    steps: list[dict[str, str]] = []
     try:
         witnesses = [WitnessKey.from_text(text) for text in witness or ()]
     except NoteError as error:
         raise typer.BadParameter(f"--witness: {error}") from error
     if witnesses_required is not None and witnesses_required > len(witnesses):
         raise typer.BadParameter("more witnesses are required than are given with --witness")
-
-    def report(step: VerifiedStep) -> None:
-        steps.append({"step": step.name, "finding": step.finding})
-        say(f"{len(steps)}. ok    {step.name:<10} {step.finding}")
-
-    try:
+    with checked_steps(10) as (steps, tell):
         predicate = verification.verify(
             bundle=bundle.read_bytes(),
             weights=weights,
@@ -71,12 +64,8 @@ def verify(
             witnesses_required=witnesses_required,
             previous=None if previous is None else previous.read_bytes(),
             receipt=None if receipt is None else receipt.read_bytes(),
-            report=report,
+            report=lambda step: tell(step.name, step.finding),
         )
-    except VerificationError as error:
-        say(f"{len(steps) + 1}. FAIL  {error}", fg="red")
-        conclude({"holds": False, "steps": steps, "failure": str(error)})
-        raise typer.Exit(1) from error
     words = [paragraph.replace("**", "") for paragraph in guarantee_in_words(predicate)]
     for paragraph in words:
         say(f"\n{paragraph}")

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.heads.ridge_head import require_unweighted
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, MultiLabelSpec, RegressionSpec
@@ -21,9 +20,9 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 """Those of scikit-learn's ``HistGradientBoosting``, but for the depth, which has no limit there."""
 
 
-def options_of(architecture: ArchitectureSpec) -> dict[str, Any]:
-    """Return all options of boosted trees; see ``ArchitectureSpec``."""
-    return {**DEFAULTS, **architecture.options}
+def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of boosted trees, of which some are given; see ``ArchitectureSpec``."""
+    return {**DEFAULTS, **given}
 
 
 def require_task(task: TaskSpec) -> None:

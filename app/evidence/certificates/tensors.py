@@ -227,7 +227,7 @@ def _check_trees(
         return
     _require(
         description.architecture.name == boosted_trees.NAME
-        and boosted_trees.options_of(description.architecture) == mechanism.parameters(),
+        and boosted_trees.options_of(description.architecture.options) == mechanism.parameters(),
         "the file says that its trees were grown otherwise",
     )
     task = description.task

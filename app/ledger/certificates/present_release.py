@@ -285,7 +285,7 @@ class PresentReleases:
             named = member_trainings.concerned(
                 session, model, after=head.covers_epoch, through=None
             )
-            if not named <= out_of(member_trainings.members_of(head)).keys():
+            if not named <= out_of(registry.members_of(head)).keys():
                 return None
         elif not may_cover(tracking, policy):
             return None

@@ -7,7 +7,7 @@ Or only those members of an ensemble that are out, *refilled* all together.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -22,7 +22,6 @@ from app.domain.states import (
     WeightsSource,
 )
 from app.ledger import repository
-from app.ledger.member_trainings import members_of
 from app.ledger.runs import create_run
 from app.ledger.tables import RunRow
 from app.planning.planner import make_plan
@@ -76,7 +75,7 @@ def refill(database: Database, name: str, *, make: PlanMaker = make_plan) -> Run
 
 def _require_refillable(session: Session, model: ModelRow) -> None:
     require_live("model", model)
-    if not out_of(members_of(registry.head_version(session, model))):
+    if not out_of(registry.members_of(registry.head_version(session, model))):
         raise errors.ConflictError(f"no member of model {model.name!r} is out")
     _require_idle(session, model)
 
@@ -117,14 +116,7 @@ class AutomaticRetraining:
         when so many records are there that its version, or a training since, has not read. After a
         training that failed or was cancelled, it waits for a day.
         """
-        with self._database.transaction() as session:
-            now = self._clock(session)
-            due = [
-                model.name
-                for model in registry.models_to_retrain(session)
-                if now >= self._refused.get(model.id, now) and _is_due(session, model, now)
-            ]
-        return [name for name in due if self._start(retrain, name, now)]
+        return self._start_due(registry.models_to_retrain, _is_due, retrain)
 
     def refill_due(self) -> list[str]:
         """Start the refills that are due; return the names of their ensembles.
@@ -133,14 +125,22 @@ class AutomaticRetraining:
         members that are out was left out, or when so many are. Requests and the clock decide, and
         nothing else. After a refill that failed or was cancelled, it waits for a day.
         """
+        return self._start_due(registry.ensembles, _is_thin, refill)
+
+    def _start_due(
+        self,
+        models: Callable[[Session], Iterable[ModelRow]],
+        is_due: Callable[[Session, ModelRow, datetime], bool],
+        begin: Callable[[Database, str], RunRow],
+    ) -> list[str]:
         with self._database.transaction() as session:
             now = self._clock(session)
             due = [
                 model.name
-                for model in registry.ensembles(session)
-                if now >= self._refused.get(model.id, now) and _is_thin(session, model, now)
+                for model in models(session)
+                if now >= self._refused.get(model.id, now) and is_due(session, model, now)
             ]
-        return [name for name in due if self._start(refill, name, now)]
+        return [name for name in due if self._start(begin, name, now)]
 
     def _start(self, begin: Callable[[Database, str], RunRow], name: str, now: datetime) -> bool:
         try:
@@ -157,7 +157,7 @@ class AutomaticRetraining:
 
 
 def _is_thin(session: Session, model: ModelRow, now: datetime) -> bool:
-    members = members_of(registry.head_version(session, model))
+    members = registry.members_of(registry.head_version(session, model))
     out, policy = out_of(members), Policy.from_json(model.policy)
     if not out or repository.active_run(session, model.id) is not None:
         return False
@@ -176,7 +176,7 @@ def _is_thin(session: Session, model: ModelRow, now: datetime) -> bool:
 
 def refill_due_at(session: Session, model: ModelRow) -> datetime | None:
     """Return when members of an ensemble that are out are trained anew at the latest, if ever."""
-    out = out_of(members_of(registry.head_version(session, model)))
+    out = out_of(registry.members_of(registry.head_version(session, model)))
     after_s = Policy.from_json(model.policy).refill_after_s
     if not out or after_s is None:
         return None

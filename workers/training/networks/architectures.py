@@ -242,7 +242,7 @@ def build(
             bias=architecture.options.get("bias", linear_head.DEFAULT_BIAS),
         )
     elif architecture.name == boosted_trees.NAME:
-        options = boosted_trees.options_of(architecture)
+        options = boosted_trees.options_of(architecture.options)
         module = BoostedTrees(
             classes,
             rows=rows_of(classes) if task is None else task.rows,
