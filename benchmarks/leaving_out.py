@@ -1,0 +1,287 @@
+"""A year of forgetting by leaving members out: ``python -m benchmarks.leaving_out [--quick]``.
+
+20 people a day ask, one by one, for a year or until half of them are gone. Ensembles of 8, 16,
+32 and 64 members either train all of themselves for each, one member for each, the members of a
+day's requests at night, or leave members out and refill them: every night, or once a quarter, half
+or seven eighths of them are out. Gradients are counted; the score of what is served is that of the
+members that are active, after each day's requests. Members are trained anew on what is left four
+times a year; between, those of the quarter's beginning stand for the ones that a night would train.
+"""
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from app.domain.architectures import Member, fewest_to_train
+from benchmarks import ensembles_cases as cases
+from benchmarks import harness
+from benchmarks.ensembles_cases import Case
+from benchmarks.public_features import default_cache
+from workers.training.networks.ensemble import average_of
+from workers.training.networks.network import Network
+from workers.training.tasks.task import INPUTS
+
+SIZES: Final = (8, 16, 32, 64)
+A_DAY: Final = 20
+_DAYS: Final = 365
+_QUARTER: Final = 91
+_SEED: Final = 38
+_CPU: Final = torch.device("cpu")
+_SINGLY: Final = "one member each"
+Document = dict[str, Any]
+
+_NAMES: Final = {
+    "customers": "customers",
+    "scratch": "MNIST, from scratch",
+    "public": "MNIST, public weights",
+    "texts": "texts, LoRA",
+}
+
+
+@dataclass
+class Year:
+    """What one way of forgetting did, day by day.
+
+    Attributes:
+        gradients: of records, all in all.
+        waited: requests that were answered after a training, of ``answered``.
+        scores: of what was served after each day's requests.
+    """
+
+    gradients: float = 0.0
+    answered: int = 0
+    waited: int = 0
+    scores: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an ensemble forgets.
+
+    Attributes:
+        batched: a day's requests are answered at night, by training their members together.
+        refill_at: the part of the members whose absence starts a refill; None: every night.
+    """
+
+    leaves_out: bool = True
+    whole: bool = False
+    batched: bool = False
+    refill_at: float | None = None
+
+    def fewest(self, members: int) -> int:
+        """Return how many members are served at least: half, or what is left before a refill."""
+        if self.batched:
+            return 0
+        return min((members + 1) // 2, members - int((self.refill_at or 0.5) * members))
+
+
+WAYS: Final[Mapping[str, Way]] = {
+    "all members each": Way(leaves_out=False, whole=True),
+    _SINGLY: Way(leaves_out=False),
+    "members of a day at night": Way(leaves_out=False, batched=True),
+    "left out, refilled at night": Way(),
+    "left out, refilled at 1/4": Way(refill_at=1 / 4),
+    "left out, refilled at 1/2": Way(refill_at=1 / 2),
+    "left out, refilled at 7/8": Way(refill_at=7 / 8),
+}
+
+
+class Ensemble:
+    """Members whose outputs for the test records are known, so that any of them can be averaged."""
+
+    def __init__(self, case: Case, members: int) -> None:
+        draws = np.random.default_rng((_SEED, members))
+        people = np.unique(case.person, return_inverse=True)[1]
+        self.of_person = draws.integers(members, size=people.max() + 1)
+        self._case, self._owner = case, self.of_person[people]
+        self._outputs = [torch.empty(0)] * members
+        self._average = average_of(case.task)
+        self.known: dict[frozenset[int], float] = {}
+
+    def train(self, left: NDArray[np.bool_]) -> None:
+        """Train all members on the people who are left, [people]."""
+        people = np.unique(self._case.person, return_inverse=True)[1]
+        for member in range(len(self._outputs)):
+            chosen = np.flatnonzero(left[people] & (self._owner == member))
+            network = Network(self._case.start, device=_CPU)
+            if len(chosen):
+                records = self._case.train.select(chosen)
+                network.train(records, self._case.recipe, epochs=self._case.recipe.epochs)
+            self._outputs[member] = _outputs(network.module, self._case)
+        self.known.clear()
+
+    def score(self, active: frozenset[int]) -> float:
+        """Return the accuracy of these members' average."""
+        if active not in self.known:
+            said = self._average(torch.stack([self._outputs[each] for each in sorted(active)]))
+            target = self._case.test.target
+            self.known[active] = float((said.argmax(1) == target).double().mean())
+        return self.known[active]
+
+
+def _outputs(module: nn.Module, case: Case) -> torch.Tensor:
+    with torch.inference_mode():
+        batches = case.test.in_order(500, device=_CPU)
+        return torch.cat([module.eval()(each[INPUTS]) for each in batches])
+
+
+def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], float]:
+    """Return every way's year, and the seconds of one training of all members."""
+    ensemble = Ensemble(case, members)
+    count = len(ensemble.of_person)
+    asking = np.random.default_rng(_SEED).permutation(count)[: days * A_DAY]
+    of_each = np.bincount(np.unique(case.person, return_inverse=True)[1], minlength=count)
+    left = np.ones(count, dtype=bool)
+    years = {name: Year() for name in WAYS}
+    out: dict[str, set[int]] = {name: set() for name in WAYS}
+    sizes = np.bincount(ensemble.of_person, weights=of_each, minlength=members)
+    epochs, seconds = case.recipe.epochs, 0.0
+    for day in range(days):
+        if day % _QUARTER == 0:
+            took, _ = harness.seconds_of(partial(ensemble.train, left))
+            seconds = seconds or took
+        today = asking[day * A_DAY : (day + 1) * A_DAY]
+        for person in today:
+            left[person] = False
+            member = int(ensemble.of_person[person])
+            sizes[member] -= of_each[person]
+            for name, way in WAYS.items():
+                trained = asked(way, member, out[name], members)
+                years[name].answered += 1
+                years[name].waited += not way.leaves_out or bool(trained)
+                if way.refill_at and len(out[name]) >= way.refill_at * members:
+                    trained |= out[name]
+                    out[name].clear()
+                years[name].gradients += epochs * sum(sizes[each] for each in trained)
+        for name, way in WAYS.items():
+            active = frozenset(range(members)) - (out[name] if way.leaves_out else set())
+            years[name].scores.append(ensemble.score(active))
+            if way.batched or (way.leaves_out and way.refill_at is None):
+                years[name].gradients += epochs * sum(sizes[each] for each in out[name])
+                out[name].clear()
+    return years, seconds
+
+
+def asked(way: Way, member: int, out: set[int], members: int) -> set[int]:
+    """Return which members are trained before a request is answered; note in ``out`` who waits."""
+    if way.whole:
+        return set(range(members))
+    if not way.leaves_out and not way.batched:
+        return {member}
+    now = [Member(out_since=1) if each in out else Member() for each in range(members)]
+    trained = set(fewest_to_train(now, {member}, fewest=way.fewest(members)))
+    out.add(member)
+    out -= trained
+    return trained
+
+
+def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]:
+    """Yield a case's figures, again with every number of members."""
+    days = min(days, len(np.unique(case.person)) // 2 // A_DAY)
+    document: Document = {"note": case.note, "days": days, "recipe": case.recipe.to_json()}
+    document["single"] = _single(case)
+    document["rows"] = []
+    for members in sizes:
+        years, seconds = lived(case, members, days=days)
+        singly = years[_SINGLY].gradients
+        for name, year in years.items():
+            document["rows"].append(
+                {
+                    "members": members,
+                    "way": name,
+                    "gradients": year.gradients,
+                    "of_singly": year.gradients / singly,
+                    "waited": year.waited / year.answered,
+                    "score": float(np.mean(year.scores)),
+                    "worst": min(year.scores),
+                    "seconds_of_all": seconds,
+                    "scores": [round(each, 4) for each in year.scores[:: max(1, days // 60)]],
+                }
+            )
+        yield document
+
+
+def _single(case: Case) -> float:
+    network = Network(case.start, device=_CPU)
+    network.train(case.train, case.recipe, epochs=case.recipe.epochs)
+    return float(network.evaluate(case.test).metrics["accuracy"])
+
+
+def run(given: Namespace) -> Iterator[Document]:
+    """Yield all cases, again with each figure; what is in the results already is kept."""
+    torch.set_num_threads(1)
+    made = {
+        "customers": partial(cases.churn, customers=600 if given.quick else 10_000),
+        "scratch": partial(cases.digits, public=False)
+        if given.quick
+        else partial(cases.mnist, public=False),
+        "public": partial(cases.digits, public=True)
+        if given.quick
+        else partial(cases.mnist, public=True),
+    }
+    if not given.quick:
+        made["texts"] = partial(cases.texts, cache=given.cache)
+    known = given.results is not None and given.results.exists() and not given.quick
+    document: Document = json.loads(given.results.read_text()) if known else {}
+    for name, make in made.items():
+        if name in document and name not in (given.case or ()):
+            continue
+        for found in measure(make(), SIZES[:2] if given.quick else SIZES, _DAYS):
+            document[name] = found
+            print(name, found["rows"][-1]["members"], time.strftime("%H:%M:%S"), flush=True)
+            yield document
+    yield document
+
+
+def table(document: Document) -> str:
+    """Return a table of all cases, in Markdown."""
+    head = "case | members | way | of one member each | waited for a training | score | worst day"
+    return harness.table(
+        head,
+        (
+            (
+                _NAMES[case],
+                row["members"],
+                row["way"],
+                f"{row['of_singly']:.2f}",
+                f"{row['waited']:.0%}",
+                f"{row['score']:.1%}",
+                f"{row['worst']:.1%}",
+            )
+            for case, found in document.items()
+            for row in found["rows"]
+            if row["way"] != "all members each"
+        ),
+    )
+
+
+def figure(document: Document, path: Path) -> None:
+    """Draw gradients against the score in the mean of the year, one line a case and way."""
+    with harness.picture(path, (12, 4.5), columns=len(document)) as (_, (axes,)):
+        for axis, (case, found) in zip(axes, document.items(), strict=True):
+            for way, style in zip(WAYS, "xso^vD*", strict=True):
+                rows = [row for row in found["rows"] if row["way"] == way]
+                harness.plot(axis, rows, "gradients", "score", f"{style}-", scale=100, label=way)
+            axis.axhline(100 * found["single"], color="grey", linestyle=":")
+            axis.set(xscale="log", xlabel="gradients a year", title=_NAMES[case])
+        axes[0].set_ylabel("accuracy, %")
+        axes[-1].legend(fontsize=7)
+
+
+if __name__ == "__main__":
+    options = {
+        "--case": {"action": "append", "help": "measure this one again"},
+        "--cache": {"type": Path, "default": default_cache(), "help": "of public weights"},
+        "--quick": {"action": "store_true", "help": "small data and two sizes"},
+    }
+    harness.main("leaving_out", __doc__, run, options=options, table=table, figure=figure)
