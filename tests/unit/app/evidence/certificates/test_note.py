@@ -3,6 +3,7 @@
 import base64
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from app.evidence.certificates.note import (
     MAX_SIZE,
     Checkpoint,
     NoteKey,
+    WitnessKey,
+    cosigned,
     open_checkpoint,
     open_note,
     origin_of,
@@ -103,6 +106,31 @@ def test_sizes_are_limited() -> None:
     large = sign_note("x" * MAX_NOTE_BYTES + "\n", key=KEY, sign=PRIVATE.sign)
     with pytest.raises(NoteError, match="larger"):
         open_note(large.encode(), [KEY])
+
+
+def test_a_key_has_one_spelling() -> None:
+    text = str(KEY)
+    assert NoteKey.from_text(f" {text}\n") == KEY
+    name, key_id, encoded = text.split("+", 2)
+    raw = base64.b64decode(encoded)
+    of_witness = base64.b64encode(b"\x04" + raw[1:]).decode()
+    for other in (f"{name}+00000000+{encoded}", f"{name}+{key_id}+{of_witness}"):
+        with pytest.raises(NoteError, match="not a verifier key of this kind"):
+            NoteKey.from_text(other)
+
+
+def test_a_cosignature_is_of_a_time_that_can_be() -> None:
+    key = WitnessKey("witness", PRIVATE.public_key())
+
+    def signed(time_s: int) -> bytes:
+        return time_s.to_bytes(8) + PRIVATE.sign(cosigned(TEXT, time_s))
+
+    key.verify(signed(2**63 - 1), TEXT)
+    for wrong in (signed(2**63), signed(7)[:8], signed(7)[:5], b"", signed(7)[:-1]):
+        with pytest.raises(InvalidSignature):
+            key.verify(wrong, TEXT)
+    with pytest.raises(InvalidSignature):
+        key.verify((8).to_bytes(8) + signed(7)[8:], TEXT)
 
 
 def test_base64_has_one_spelling() -> None:

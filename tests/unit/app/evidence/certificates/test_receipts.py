@@ -237,6 +237,16 @@ def test_a_record_on_both_sides_does_not_stand_for_another() -> None:
         check_receipt(receipt(), proof, stated(excluded=both))
 
 
+def test_a_record_is_not_both_covered_and_never_used() -> None:
+    """Nor where all are accounted for besides."""
+    both = [*OTHERS[:3], RECORD, SUBJECT[1]]
+    proof = RequestProof(
+        covered=leaves(COVERED, [RECORD, SUBJECT[0]]), excluded=leaves(both, [RECORD, SUBJECT[1]])
+    )
+    with pytest.raises(VerificationError, match="both as covered and as never used"):
+        check_receipt(receipt(), proof, stated(excluded=both))
+
+
 PERSON = [commitment("subject", "p1", n, salt=SALT) for n in (0, 1)]
 LEARNED = [*OTHERS[:7], RECORD, *PERSON, *OTHERS[7:]]
 BEFORE = read_statement(json.dumps(synthetic()["sharded_retraining"].statement).encode())[0]
@@ -291,6 +301,14 @@ def before(size: int) -> Release:
 
 def test_a_receipt_shows_to_which_members_its_records_belonged() -> None:
     assert of_members(1, (2, 2)).endswith("they belonged to members 1, 2")
+
+
+def test_a_member_that_is_not_there_or_not_said_is_refused() -> None:
+    with pytest.raises(VerificationError, match="a member that is not there"):
+        of_members(3, (2, 2))
+    alone = [MemberSection(sha256="ab" * 32, trained_in=2)]
+    with pytest.raises(VerificationError, match="to which members its records belonged"):
+        check_receipt(receipt(), PROOF, stated(), members=alone)
 
 
 def test_a_subject_in_two_members_is_refused() -> None:
