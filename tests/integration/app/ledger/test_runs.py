@@ -522,7 +522,7 @@ class TestUploadedWeights:
 
     def test_a_model_that_trains_here_takes_none(self, workshop: Workshop) -> None:
         workshop.define()
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match="is trained here and takes no weights"):
             workshop.upload("model")
 
     def test_new_ones_replace_those_that_failed(self, workshop: Workshop) -> None:

@@ -19,7 +19,7 @@ from app.accounting import gradient_clipping
 from app.domain.errors import TargetNotMetError, VerificationError
 from app.domain.schedules import MAX_SCHEDULE_STEPS
 from app.domain.states import Basis
-from app.evidence.certificates.bundle import MAX_BYTES
+from app.evidence.certificates.bundle import MAX_BYTES, read_bundle
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.statement import Subject, unlearning_statement
 from app.evidence.certificates.verification import VerifiedStep, check_statement, difference, verify
@@ -237,6 +237,13 @@ def test_a_signed_payload_that_is_no_statement(payload: bytes, weights: Path) ->
 )
 def test_bytes_that_are_no_bundle(content: bytes, weights: Path) -> None:
     assert _step(content, weights) == "bundle"
+
+
+def test_a_bundle_is_limited_however_well_it_reads() -> None:
+    whole = json.dumps(_bundle(_statement())).encode()
+    read_bundle(whole.ljust(MAX_BYTES))
+    with pytest.raises(VerificationError, match="larger than"):
+        read_bundle(whole.ljust(MAX_BYTES + 1))
 
 
 _JSON = st.recursive(
