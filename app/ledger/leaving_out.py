@@ -88,11 +88,16 @@ class LeavingOut:
     def _publish(self, plan: Plan, may_go_on: Callable[[], None], do: "Persist") -> None:
         started = time.monotonic()
         head = do(self._read_head)
-        file = do(lambda: self.blobs.read(head.blob_id))
+        with member_trainings.read_as_head(self.database, head.version):
+            file = do(lambda: self.blobs.read(head.version.blob_id))
         described = WeightsFile(BytesIO(file)).description()
         tensors = safetensors.numpy.load(file)
         own = by_member(name for name in tensors if not name.startswith(BACKBONE))
-        if described is None or own is None or hashlib.sha256(file).hexdigest() != head.sha256:
+        if (
+            described is None
+            or own is None
+            or hashlib.sha256(file).hexdigest() != head.version.sha256
+        ):
             raise RunFailedError("the weights are not the version's: run 'expunge log fsck'")
         joined = head.joined
         for name in [name for each in joined.out for name in own.get(each, {}).values()]:
@@ -149,7 +154,7 @@ class LeavingOut:
             joined = member_trainings.join(session, model, run, ())
             head = session.get_one(VersionRow, joined.head_id)
             learned = issuing.stated_of(session, head)["predicate"]["mechanism"]["tensors"]
-            return _Head(joined, head.blob_id, head.sha256, learned)
+            return _Head(joined, head, learned)
 
 
 class Terms(TypedDict, total=False):
@@ -174,11 +179,10 @@ class Persist:
 
 @dataclass(frozen=True)
 class _Head:
-    """The version before: its file, and the names in it that training changes."""
+    """The version before, and the names in its file that training changes."""
 
     joined: Joined
-    blob_id: str
-    sha256: str
+    version: VersionRow
     learned: Collection[str]
 
 

@@ -7,7 +7,8 @@ from the database's clock.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -17,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, selec
 from sqlalchemy.orm import Session
 
 from app.domain.architectures import Member, fewest_to_train, out_of
-from app.domain.errors import LeaseLostError
+from app.domain.errors import GoneError, HeadMovedError, LeaseLostError
 from app.domain.policy import Policy
 from app.domain.states import Forgetting, MemberState, RunKind, RunState
 from app.ledger import outbox, runs
@@ -29,6 +30,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.training_set import TrainingSet
+from app.runtime.database import Database
 from app.runtime.database.leases import in_future, prolong
 from app.storage.blobs import doom_attempt
 
@@ -130,6 +132,18 @@ def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int
         return Joined(head.id, number, before, made - active - gone, active)
     gone = concerned(session, model, after=head.covers_epoch, through=run.forget_epoch)
     return Joined(head.id, number, before, made, active - made - gone)
+
+
+@contextmanager
+def read_as_head(database: Database, version: VersionRow) -> Iterator[None]:
+    """Raise ``HeadMovedError`` where a head's file is gone, as another run has replaced it."""
+    try:
+        yield
+    except GoneError as error:
+        with database.transaction() as session:
+            if session.get_one(ModelRow, version.model_id).head_version_id == version.id:
+                raise
+        raise HeadMovedError("another version was published meanwhile") from error
 
 
 @dataclass(frozen=True)

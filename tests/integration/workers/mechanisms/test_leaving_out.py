@@ -2,6 +2,7 @@
 
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 
@@ -17,9 +18,10 @@ from app.domain.states import BlobState, ObligationState, RunKind, RunState
 from app.evidence.certificates.weights_file import WeightsFile
 from app.evidence.log import actor
 from app.evidence.log.tables import LogEntryRow
-from app.ledger import leaving_out
+from app.ledger import leaving_out, repository, runs
 from app.ledger.certificates import issuing
 from app.ledger.models import policies, retraining
+from app.registry.tables import ModelRow
 from app.runtime import failpoints
 from app.runtime.locations import redis_connection
 from app.storage.tables import BlobRow
@@ -230,6 +232,44 @@ def test_a_member_that_was_refilled_without_a_record_is_not_left_out_for_it(trai
     assert trained.active_run() is None
 
 
+@pytest.mark.parametrize("reader", ["refill", "leaving_out"])
+def test_a_head_that_is_replaced_and_shredded_while_it_is_read_costs_no_attempt(
+    trained, monkeypatch, reader
+):
+    records, stored, met = records_by_member(trained), type(trained.services.blobs), []
+    forget(trained, records[0][0])
+    carry_out(trained)
+    run = refill(trained)
+    at_once = partial(trained.services.leave_out_at_once, lambda _: [trained.model().id])
+
+    def replace():
+        if reader == "refill":
+            forget(trained, records[1][0])
+            assert at_once()
+        else:
+            carry_out(trained, run_id=run)
+        trained.services.clean_up()
+
+    def opened(blobs, blob_id):
+        if not met and blob_id == head_of(trained).blob_id:
+            met.append(blob_id)
+            replace()
+        return open_blob(blobs, blob_id)
+
+    open_blob = stored.open
+    if reader == "leaving_out":
+        request = forget(trained, records[1][0])
+        monkeypatch.setattr(stored, "open", opened)
+        assert at_once()
+        assert predicate_of(trained, request)["model"]["version"] == 4
+    else:
+        monkeypatch.setattr(stored, "open", opened)
+        carry_out(trained, run_id=run)
+    assert met
+    assert states(trained) == [4 if reader == "refill" else 3, "out", 1, 1]
+    assert trained.run(run).attempt == 1
+
+
 def test_no_worker_is_needed_for_a_request_while_one_refills(trained, dispatcher, monkeypatch):
     records, real, asked = records_by_member(trained), EnsembleRun.train, []
     forget(trained, records[0][0])
@@ -352,6 +392,36 @@ def test_an_archive_ends_a_refill_and_the_run_beside_it(trained):
     assert [r.state for r in trained.runs()[-2:]] == [RunState.QUEUED] * 2
     trained.archive()
     assert [r.state for r in trained.runs()[-2:]] == [RunState.CANCELLED] * 2
+
+
+def test_an_archive_waits_for_both_runs_before_it_takes_the_model(trained):
+    """A worker that publishes holds its run, and then takes the model: neither must fail."""
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    refill(trained)
+    forget(trained, records[1][0])
+    unlearning = trained.runs()[-1].id
+    with ThreadPoolExecutor() as others, trained.transaction() as session:
+        repository.run(session, unlearning, lock=True)
+        archive = others.submit(trained.archive)
+        trained.wait_for_a_lock()
+        session.get_one(ModelRow, trained.model().id, with_for_update=True)
+    archive.result()
+    assert [r.state for r in trained.runs()[-2:]] == [RunState.CANCELLED] * 2
+
+
+def test_a_policy_stays_while_a_run_goes_on_beside_a_refill_that_waits(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    refill(trained)
+    forget(trained, records[1][0])
+    change = partial(policies.change_policy, trained.services.database, "model")
+    with trained.transaction() as session:
+        assert runs.lease_new(session, trained.model().id, lease_s=30.0)
+    with pytest.raises(ConflictError, match="a run is active"):
+        change({"minimum_members": 1})
 
 
 def test_no_ensemble_keeps_more_members_than_it_has(workshop):
