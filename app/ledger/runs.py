@@ -195,11 +195,10 @@ def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
 
     What it owes is for the caller to end, who locks the model afterwards.
     """
-    while active := repository.active_run(session, model_id):
-        row = repository.run(session, active.id, lock=True)
-        if row.state in ACTIVE_RUN_STATES:
+    while active := repository.lock_active_runs(session, model_id):
+        for row in active:
             end_run(session, row, RunState.CANCELLED, reason=reason)
-            session.flush()
+        session.flush()
 
 
 def end_run(session: Session, row: RunRow, state: RunState, *, reason: str | None = None) -> None:
