@@ -341,15 +341,9 @@ def models_refilled(session: Session) -> Sequence[str]:
     return session.scalars(query).all()
 
 
-def newest_training(session: Session, model_id: str) -> RunRow | None:
-    """Return the model's newest training, whatever became of it."""
-    query = select(RunRow).where(RunRow.model_id == model_id, RunRow.kind == RunKind.TRAIN)
-    return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
-
-
-def latest_run(session: Session, model_id: str) -> RunRow | None:
-    """Return the model's newest run."""
-    query = select(RunRow).where(RunRow.model_id == model_id)
+def latest_run(session: Session, model_id: str, *kinds: RunKind) -> RunRow | None:
+    """Return the model's newest run, of some kinds or any, whatever became of it."""
+    query = select(RunRow).where(RunRow.model_id == model_id, RunRow.kind.in_(kinds or RunKind))
     return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
 
 

@@ -249,8 +249,10 @@ def _kind_of_retry(session: Session, row: RunRow, model: ModelRow) -> RunKind:
         raise ConflictError(
             f"the run is {row.state}; only one that failed or was cancelled can be tried again"
         )
-    # A second training would lose which records the version that it made was trained on.
-    if repository.latest_run(session, row.model_id) is not row:
+    # A second training would lose which records the version that it made was trained on; a refill
+    # answers nothing that a run before it was to answer.
+    answering = () if trains or row.kind != RunKind.UNLEARN else (RunKind.TRAIN, RunKind.UNLEARN)
+    if repository.latest_run(session, row.model_id, *answering) is not row:
         raise ConflictError("a later run of this model exists; only the newest can be tried again")
     if not trains and membership_of(model) is None:
         raise ConflictError("the model waits for its weights: upload them again")

@@ -376,6 +376,35 @@ def test_requests_and_the_clock_start_a_refill(trained):
     assert automatic.refill_due() == ["model"]
 
 
+def test_a_refill_that_failed_is_not_begun_again_by_the_next_request(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    policies.change_policy(trained.services.database, "model", {"refill_after_s": 0.0})
+    automatic = retraining.AutomaticRetraining(trained.services.database)
+    assert automatic.refill_due() == ["model"]
+    trained.give_up(trained.lease())
+    forget(trained, records[1][0])
+    carry_out(trained)
+    assert automatic.refill_due() == []
+
+
+def test_a_request_whose_run_failed_is_tried_again_after_a_refill_too(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    request = forget(trained, records[1][0])
+    failed = trained.lease()
+    trained.give_up(failed)
+    refill(trained)
+    carry_out(trained)
+    assert states(trained) == [3, 1, 1, 1]
+    runs.retry_run(trained.services.database, failed.run_id)
+    carry_out(trained)
+    assert states(trained) == [3, "out", 1, 1]
+    assert predicate_of(trained, request)["model"]["version"] == 4
+
+
 def test_retraining_members_at_once_is_the_policys_other_way(trained):
     policies.change_policy(trained.services.database, "model", {"forget": "retrain"})
     forget(trained, records_by_member(trained)[2][0])
