@@ -8,11 +8,11 @@ rest.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import safetensors.numpy
 from sqlalchemy.orm import Session
@@ -114,10 +114,12 @@ class LeavingOut:
                 plan=plan,
                 parameters=plan.parameters,
                 frame=None,
-                tensors=tuple(name for name in head.learned if name in tensors),
+                tensors=tuple(
+                    name for name in head.stated["mechanism"]["tensors"] if name in tensors
+                ),
                 noise=None,
             ),
-            evaluation={"held_out_records": 0, "not_measured": True},
+            evaluation=_evaluation_without(head.stated["evaluation"]),
             certified_at=do(lambda: self._in_transaction(database_time)),
             phase_seconds={Phase.LOADING: read_s},
             base=described.base,
@@ -153,8 +155,16 @@ class LeavingOut:
             model = session.get_one(ModelRow, run.model_id)
             joined = member_trainings.join(session, model, run, ())
             head = session.get_one(VersionRow, joined.head_id)
-            learned = issuing.stated_of(session, head)["predicate"]["mechanism"]["tensors"]
-            return _Head(joined, head, learned)
+            return _Head(joined, head, issuing.stated_of(session, head)["predicate"])
+
+
+def _evaluation_without(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a version that lacks members, given what was said of the one before.
+
+    It is not measured. Without a held-out record, that one was not either.
+    """
+    measured = before["held_out_records"] or before.get("not_measured")
+    return {"held_out_records": 0, **({"not_measured": True} if measured else {})}
 
 
 class Terms(TypedDict, total=False):
@@ -179,11 +189,11 @@ class Persist:
 
 @dataclass(frozen=True)
 class _Head:
-    """The version before, and the names in its file that training changes."""
+    """The version before, and what its certificate states."""
 
     joined: Joined
     version: VersionRow
-    learned: Collection[str]
+    stated: Mapping[str, Any]
 
 
 def leave_out_at_once(

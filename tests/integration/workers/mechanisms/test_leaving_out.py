@@ -14,6 +14,7 @@ from sqlalchemy import select
 import expunge
 from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
+from app.domain.scores import warnings_of
 from app.domain.states import BlobState, ObligationState, RunKind, RunState
 from app.evidence.certificates.weights_file import WeightsFile
 from app.evidence.log import actor
@@ -32,7 +33,7 @@ from tests.integration.workers.mechanisms.test_ensembles import (
     tensors_of,
 )
 from tests.support.exact_heads import carry_out, head_of, released
-from tests.support.workshop import RECORDS, Held
+from tests.support.workshop import RECIPE, RECORDS, Held
 from workers.dispatcher import Dispatcher
 from workers.mechanisms.ensembles import run as ensembles
 from workers.mechanisms.ensembles.run import EnsembleRun
@@ -469,6 +470,19 @@ def test_trainings_and_refills_measure_what_fewer_members_score(trained):
     refill(trained)
     carry_out(trained)
     assert [each["members"] for each in head_of(trained).evaluation["fewer_members"]] == [3, 2]
+
+
+def test_a_version_of_a_model_that_nobody_measured_does_not_say_that_an_older_one_was(workshop):
+    workshop.push(4 * RECORDS, first=RECORDS)
+    unmeasured = RECIPE.to_json() | {"held_out_fraction": 0.0}
+    workshop.define(architecture=ENSEMBLE, mechanism="auto", recipe=unmeasured)
+    carry_out(workshop)
+    for _ in range(2):
+        active = next(place for place, state in enumerate(states(workshop)) if state == 1)
+        forget(workshop, records_by_member(workshop)[active][0])
+        carry_out(workshop)
+        assert head_of(workshop).evaluation == {"held_out_records": 0}
+        assert warnings_of(head_of(workshop).evaluation)
 
 
 def test_an_attempt_that_fails_before_it_publishes_leaves_nothing(trained, monkeypatch):
