@@ -387,7 +387,7 @@ class _Draft:
 
 def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> _Draft:
     too_low = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
-    if too_low is not None and not result.evaluation.get("not_measured"):
+    if too_low is not None:
         raise ScoreTooLowError(too_low)
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)

@@ -460,6 +460,14 @@ def test_no_ensemble_keeps_more_members_than_it_has(workshop):
             workshop.define(architecture=architecture, mechanism="auto", minimum_members=least)
 
 
+def test_no_score_decides_which_members_of_an_ensemble_stay(trained):
+    """It would depend on members that are left out later, and on their forgotten records."""
+    with pytest.raises(InvalidInputError, match="minimum_score is not for ensembles"):
+        trained.define("other", architecture=ENSEMBLE, mechanism="auto", minimum_score=0.1)
+    with pytest.raises(InvalidInputError, match="minimum_score is not for ensembles"):
+        policies.change_policy(trained.services.database, "model", {"minimum_score": 0.1})
+
+
 def test_trainings_and_refills_measure_what_fewer_members_score(trained):
     first = head_of(trained).evaluation
     assert [each["members"] for each in first["fewer_members"]] == [3, 2]
