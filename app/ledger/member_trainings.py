@@ -134,6 +134,18 @@ def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int
     return Joined(head.id, number, before, made, active - made - gone)
 
 
+def is_in_vain(session: Session, run_id: str, member: int) -> bool:
+    """Return whether a refill will not publish a member, as records of it were forgotten since.
+
+    Their requests may be completed: nothing of them is read, or written, any more.
+    """
+    run = session.get_one(RunRow, run_id)
+    if run.kind != RunKind.REFILL:
+        return False
+    model = session.get_one(ModelRow, run.model_id)
+    return member in concerned(session, model, after=run.forget_epoch or 0, through=None)
+
+
 @contextmanager
 def read_as_head(database: Database, version: VersionRow) -> Iterator[None]:
     """Raise ``HeadMovedError`` where a head's file is gone, as another run has replaced it."""
@@ -205,24 +217,32 @@ def end_choice(session: Session, run_id: str) -> None:
 
 
 def reserve_blob(session: Session, held: HeldMember) -> str:
-    """Return the id of the blob for what is handed over; ``LeaseLostError`` if it is not held."""
+    """Return the id of the blob for what is handed over.
+
+    Raises:
+        GoneError: it is trained in vain.
+        LeaseLostError: it is not held.
+    """
     blob_id = runs.reserve_blob(session, held.run_id, held.run_token, kind=KIND)
     going = MemberTrainingRow.state == MemberState.LEASED
     if session.scalar(select(MemberTrainingRow.member).where(*_is(held), going)) is None:
         raise LeaseLostError("the member is trained by another worker")
+    if is_in_vain(session, held.run_id, held.member):
+        raise GoneError("records that the member has learned from were forgotten meanwhile")
     return blob_id
 
 
 def take(session: Session, run_id: str, *, lease_s: float | None) -> MemberTrainingRow | None:
     """Lease the next member of a run that goes on; None if none waits.
 
-    Without ``lease_s`` it is the run's own worker, who holds it for as long as the run. What that
-    one holds when it asks for more was given by a commit whose answer was lost.
+    One that would be trained in vain is done. Without ``lease_s`` it is the run's own worker, who
+    holds it for as long as the run. What that one holds when it asks for more was given by a commit
+    whose answer was lost.
     """
     expired = MemberTrainingRow.lease_expires_at <= func.clock_timestamp()
     if lease_s is None:
         expired = or_(expired, MemberTrainingRow.lease_expires_at.is_(None))
-    row = session.scalar(
+    query = (
         select(MemberTrainingRow)
         .join(RunRow, RunRow.id == MemberTrainingRow.run_id)
         .where(
@@ -238,6 +258,9 @@ def take(session: Session, run_id: str, *, lease_s: float | None) -> MemberTrain
         .limit(1)
         .with_for_update(of=MemberTrainingRow, skip_locked=True)
     )
+    while (row := session.scalar(query)) and is_in_vain(session, run_id, row.member):
+        row.state, row.lease_expires_at = MemberState.DONE, None
+        session.flush()
     if row is None:
         return None
     row.state = MemberState.LEASED

@@ -13,14 +13,22 @@ from sqlalchemy import select
 
 import expunge
 from app.domain.architectures import ArchitectureSpec
-from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
+from app.domain.errors import ConflictError, GoneError, InvalidInputError, LeaseLostError
 from app.domain.scores import warnings_of
-from app.domain.states import BlobState, ObligationState, RunKind, RunState
+from app.domain.states import (
+    BlobState,
+    MemberState,
+    ObligationState,
+    RequestState,
+    RunKind,
+    RunState,
+)
 from app.evidence.certificates.weights_file import WeightsFile
 from app.evidence.log import actor
 from app.evidence.log.tables import LogEntryRow
-from app.ledger import leaving_out, repository, runs
+from app.ledger import leaving_out, member_trainings, repository, runs
 from app.ledger.certificates import issuing
+from app.ledger.member_trainings import HeldMember
 from app.ledger.models import policies, retraining
 from app.registry.tables import ModelRow
 from app.runtime import failpoints
@@ -34,6 +42,8 @@ from tests.integration.workers.mechanisms.test_ensembles import (
 )
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.workshop import RECIPE, RECORDS, Held
+from workers.data import member_records
+from workers.data.member_records import MemberRecords
 from workers.dispatcher import Dispatcher
 from workers.mechanisms.ensembles import run as ensembles
 from workers.mechanisms.ensembles.run import EnsembleRun
@@ -217,6 +227,81 @@ def test_a_refill_of_which_every_member_was_named_again_begins_again(trained, mo
     carry_out(trained)
     assert trained.run(run).state == RunState.PUBLISHED
     assert states(trained) == [3, 1, 1, 1]
+
+
+def forget_and_erase(workshop, record):
+    """Have a record of a member that is out forgotten, and completed at once."""
+    request = workshop.forget(record)
+    assert predicate_of(workshop, request)
+    workshop.services.clean_up()
+    assert workshop.request(request).state == RequestState.COMPLETED
+
+
+@pytest.mark.parametrize("when", ["before_it_reads", "while_it_reads"])
+def test_what_is_erased_before_its_member_is_trained_costs_a_refill_nothing(
+    trained, monkeypatch, when
+):
+    records, erased, sizes = records_by_member(trained), [], []
+    real, reads, finishes = ensembles.train_member, MemberRecords.of, EnsembleRun._finish
+    monkeypatch.setattr(member_records, "_SHARE_HELD", 2**60)  # one member after the other
+
+    def erase(member):
+        if not erased:
+            erased.append(member)
+            forget_and_erase(trained, records[1][0])
+
+    def train(model, plan, examples, fresh, on_progress):
+        sizes.append(len(examples))
+        return real(model, plan, examples, fresh, on_progress)
+
+    def finish(self, held):
+        finishes(self, held)
+        if when == "before_it_reads":
+            erase(1)
+
+    def read(self, member):
+        if when == "while_it_reads" and member == 1:
+            erase(member)
+        return reads(self, member)
+
+    monkeypatch.setattr(ensembles, "train_member", train)
+    monkeypatch.setattr(EnsembleRun, "_finish", finish)
+    monkeypatch.setattr(MemberRecords, "of", read)
+    policies.change_policy(trained.services.database, "model", {"minimum_members": 1})
+    forget(trained, records[0][0], records[1][1], records[2][0])
+    carry_out(trained)
+    run = refill(trained)
+    carry_out(trained)
+    assert states(trained) == [3, "out", 3, 1]
+    assert sizes == [len(records[0]) - 1, len(records[2]) - 1]
+    assert trained.run(run).attempt == 1
+
+
+def test_no_worker_hands_over_what_learned_from_records_that_were_forgotten_since(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0], records[1][0])
+    carry_out(trained)
+    refill(trained)
+    held = trained.lease()
+    trained.begin(held)
+    with trained.transaction() as session:
+        member_trainings.begin(session, held.run_id, held.token, [0, 1])
+        first, second = (
+            HeldMember.of(member_trainings.take(session, held.run_id, lease_s=30.0))
+            for _ in range(2)
+        )
+    forget_and_erase(trained, records[1][1])
+    with trained.transaction() as session:
+        assert member_trainings.reserve_blob(session, first)
+    with pytest.raises(GoneError), trained.transaction() as session:
+        member_trainings.reserve_blob(session, second)
+    with trained.transaction() as session:
+        member_trainings.give_back(session, second)
+        assert member_trainings.take(session, held.run_id, lease_s=30.0) is None
+        assert [each.state for each in member_trainings.all_of(session, held.run_id)] == [
+            MemberState.LEASED,
+            MemberState.DONE,
+        ]
 
 
 def test_a_member_that_was_refilled_without_a_record_is_not_left_out_for_it(trained):
