@@ -30,7 +30,7 @@ POLICY = {"minimum_members": 2, "refill_after_s": None, "refill_at": None}
 @pytest.fixture(scope="module")
 def crowd():
     """People of these datasets alone: those of other cases may be forgotten by now."""
-    return People.invent(200)
+    return People.invent(900)
 
 
 @pytest.fixture(scope="module")
