@@ -239,7 +239,8 @@ def publish(
         exclude_before(session, signer, run, model=model, head=version)
     else:
         meet(session, repository.obligations_of_run(session, run.id), certificate.id)
-    if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
+    open_ones = repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
+    if open_ones and run.kind != RunKind.REFILL:  # which they did not wait for
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
     reach("before_commit")
     return version

@@ -165,7 +165,9 @@ def give_up_attempt(
     anew = row.kind == RunKind.TRAIN or mechanism_named(row.plan["mechanism"]).trains_anew
     if too_low and not anew:
         session.get_one(ModelRow, row.model_id).is_spent = True
-    if row.kind not in (RunKind.TRAIN, RunKind.REFILL):
+    if row.kind == RunKind.REFILL:
+        return
+    if row.kind != RunKind.TRAIN:
         fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)

@@ -443,6 +443,22 @@ def test_only_what_is_due_small_and_without_a_training_needs_no_worker(trained, 
         assert states(trained) == ["out", 1, 1, 1]
 
 
+@pytest.mark.parametrize("how", ["published", "failed"])
+def test_the_end_of_a_refill_hastens_no_request(trained, how):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    policies.change_policy(trained.services.database, "model", {"window_s": 3600.0})
+    refill(trained)
+    trained.forget(records[1][0])
+    if how == "published":
+        carry_out(trained)
+    else:
+        trained.give_up(trained.lease())
+    trained.dispatch()
+    assert trained.active_run() is None
+
+
 def test_requests_and_the_clock_start_a_refill(trained):
     database = trained.services.database
     automatic = retraining.AutomaticRetraining(database)
