@@ -41,6 +41,7 @@ from app.ledger.certificates import issuing
 from app.ledger.leaving_out import LeavingOut, Persist
 from app.ledger.publication import RunResult
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
+from app.planning.mechanisms.mechanism import Deterministic
 from app.registry import statistics_file
 from app.registry.tables import ModelRow
 from app.runtime.failpoints import halfway, reach
@@ -295,6 +296,7 @@ def _phase(
 ) -> CertifyingPhase:
     """Return what the certificate says of the run: what happened, not what was planned."""
     plan = run.data.plan
+    by = mechanism_named(plan.mechanism)
     parameters = mechanism_of(plan).taken(plan, certified.noisy_steps).parameters()
     draws = draws_of(plan.mechanism, parameters, basis=run.basis)
     noise: NoiseSection | None = None
@@ -310,7 +312,7 @@ def _phase(
         steps=certified.noisy_steps,
         devices=team.devices,
         parallelism=team.parallelism,
-        arithmetic=kernels() if plan.training is TrainingKind.EXACT else None,
+        arithmetic=kernels(by.libraries) if issubclass(by, Deterministic) else None,
     )
 
 

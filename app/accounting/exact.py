@@ -45,7 +45,7 @@ SHARDED_RETRAINING = Terms(
         ),
         *asserted(
             "all members were trained by the same code, on machines that compute alike",
-            "nobody looked at a release to decide when members that are out are trained anew",
+            "when members that were out were trained anew did not depend on what a release showed",
         ),
     ),
     source="by construction: docs/guarantees.md, section 14",

@@ -8,11 +8,11 @@ rest.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import safetensors.numpy
 from sqlalchemy.orm import Session
@@ -88,11 +88,16 @@ class LeavingOut:
     def _publish(self, plan: Plan, may_go_on: Callable[[], None], do: "Persist") -> None:
         started = time.monotonic()
         head = do(self._read_head)
-        file = do(lambda: self.blobs.read(head.blob_id))
+        with member_trainings.read_as_head(self.database, head.version):
+            file = do(lambda: self.blobs.read(head.version.blob_id))
         described = WeightsFile(BytesIO(file)).description()
         tensors = safetensors.numpy.load(file)
         own = by_member(name for name in tensors if not name.startswith(BACKBONE))
-        if described is None or own is None or hashlib.sha256(file).hexdigest() != head.sha256:
+        if (
+            described is None
+            or own is None
+            or hashlib.sha256(file).hexdigest() != head.version.sha256
+        ):
             raise RunFailedError("the weights are not the version's: run 'expunge log fsck'")
         joined = head.joined
         for name in [name for each in joined.out for name in own.get(each, {}).values()]:
@@ -109,10 +114,12 @@ class LeavingOut:
                 plan=plan,
                 parameters=plan.parameters,
                 frame=None,
-                tensors=tuple(name for name in head.learned if name in tensors),
+                tensors=tuple(
+                    name for name in head.stated["mechanism"]["tensors"] if name in tensors
+                ),
                 noise=None,
             ),
-            evaluation={"held_out_records": 0, "not_measured": True},
+            evaluation=_evaluation_without(head.stated["evaluation"]),
             certified_at=do(lambda: self._in_transaction(database_time)),
             phase_seconds={Phase.LOADING: read_s},
             base=described.base,
@@ -148,8 +155,16 @@ class LeavingOut:
             model = session.get_one(ModelRow, run.model_id)
             joined = member_trainings.join(session, model, run, ())
             head = session.get_one(VersionRow, joined.head_id)
-            learned = issuing.stated_of(session, head)["predicate"]["mechanism"]["tensors"]
-            return _Head(joined, head.blob_id, head.sha256, learned)
+            return _Head(joined, head, issuing.stated_of(session, head)["predicate"])
+
+
+def _evaluation_without(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a version that lacks members, given what was said of the one before.
+
+    It is not measured. Without a held-out record, that one was not either.
+    """
+    measured = before["held_out_records"] or before.get("not_measured")
+    return {"held_out_records": 0, **({"not_measured": True} if measured else {})}
 
 
 class Terms(TypedDict, total=False):
@@ -174,12 +189,11 @@ class Persist:
 
 @dataclass(frozen=True)
 class _Head:
-    """The version before: its file, and the names in it that training changes."""
+    """The version before, and what its certificate states."""
 
     joined: Joined
-    blob_id: str
-    sha256: str
-    learned: Collection[str]
+    version: VersionRow
+    stated: Mapping[str, Any]
 
 
 def leave_out_at_once(

@@ -7,7 +7,8 @@ from the database's clock.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -17,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, selec
 from sqlalchemy.orm import Session
 
 from app.domain.architectures import Member, fewest_to_train, out_of
-from app.domain.errors import LeaseLostError
+from app.domain.errors import GoneError, HeadMovedError, LeaseLostError
 from app.domain.policy import Policy
 from app.domain.states import Forgetting, MemberState, RunKind, RunState
 from app.ledger import outbox, runs
@@ -29,6 +30,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.training_set import TrainingSet
+from app.runtime.database import Database
 from app.runtime.database.leases import in_future, prolong
 from app.storage.blobs import doom_attempt
 
@@ -132,6 +134,30 @@ def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int
     return Joined(head.id, number, before, made, active - made - gone)
 
 
+def is_in_vain(session: Session, run_id: str, member: int) -> bool:
+    """Return whether a refill will not publish a member, as records of it were forgotten since.
+
+    Their requests may be completed: nothing of them is read, or written, any more.
+    """
+    run = session.get_one(RunRow, run_id)
+    if run.kind != RunKind.REFILL:
+        return False
+    model = session.get_one(ModelRow, run.model_id)
+    return member in concerned(session, model, after=run.forget_epoch or 0, through=None)
+
+
+@contextmanager
+def read_as_head(database: Database, version: VersionRow) -> Iterator[None]:
+    """Raise ``HeadMovedError`` where a head's file is gone, as another run has replaced it."""
+    try:
+        yield
+    except GoneError as error:
+        with database.transaction() as session:
+            if session.get_one(ModelRow, version.model_id).head_version_id == version.id:
+                raise
+        raise HeadMovedError("another version was published meanwhile") from error
+
+
 @dataclass(frozen=True)
 class HeldMember:
     """A member under its fencing token, in one attempt at a run."""
@@ -191,24 +217,32 @@ def end_choice(session: Session, run_id: str) -> None:
 
 
 def reserve_blob(session: Session, held: HeldMember) -> str:
-    """Return the id of the blob for what is handed over; ``LeaseLostError`` if it is not held."""
+    """Return the id of the blob for what is handed over.
+
+    Raises:
+        GoneError: it is trained in vain.
+        LeaseLostError: it is not held.
+    """
     blob_id = runs.reserve_blob(session, held.run_id, held.run_token, kind=KIND)
     going = MemberTrainingRow.state == MemberState.LEASED
     if session.scalar(select(MemberTrainingRow.member).where(*_is(held), going)) is None:
         raise LeaseLostError("the member is trained by another worker")
+    if is_in_vain(session, held.run_id, held.member):
+        raise GoneError("records that the member has learned from were forgotten meanwhile")
     return blob_id
 
 
 def take(session: Session, run_id: str, *, lease_s: float | None) -> MemberTrainingRow | None:
     """Lease the next member of a run that goes on; None if none waits.
 
-    Without ``lease_s`` it is the run's own worker, who holds it for as long as the run. What that
-    one holds when it asks for more was given by a commit whose answer was lost.
+    One that would be trained in vain is done. Without ``lease_s`` it is the run's own worker, who
+    holds it for as long as the run. What that one holds when it asks for more was given by a commit
+    whose answer was lost.
     """
     expired = MemberTrainingRow.lease_expires_at <= func.clock_timestamp()
     if lease_s is None:
         expired = or_(expired, MemberTrainingRow.lease_expires_at.is_(None))
-    row = session.scalar(
+    query = (
         select(MemberTrainingRow)
         .join(RunRow, RunRow.id == MemberTrainingRow.run_id)
         .where(
@@ -224,6 +258,9 @@ def take(session: Session, run_id: str, *, lease_s: float | None) -> MemberTrain
         .limit(1)
         .with_for_update(of=MemberTrainingRow, skip_locked=True)
     )
+    while (row := session.scalar(query)) and is_in_vain(session, run_id, row.member):
+        row.state, row.lease_expires_at = MemberState.DONE, None
+        session.flush()
     if row is None:
         return None
     row.state = MemberState.LEASED

@@ -239,7 +239,8 @@ def publish(
         exclude_before(session, signer, run, model=model, head=version)
     else:
         meet(session, repository.obligations_of_run(session, run.id), certificate.id)
-    if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
+    open_ones = repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
+    if open_ones and run.kind != RunKind.REFILL:  # which they did not wait for
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
     reach("before_commit")
     return version
@@ -387,7 +388,7 @@ class _Draft:
 
 def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> _Draft:
     too_low = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
-    if too_low is not None and not result.evaluation.get("not_measured"):
+    if too_low is not None:
         raise ScoreTooLowError(too_low)
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)

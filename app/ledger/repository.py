@@ -315,11 +315,22 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
 
 
 def active_run(session: Session, model_id: str, *, besides: RunKind | None = None) -> RunRow | None:
-    """Return the model's run that is queued or going, if any; one of a kind may be left aside."""
+    """Return the model's run that is going, else one that is queued, if there is any.
+
+    One kind may be left ``besides``.
+    """
     query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))
     if besides is not None:
         query = query.where(RunRow.kind != besides)
-    return session.scalar(query.order_by(RunRow.created_at).limit(1))
+    is_queued = RunRow.state == RunState.QUEUED
+    return session.scalar(query.order_by(is_queued, RunRow.created_at).limit(1))
+
+
+def lock_active_runs(session: Session, model_id: str) -> Sequence[RunRow]:
+    """Lock and return all runs of a model that are queued or going, before the model is locked."""
+    query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))
+    locked = query.order_by(RunRow.created_at, RunRow.id).with_for_update()
+    return session.scalars(locked.execution_options(populate_existing=True)).all()
 
 
 def models_refilled(session: Session) -> Sequence[str]:
@@ -330,15 +341,9 @@ def models_refilled(session: Session) -> Sequence[str]:
     return session.scalars(query).all()
 
 
-def newest_training(session: Session, model_id: str) -> RunRow | None:
-    """Return the model's newest training, whatever became of it."""
-    query = select(RunRow).where(RunRow.model_id == model_id, RunRow.kind == RunKind.TRAIN)
-    return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
-
-
-def latest_run(session: Session, model_id: str) -> RunRow | None:
-    """Return the model's newest run."""
-    query = select(RunRow).where(RunRow.model_id == model_id)
+def latest_run(session: Session, model_id: str, *kinds: RunKind) -> RunRow | None:
+    """Return the model's newest run, of some kinds or any, whatever became of it."""
+    query = select(RunRow).where(RunRow.model_id == model_id, RunRow.kind.in_(kinds or RunKind))
     return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
 
 

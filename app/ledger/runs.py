@@ -165,7 +165,9 @@ def give_up_attempt(
     anew = row.kind == RunKind.TRAIN or mechanism_named(row.plan["mechanism"]).trains_anew
     if too_low and not anew:
         session.get_one(ModelRow, row.model_id).is_spent = True
-    if row.kind not in (RunKind.TRAIN, RunKind.REFILL):
+    if row.kind == RunKind.REFILL:
+        return
+    if row.kind != RunKind.TRAIN:
         fail_obligations(session, row, reason.partition("\n")[0])
     # Obligations that did not wait for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
@@ -195,11 +197,10 @@ def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
 
     What it owes is for the caller to end, who locks the model afterwards.
     """
-    while active := repository.active_run(session, model_id):
-        row = repository.run(session, active.id, lock=True)
-        if row.state in ACTIVE_RUN_STATES:
+    while active := repository.lock_active_runs(session, model_id):
+        for row in active:
             end_run(session, row, RunState.CANCELLED, reason=reason)
-            session.flush()
+        session.flush()
 
 
 def end_run(session: Session, row: RunRow, state: RunState, *, reason: str | None = None) -> None:
@@ -250,8 +251,10 @@ def _kind_of_retry(session: Session, row: RunRow, model: ModelRow) -> RunKind:
         raise ConflictError(
             f"the run is {row.state}; only one that failed or was cancelled can be tried again"
         )
-    # A second training would lose which records the version that it made was trained on.
-    if repository.latest_run(session, row.model_id) is not row:
+    # A second training would lose which records the version that it made was trained on; a refill
+    # answers nothing that a run before it was to answer.
+    answering = () if trains or row.kind != RunKind.UNLEARN else (RunKind.TRAIN, RunKind.UNLEARN)
+    if repository.latest_run(session, row.model_id, *answering) is not row:
         raise ConflictError("a later run of this model exists; only the newest can be tried again")
     if not trains and membership_of(model) is None:
         raise ConflictError("the model waits for its weights: upload them again")

@@ -12,7 +12,7 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
 from app.evidence import log
-from app.ledger import member_trainings
+from app.ledger import member_trainings, repository
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_for_good, holder
 from app.ledger.tables import RunRow
@@ -84,6 +84,7 @@ def begin(
         members = training_set.by_member(chosen)
     if emptied:
         with database.transaction() as session:
+            repository.lock_active_runs(session, model.id)
             holder(session, run_id, fencing_token)
             end_for_good(session, model.id, reason=EMPTIED)
             model = session.get_one(ModelRow, model.id, with_for_update=True)

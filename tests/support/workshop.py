@@ -359,7 +359,7 @@ class Workshop:
         membership = membership_of(model)
         if membership is None:
             with self.transaction() as session:
-                run = repository.newest_training(session, model.id)
+                run = repository.latest_run(session, model.id, RunKind.TRAIN)
                 membership = None if run is None else membership_of_run(model, run)
         assert membership is not None
         return membership

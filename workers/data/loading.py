@@ -3,7 +3,7 @@
 import hashlib
 import mmap
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, Final, cast
@@ -23,6 +23,7 @@ from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
+from app.ledger.member_trainings import read_as_head
 from app.registry import repository as registry
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
@@ -264,7 +265,8 @@ def load_start(
             blob_id = None if head is None else head.blob_id
     if blob_id is None:
         raise RunFailedError("the model has no weights to start from: upload them again")
-    with closing(services.blobs.open(blob_id)) as parts:
+    as_head = nullcontext() if head is None else read_as_head(services.database, head)
+    with as_head, closing(services.blobs.open(blob_id)) as parts:
         content = mmap.mmap(-1, max(1, parts.size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         for part in parts:
             content.write(part)

@@ -34,6 +34,7 @@ def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) 
             "the certificate before it contradicts its version",
         )
         _check_evaluation(predicate.evaluation)
+        _check_lack(predicate.evaluation, lacks=False, active=1)
     elif isinstance(predicate, schema.Exclusion):
         forgotten = predicate.forgotten
         _check_since(forgotten, predicate)
@@ -103,6 +104,20 @@ def _check_members(predicate: schema.Release, mechanism: Mechanism) -> None:
     _require(
         not ensemble or not kept or not forgot,
         "records were forgotten, and no member was left out or trained anew",
+    )
+    _check_lack(
+        predicate.evaluation,
+        lacks=bool(out) and all(member.trained_in != version for member in stated),
+        active=len(stated) - len(out),
+    )
+
+
+def _check_lack(evaluation: schema.Evaluation, *, lacks: bool, active: int) -> None:
+    """Check what an evaluation says of a version that lacks members of the one before, or may."""
+    _require(lacks or not evaluation.not_measured, "not measured, though no member of it is out")
+    _require(
+        all(each.members < active for each in evaluation.fewer_members or ()),
+        "a score of fewer members, of as many as it has",
     )
 
 

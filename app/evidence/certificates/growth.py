@@ -1,12 +1,16 @@
 """Checks that the trees of a certificate begin with those of an older one of the same model."""
 
 import hashlib
+from typing import Final
 
 from app.domain import merkle
 from app.domain.errors import ProofError, VerificationError
 from app.evidence.certificates.bundle import Growth, TreeGrowth
 from app.evidence.certificates.parameters import read_parameters
 from app.evidence.certificates.schema import AsTrained, Forgotten, Release, Statement, Tree
+
+_TRAINED_BETWEEN: Final = 2
+"""How many versions later a member may be out again: one between has to have trained it."""
 
 
 def check_growth(
@@ -104,6 +108,9 @@ def _check_members(old: Release, new: Release) -> None:
         if not kept and other.since <= old.model.version:
             what = "training is" if other.is_active else "absence is"
             raise _refusal(f"a member's {what} older than it was")
+        out_twice = not (kept or one.is_active or other.is_active)
+        if out_twice and other.since < old.model.version + _TRAINED_BETWEEN:
+            raise _refusal("a member was left out again, and no version between had trained it")
         if kept != (one.sha256 == other.sha256) and one.is_active and other.is_active:
             raise _refusal("a member was changed without a training, or not by it")
     grown = new.forgotten.records > old.forgotten.records

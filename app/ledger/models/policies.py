@@ -79,7 +79,12 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
 
 
 def require_members(policy: Policy, members: int | None) -> None:
-    """Raise ``InvalidInputError`` if a policy wants more members than an ensemble has."""
+    """Raise ``InvalidInputError`` if a policy wants what an ensemble, or another model, has not."""
+    if members is not None and policy.minimum_score is not None:
+        raise InvalidInputError(
+            "minimum_score is not for ensembles: it would choose the members that stay by how well "
+            "they did beside those that are left out later"
+        )
     if policy.minimum_members is not None and policy.minimum_members > (members or 0):
         raise InvalidInputError(
             f"minimum_members is for ensembles of at least {policy.minimum_members} members"

@@ -163,8 +163,8 @@ def _is_thin(session: Session, model: ModelRow, now: datetime) -> bool:
         return False
     if repository.obligations_of_model(session, model.id, UNMET_OBLIGATION_STATES):
         return False
-    newest = repository.latest_run(session, model.id)
-    if newest is not None and newest.kind == RunKind.REFILL and newest.finished_at is not None:
+    newest = repository.latest_run(session, model.id, RunKind.REFILL)
+    if newest is not None and newest.finished_at is not None:
         failed = newest.state in RETRYABLE_RUN_STATES
         if failed and now < newest.finished_at + _AFTER_A_FAILURE:
             return False
@@ -185,7 +185,7 @@ def refill_due_at(session: Session, model: ModelRow) -> datetime | None:
 
 
 def _is_due(session: Session, model: ModelRow, now: datetime) -> bool:
-    newest = repository.newest_training(session, model.id)
+    newest = repository.latest_run(session, model.id, RunKind.TRAIN)
     if newest is None or repository.active_run(session, model.id) is not None:
         return False
     ended = newest.finished_at

@@ -26,6 +26,7 @@ class Boosting(Deterministic):
     name: ClassVar[str] = "boosting"
     needs: ClassVar[Needs] = Needs.BOOSTED_TREES
     terms: ClassVar[Terms] = exact.BOOSTING
+    libraries: ClassVar[tuple[str, ...]] = ("scikit-learn",)
 
     trees: Whole
     leaves: Whole

@@ -237,8 +237,10 @@ class Deterministic(Mechanism):
 
     Attributes:
         terms: of the guarantee.
+        libraries: on whose versions the weights depend beside those that every certificate names.
     """
 
+    libraries: ClassVar[tuple[str, ...]] = ()
     trains_anew: ClassVar[bool] = True
     carries_adaptive: ClassVar[bool] = True
     terms: ClassVar[Terms]

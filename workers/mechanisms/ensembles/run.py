@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app.domain.architectures import BaseDigest, by_member, tensor_name
-from app.domain.errors import LeaseLostError, RunFailedError
+from app.domain.errors import GoneError, LeaseLostError, RunFailedError
 from app.domain.plan import Plan
 from app.domain.states import MemberState, Phase, RunKind, RunState
 from app.evidence.certificates.statement import CertifyingPhase
@@ -39,6 +39,7 @@ from workers.mechanisms import publishing
 from workers.mechanisms.ensembles.training import Numbers, train_member
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import SealedProgress
+from workers.training.examples import Examples
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network, Tensors
 from workers.training.team import choose_device
@@ -237,14 +238,28 @@ class EnsembleRun:
                 self.lease.check()
                 time.sleep(_POLL_S if progress.finished < progress.members else 0)
                 continue
-            examples = self.records.of(taken.member)
-            with ram_only(self.data.plan.training):
-                trained[taken.member] = train_member(
-                    self.model, self.data.plan, examples, self.fresh, progress.report
-                )
+            examples = self._examples(taken.member)
+            if examples is not None:
+                with ram_only(self.data.plan.training):
+                    trained[taken.member] = train_member(
+                        self.model, self.data.plan, examples, self.fresh, progress.report
+                    )
             outlast_outages(self.lease.check, partial(self._finish, taken))
             progress.finished += 1
         return trained
+
+    def _examples(self, member: int) -> Examples | None:
+        """Return a member's records; None if some were erased, and it would be trained in vain."""
+        try:
+            return self.records.of(member)
+        except GoneError:
+            if not outlast_outages(self.lease.check, partial(self._is_in_vain, member)):
+                raise
+            return None
+
+    def _is_in_vain(self, member: int) -> bool:
+        with self.services.database.transaction() as session:
+            return member_trainings.is_in_vain(session, self.lease.run_id, member)
 
     def _take(self) -> HeldMember | None:
         with self.services.database.transaction() as session:

@@ -4,9 +4,10 @@ Sums of floats depend on their order, and libraries choose the order by the numb
 of whole numbers below 2^53 do not: they may use all threads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import version
 
 import numpy as np
 import scipy.linalg  # noqa: F401 - so that its BLAS is found, too
@@ -14,14 +15,19 @@ import torch
 from threadpoolctl import ThreadpoolController, threadpool_info
 
 
-def kernels() -> str:
-    """Return which BLAS computes here: other versions, or other processors, round differently."""
+def kernels(libraries: Iterable[str] = ()) -> str:
+    """Return which BLAS and libraries compute here: others, or other processors, round differently.
+
+    ``libraries`` are packages that are installed.
+    """
     found = {
         f"{each['internal_api']} {each['version']} {each.get('architecture', '')}".strip()
         for each in threadpool_info()
         if each["user_api"] == "blas"
     }
-    return f"float64 in one thread: {', '.join(sorted(found)) or 'unknown BLAS'}"
+    blas = sorted(found) or ["unknown BLAS"]
+    named = [*blas, *(f"{each} {version(each)}" for each in libraries)]
+    return f"float64 in one thread: {', '.join(named)}"
 
 
 @contextmanager

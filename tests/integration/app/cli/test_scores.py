@@ -146,7 +146,6 @@ def _runs(api: TestClient) -> list[dict[str, Any]]:
                 architecture, mechanism, again, "serve_until_replaced", marks=pytest.mark.nightly
             )
             for architecture, mechanism, again in (
-                (SEVERAL, "sharded_retraining", "sharded_retraining"),
                 ({"name": "ridge_head"}, "sufficient_statistics", "sufficient_statistics"),
                 ({"name": "linear_head"}, "exact_training", "exact_training"),
                 ({"name": "linear_head"}, "tracked_release", "retraining"),
@@ -158,10 +157,10 @@ def test_a_run_below_the_minimum_is_not_published_and_the_old_version_stays(
     digits: TestClient, work: Callable[[], None], architecture: dict[str, Any], mechanism: str,
     again: str, serving: str,
 ) -> None:  # fmt: skip
-    recipe = {"mlp": LEARNS, "ensemble": LEARNS, "linear_head": HEAD}.get(
+    recipe = {"mlp": LEARNS, "linear_head": HEAD}.get(
         architecture["name"], {"held_out_fraction": 0.2}
     )
-    policy = {"mechanism": mechanism, "minimum_score": 0.0, "serving": serving, "forget": "retrain"}
+    policy = {"mechanism": mechanism, "minimum_score": 0.0, "serving": serving}
     _define(digits, work, architecture=architecture, recipe=recipe, policy=policy)
     versions = digits.get("/v1/models/m/versions").json()["items"]
     assert [each["number"] for each in versions] == [1]

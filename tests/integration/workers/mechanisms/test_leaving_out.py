@@ -2,6 +2,7 @@
 
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 
@@ -12,14 +13,24 @@ from sqlalchemy import select
 
 import expunge
 from app.domain.architectures import ArchitectureSpec
-from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
-from app.domain.states import BlobState, ObligationState, RunKind, RunState
+from app.domain.errors import ConflictError, GoneError, InvalidInputError, LeaseLostError
+from app.domain.scores import warnings_of
+from app.domain.states import (
+    BlobState,
+    MemberState,
+    ObligationState,
+    RequestState,
+    RunKind,
+    RunState,
+)
 from app.evidence.certificates.weights_file import WeightsFile
 from app.evidence.log import actor
 from app.evidence.log.tables import LogEntryRow
-from app.ledger import leaving_out
+from app.ledger import leaving_out, member_trainings, repository, runs
 from app.ledger.certificates import issuing
+from app.ledger.member_trainings import HeldMember
 from app.ledger.models import policies, retraining
+from app.registry.tables import ModelRow
 from app.runtime import failpoints
 from app.runtime.locations import redis_connection
 from app.storage.tables import BlobRow
@@ -30,7 +41,9 @@ from tests.integration.workers.mechanisms.test_ensembles import (
     tensors_of,
 )
 from tests.support.exact_heads import carry_out, head_of, released
-from tests.support.workshop import RECORDS, Held
+from tests.support.workshop import RECIPE, RECORDS, Held
+from workers.data import member_records
+from workers.data.member_records import MemberRecords
 from workers.dispatcher import Dispatcher
 from workers.mechanisms.ensembles import run as ensembles
 from workers.mechanisms.ensembles.run import EnsembleRun
@@ -216,6 +229,81 @@ def test_a_refill_of_which_every_member_was_named_again_begins_again(trained, mo
     assert states(trained) == [3, 1, 1, 1]
 
 
+def forget_and_erase(workshop, record):
+    """Have a record of a member that is out forgotten, and completed at once."""
+    request = workshop.forget(record)
+    assert predicate_of(workshop, request)
+    workshop.services.clean_up()
+    assert workshop.request(request).state == RequestState.COMPLETED
+
+
+@pytest.mark.parametrize("when", ["before_it_reads", "while_it_reads"])
+def test_what_is_erased_before_its_member_is_trained_costs_a_refill_nothing(
+    trained, monkeypatch, when
+):
+    records, erased, sizes = records_by_member(trained), [], []
+    real, reads, finishes = ensembles.train_member, MemberRecords.of, EnsembleRun._finish
+    monkeypatch.setattr(member_records, "_SHARE_HELD", 2**60)  # one member after the other
+
+    def erase(member):
+        if not erased:
+            erased.append(member)
+            forget_and_erase(trained, records[1][0])
+
+    def train(model, plan, examples, fresh, on_progress):
+        sizes.append(len(examples))
+        return real(model, plan, examples, fresh, on_progress)
+
+    def finish(self, held):
+        finishes(self, held)
+        if when == "before_it_reads":
+            erase(1)
+
+    def read(self, member):
+        if when == "while_it_reads" and member == 1:
+            erase(member)
+        return reads(self, member)
+
+    monkeypatch.setattr(ensembles, "train_member", train)
+    monkeypatch.setattr(EnsembleRun, "_finish", finish)
+    monkeypatch.setattr(MemberRecords, "of", read)
+    policies.change_policy(trained.services.database, "model", {"minimum_members": 1})
+    forget(trained, records[0][0], records[1][1], records[2][0])
+    carry_out(trained)
+    run = refill(trained)
+    carry_out(trained)
+    assert states(trained) == [3, "out", 3, 1]
+    assert sizes == [len(records[0]) - 1, len(records[2]) - 1]
+    assert trained.run(run).attempt == 1
+
+
+def test_no_worker_hands_over_what_learned_from_records_that_were_forgotten_since(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0], records[1][0])
+    carry_out(trained)
+    refill(trained)
+    held = trained.lease()
+    trained.begin(held)
+    with trained.transaction() as session:
+        member_trainings.begin(session, held.run_id, held.token, [0, 1])
+        first, second = (
+            HeldMember.of(member_trainings.take(session, held.run_id, lease_s=30.0))
+            for _ in range(2)
+        )
+    forget_and_erase(trained, records[1][1])
+    with trained.transaction() as session:
+        assert member_trainings.reserve_blob(session, first)
+    with pytest.raises(GoneError), trained.transaction() as session:
+        member_trainings.reserve_blob(session, second)
+    with trained.transaction() as session:
+        member_trainings.give_back(session, second)
+        assert member_trainings.take(session, held.run_id, lease_s=30.0) is None
+        assert [each.state for each in member_trainings.all_of(session, held.run_id)] == [
+            MemberState.LEASED,
+            MemberState.DONE,
+        ]
+
+
 def test_a_member_that_was_refilled_without_a_record_is_not_left_out_for_it(trained):
     records = records_by_member(trained)
     forget(trained, records[0][0])
@@ -228,6 +316,44 @@ def test_a_member_that_was_refilled_without_a_record_is_not_left_out_for_it(trai
     assert predicate["model"]["version"] == 3
     assert predicate["members"][:2] == [{"out_since": 2}, {"out_since": 3}]
     assert trained.active_run() is None
+
+
+@pytest.mark.parametrize("reader", ["refill", "leaving_out"])
+def test_a_head_that_is_replaced_and_shredded_while_it_is_read_costs_no_attempt(
+    trained, monkeypatch, reader
+):
+    records, stored, met = records_by_member(trained), type(trained.services.blobs), []
+    forget(trained, records[0][0])
+    carry_out(trained)
+    run = refill(trained)
+    at_once = partial(trained.services.leave_out_at_once, lambda _: [trained.model().id])
+
+    def replace():
+        if reader == "refill":
+            forget(trained, records[1][0])
+            assert at_once()
+        else:
+            carry_out(trained, run_id=run)
+        trained.services.clean_up()
+
+    def opened(blobs, blob_id):
+        if not met and blob_id == head_of(trained).blob_id:
+            met.append(blob_id)
+            replace()
+        return open_blob(blobs, blob_id)
+
+    open_blob = stored.open
+    if reader == "leaving_out":
+        request = forget(trained, records[1][0])
+        monkeypatch.setattr(stored, "open", opened)
+        assert at_once()
+        assert predicate_of(trained, request)["model"]["version"] == 4
+    else:
+        monkeypatch.setattr(stored, "open", opened)
+        carry_out(trained, run_id=run)
+    assert met
+    assert states(trained) == [4 if reader == "refill" else 3, "out", 1, 1]
+    assert trained.run(run).attempt == 1
 
 
 def test_no_worker_is_needed_for_a_request_while_one_refills(trained, dispatcher, monkeypatch):
@@ -317,6 +443,22 @@ def test_only_what_is_due_small_and_without_a_training_needs_no_worker(trained, 
         assert states(trained) == ["out", 1, 1, 1]
 
 
+@pytest.mark.parametrize("how", ["published", "failed"])
+def test_the_end_of_a_refill_hastens_no_request(trained, how):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    policies.change_policy(trained.services.database, "model", {"window_s": 3600.0})
+    refill(trained)
+    trained.forget(records[1][0])
+    if how == "published":
+        carry_out(trained)
+    else:
+        trained.give_up(trained.lease())
+    trained.dispatch()
+    assert trained.active_run() is None
+
+
 def test_requests_and_the_clock_start_a_refill(trained):
     database = trained.services.database
     automatic = retraining.AutomaticRetraining(database)
@@ -334,6 +476,35 @@ def test_requests_and_the_clock_start_a_refill(trained):
     carry_out(trained)
     policies.change_policy(database, "model", {"refill_after_s": 0.0, "refill_at": None})
     assert automatic.refill_due() == ["model"]
+
+
+def test_a_refill_that_failed_is_not_begun_again_by_the_next_request(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    policies.change_policy(trained.services.database, "model", {"refill_after_s": 0.0})
+    automatic = retraining.AutomaticRetraining(trained.services.database)
+    assert automatic.refill_due() == ["model"]
+    trained.give_up(trained.lease())
+    forget(trained, records[1][0])
+    carry_out(trained)
+    assert automatic.refill_due() == []
+
+
+def test_a_request_whose_run_failed_is_tried_again_after_a_refill_too(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    request = forget(trained, records[1][0])
+    failed = trained.lease()
+    trained.give_up(failed)
+    refill(trained)
+    carry_out(trained)
+    assert states(trained) == [3, 1, 1, 1]
+    runs.retry_run(trained.services.database, failed.run_id)
+    carry_out(trained)
+    assert states(trained) == [3, "out", 1, 1]
+    assert predicate_of(trained, request)["model"]["version"] == 4
 
 
 def test_retraining_members_at_once_is_the_policys_other_way(trained):
@@ -354,10 +525,48 @@ def test_an_archive_ends_a_refill_and_the_run_beside_it(trained):
     assert [r.state for r in trained.runs()[-2:]] == [RunState.CANCELLED] * 2
 
 
+def test_an_archive_waits_for_both_runs_before_it_takes_the_model(trained):
+    """A worker that publishes holds its run, and then takes the model: neither must fail."""
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    refill(trained)
+    forget(trained, records[1][0])
+    unlearning = trained.runs()[-1].id
+    with ThreadPoolExecutor() as others, trained.transaction() as session:
+        repository.run(session, unlearning, lock=True)
+        archive = others.submit(trained.archive)
+        trained.wait_for_a_lock()
+        session.get_one(ModelRow, trained.model().id, with_for_update=True)
+    archive.result()
+    assert [r.state for r in trained.runs()[-2:]] == [RunState.CANCELLED] * 2
+
+
+def test_a_policy_stays_while_a_run_goes_on_beside_a_refill_that_waits(trained):
+    records = records_by_member(trained)
+    forget(trained, records[0][0])
+    carry_out(trained)
+    refill(trained)
+    forget(trained, records[1][0])
+    change = partial(policies.change_policy, trained.services.database, "model")
+    with trained.transaction() as session:
+        assert runs.lease_new(session, trained.model().id, lease_s=30.0)
+    with pytest.raises(ConflictError, match="a run is active"):
+        change({"minimum_members": 1})
+
+
 def test_no_ensemble_keeps_more_members_than_it_has(workshop):
     for architecture, least in ((ENSEMBLE, 5), (MLP, 1)):
         with pytest.raises(InvalidInputError, match="minimum_members is for ensembles"):
             workshop.define(architecture=architecture, mechanism="auto", minimum_members=least)
+
+
+def test_no_score_decides_which_members_of_an_ensemble_stay(trained):
+    """It would depend on members that are left out later, and on their forgotten records."""
+    with pytest.raises(InvalidInputError, match="minimum_score is not for ensembles"):
+        trained.define("other", architecture=ENSEMBLE, mechanism="auto", minimum_score=0.1)
+    with pytest.raises(InvalidInputError, match="minimum_score is not for ensembles"):
+        policies.change_policy(trained.services.database, "model", {"minimum_score": 0.1})
 
 
 def test_trainings_and_refills_measure_what_fewer_members_score(trained):
@@ -370,6 +579,19 @@ def test_trainings_and_refills_measure_what_fewer_members_score(trained):
     refill(trained)
     carry_out(trained)
     assert [each["members"] for each in head_of(trained).evaluation["fewer_members"]] == [3, 2]
+
+
+def test_a_version_of_a_model_that_nobody_measured_does_not_say_that_an_older_one_was(workshop):
+    workshop.push(4 * RECORDS, first=RECORDS)
+    unmeasured = RECIPE.to_json() | {"held_out_fraction": 0.0}
+    workshop.define(architecture=ENSEMBLE, mechanism="auto", recipe=unmeasured)
+    carry_out(workshop)
+    for _ in range(2):
+        active = next(place for place, state in enumerate(states(workshop)) if state == 1)
+        forget(workshop, records_by_member(workshop)[active][0])
+        carry_out(workshop)
+        assert head_of(workshop).evaluation == {"held_out_records": 0}
+        assert warnings_of(head_of(workshop).evaluation)
 
 
 def test_an_attempt_that_fails_before_it_publishes_leaves_nothing(trained, monkeypatch):

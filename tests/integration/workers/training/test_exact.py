@@ -1,6 +1,7 @@
 """Exact heads: what is stored beside their weights, what is refused, and policies that change."""
 
 import json
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -465,3 +466,11 @@ def test_another_regularisation_holds_from_the_next_release_on(workshop):
     answered(workshop, train[0])
     assert certificate(workshop)["mechanism"]["parameters"]["regularisation"] == 0.125
     assert recompute(workshop.services, "model").is_equal
+
+
+@pytest.mark.parametrize(("name", "names_it"), [("boosted_trees", True), ("ridge_head", False)])
+def test_trees_name_the_library_that_grew_them_and_heads_do_not(workshop, name, names_it):
+    workshop.define(architecture=name, mechanism="auto", recipe=QUARTER)
+    carry_out(workshop)
+    arithmetic = certificate(workshop)["software"]["arithmetic"]
+    assert (f"scikit-learn {version('scikit-learn')}" in arithmetic) is names_it

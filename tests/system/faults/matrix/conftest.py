@@ -34,6 +34,9 @@ FAST = (
     "test_postgres_restarted[before_commit]",
     "test_a_worker_wakes_up_after_another_has_published",
     "test_the_runs_own_worker_is_killed[before_publish-4-2]",
+    "test_killed_while_a_run_leaves_members_out[before_commit-2]",
+    "test_killed_while_an_answer_leaves_members_out[before_publish-2]",
+    "test_killed_in_a_refill[mid_training-2]",
 )
 
 

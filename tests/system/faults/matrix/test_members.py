@@ -8,16 +8,14 @@ from sqlalchemy import select
 from app.domain.states import BlobState
 from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
-from app.registry import repository as registry
-from app.registry.datasets.tables import DatasetRow, RecordRow
-from app.registry.membership import membership_of
 from app.storage.tables import BlobRow
-from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, TASK
+from tests.support.digits import DATASET, TASK
 from tests.support.facts import await_completed
 from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
 from tests.support.service import is_alive, kill
 from tests.support.slow import FACTORY
+from tests.system.faults.matrix.cases import learned_by_member
 from workers.queue import enqueue_members, open_queue
 
 NAME, MEMBERS = "ensemble", 4
@@ -53,16 +51,7 @@ def left(service, crowd, datasets_and_model):
         client.push_records(NAME, crowd.parquet())
         client.define_model(DEFINITION)
         client.wait_for_model(NAME, timeout_s=PATIENCE_S)
-    learned = {member: set() for member in range(MEMBERS)}
-    with service.database() as database, database.transaction() as session:
-        membership = membership_of(registry.model_named(session, NAME))
-        of_dataset = select(RecordRow).join(DatasetRow, DatasetRow.id == RecordRow.dataset_id)
-        rows = session.scalars(of_dataset.where(DatasetRow.name == NAME).order_by(RecordRow.seq))
-        for number, row in enumerate(rows):
-            if membership.touched_by(row):
-                member = membership.member_of(row.record_key, row.subject_key)
-                learned[member].add(number // RECORDS_PER_SUBJECT)
-    return learned
+    return learned_by_member(service, NAME, members=MEMBERS)
 
 
 @pytest.fixture

@@ -191,7 +191,9 @@ def test_one_member_at_least_is_active_and_none_is_out_for_nothing() -> None:
 
 REFILLED = later(without(OUT.statement, 2, {"sha256": OTHER, "trained_in": 3}))
 ACTIVE = without(OUT.statement, 2, {"sha256": OTHER, "trained_in": 1})
-AGAIN = later(without(OUT.statement, 2, {"out_since": 3}))
+AGAIN = later(without(OUT.statement, 2, {"out_since": 4}))
+AGAIN["predicate"]["model"]["version"] = 4
+AT_ONCE = later(without(OUT.statement, 2, {"out_since": 3}))
 
 
 @pytest.mark.parametrize("new", [REFILLED, AGAIN, later(OUT.statement)])
@@ -213,7 +215,8 @@ def test_a_member_that_is_out_stays_so_or_is_trained_anew(new: dict[str, Any]) -
             "training is older",
         ),
         (ACTIVE, later(OUT.statement), "absence is older"),
-        (AGAIN, later(OUT.statement), "absence is older"),
+        (AT_ONCE, later(OUT.statement), "absence is older"),
+        (OUT.statement, AT_ONCE, "no version between had trained it"),
         (OUT.statement, later(without(OUT.statement, 1, {"out_since": 2})), "absence is older"),
         (
             OUT.statement,
@@ -228,3 +231,42 @@ def test_absence_and_training_fit_the_versions(
     """A member that was trained before a request, or left out before it was, is a forgery."""
     with pytest.raises(VerificationError, match=why):
         beside(old, new)
+
+
+UNMEASURED = {"outside_the_guarantee": True, "held_out_records": 0}
+SCORED = {
+    "outside_the_guarantee": True,
+    "held_out_records": 9,
+    "held_out_loss": 0.5,
+    "metrics": {"accuracy": 0.9},
+    "headline": "accuracy",
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "evaluation", "why"),
+    [
+        ("sharded_retraining", {"not_measured": True}, "not measured"),
+        ("retraining", {"not_measured": True}, "not measured"),
+        ("as_trained", {"not_measured": True}, "not measured"),
+        ("left_out", {"fewer_members": [{"members": 2, "score": 0.5}]}, "fewer members"),
+        ("retraining", {"fewer_members": [{"members": 1, "score": 0.5}]}, "fewer members"),
+    ],
+)
+def test_only_what_lacks_members_is_not_measured_and_less_than_it_has_is_fewer(
+    case: str, evaluation: dict[str, Any], why: str
+) -> None:
+    given = synthetic()[case]
+    statement = deepcopy(given.statement)
+    known = SCORED if "fewer_members" in evaluation else UNMEASURED
+    statement["predicate"]["evaluation"] = known | evaluation
+    with pytest.raises(VerificationError, match=why):
+        checked(statement, given.weights)
+
+
+def test_a_version_that_has_trained_a_member_was_measured() -> None:
+    statement = without(OUT.statement, 0, OUT.statement["predicate"]["members"][0])
+    statement["predicate"]["evaluation"] = UNMEASURED | {"not_measured": True}
+    statement["predicate"]["members"][0]["trained_in"] = 2
+    with pytest.raises(VerificationError, match="not measured"):
+        checked(statement, OUT.weights)

@@ -1,0 +1,164 @@
+"""Members left out, by a worker or in the answer, and refilled: killed anywhere, each once."""
+
+import httpx
+import pytest
+
+from app.client import ApiError
+from tests.support.digits import DATASET, TASK
+from tests.support.facts import await_completed
+from tests.support.patience import PATIENCE_S, until
+from tests.support.people import People
+from tests.support.service import kill
+from tests.support.slow import FACTORY
+from tests.system.faults.matrix.cases import learned_by_member
+
+BY_RUN, IN_ANSWER, MEMBERS = "left-out-by-run", "left-out-in-answer", 6
+WINDOW_S = {BY_RUN: 1.0, IN_ANSWER: 0.0}
+DEFINITION = {
+    "task": TASK,
+    "architecture": {
+        "name": "ensemble",
+        "members": MEMBERS,
+        "of": {"name": "custom", "factory": FACTORY, "options": {"seconds_per_step": 0.05}},
+    },
+    "recipe": {"epochs": 10, "batch_size": 1000, "learning_rate": 0.1, "held_out_fraction": 0.2},
+}
+# By hand alone, when a case asks for it.
+POLICY = {"minimum_members": 2, "refill_after_s": None, "refill_at": None}
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    """People of these datasets alone: those of other cases may be forgotten by now."""
+    return People.invent(900)
+
+
+@pytest.fixture(scope="module")
+def left(service, crowd, datasets_and_model):
+    """Of each model, the subjects of each member that nobody has asked to forget."""
+    with service.client() as client:
+        for name, window_s in WINDOW_S.items():
+            client.define_dataset(**DATASET | {"name": name})
+            client.push_records(name, crowd.parquet())
+            policy = POLICY | {"window_s": window_s}
+            client.define_model({**DEFINITION, "name": name, "dataset": name, "policy": policy})
+            client.wait_for_model(name, timeout_s=PATIENCE_S)
+    return {name: learned_by_member(service, name, members=MEMBERS) for name in WINDOW_S}
+
+
+def active(client, name):
+    members = client.certified(name)["members"]
+    return [place for place, each in enumerate(members) if each.get("sha256")]
+
+
+def refilled(client, name):
+    """Train what is out; return the run, once it has ended."""
+    run = client.refill(name)["latest_run"]["id"]
+    return until(lambda: (now := client.run(run))["state"] in ("published", "failed") and now)
+
+
+@pytest.fixture
+def asked(client, crowd, left):
+    """Return what a request has to name, for one person of a member that is active."""
+
+    def asked(name):
+        if len(active(client, name)) <= POLICY["minimum_members"]:
+            refilled(client, name)
+        member = active(client, name)[0]
+        return member, {"subject_ids": [crowd.subject(left[name][member].pop())]}
+
+    return asked
+
+
+def assert_one_release_without(client, name, member, *, before):
+    now = client.certified(name)
+    assert now["number"] == before["number"] + 1
+    expected = [dict(each) for each in before["members"]]
+    expected[member] = {"sha256": None, "trained_in": None, "out_since": now["number"]}
+    assert now["members"] == expected
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts"),
+    [
+        *((point, 2) for point in ("after_lease", "before_blob_read", "at_target")),
+        *((point, 2) for point in ("before_blob_write", "after_blob_write")),
+        *((point, 2) for point in ("before_publish", "before_commit")),
+        *((point, 1) for point in ("after_publish", "before_shred", "after_shred")),
+    ],
+)
+def test_killed_while_a_run_leaves_members_out(point, attempts, client, points, asked):
+    member, ids = asked(BY_RUN)
+    before = client.certified(BY_RUN)
+    points.arm(point, "SIGKILL")
+    request = client.forget(BY_RUN, **ids)["id"]
+    assert await_completed(client, request)["attempt"] == attempts
+    assert points.waiting() == []
+    assert_one_release_without(client, BY_RUN, member, before=before)
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts"),
+    [
+        *((point, 2) for point in ("before_blob_read", "at_target")),
+        *((point, 2) for point in ("before_blob_write", "after_blob_write")),
+        *((point, 2) for point in ("before_publish", "before_commit")),
+        ("after_publish", 1),
+    ],
+)
+def test_killed_while_an_answer_leaves_members_out(point, attempts, client, points, asked):
+    """The API is: what it held goes to a worker, and who asks again gets the same request."""
+    member, ids = asked(IN_ANSWER)
+    before = client.certified(IN_ANSWER)
+    ids["external_id"] = f"{point} {before['number']}"
+    points.arm(point, "SIGKILL")
+    request = until(lambda: _asked(client, ids))["id"]
+    assert await_completed(client, request)["attempt"] == attempts
+    assert points.waiting() == []
+    assert_one_release_without(client, IN_ANSWER, member, before=before)
+
+
+def _asked(client, ids):
+    """Ask, again and again under one name, until there is an answer."""
+    try:
+        return client.forget(IN_ANSWER, **ids)
+    except (httpx.TransportError, ApiError):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts"),
+    [
+        *((point, 2) for point in ("after_lease", "after_load", "mid_training", "at_target")),
+        *((point, 2) for point in ("before_blob_write", "before_publish", "before_commit")),
+        ("after_publish", 1),
+    ],
+)
+def test_killed_in_a_refill(point, attempts, client, points, asked):
+    await_completed(client, client.forget(IN_ANSWER, **asked(IN_ANSWER)[1])["id"])
+    before = client.certified(IN_ANSWER)
+    points.arm(point, "SIGKILL")
+    run = refilled(client, IN_ANSWER)
+    assert (run["state"], run["kind"], run["attempt"]) == ("published", "refill", attempts)
+    assert points.waiting() == []
+    now = client.certified(IN_ANSWER)
+    assert now["number"] == before["number"] + 1
+    for old, new in zip(before["members"], now["members"], strict=True):
+        assert new == old if old["sha256"] else new["trained_in"] == now["number"]
+
+
+def test_a_refill_sleeps_and_is_killed_while_a_request_is_met_beside_it(
+    service, client, points, asked
+):
+    await_completed(client, client.forget(IN_ANSWER, **asked(IN_ANSWER)[1])["id"])
+    points.arm("mid_training", "SIGSTOP")
+    run = client.refill(IN_ANSWER)["latest_run"]["id"]
+    (sleeper,) = service.frozen()
+    member = active(client, IN_ANSWER)[0]
+    before = client.certified(IN_ANSWER)
+    request = client.forget(IN_ANSWER, **asked(IN_ANSWER)[1])["id"]
+    await_completed(client, request)
+    assert_one_release_without(client, IN_ANSWER, member, before=before)
+    kill([sleeper])
+    until(lambda: client.run(run)["state"] == "published")
+    assert active(client, IN_ANSWER) == list(range(MEMBERS))
