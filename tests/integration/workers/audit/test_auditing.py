@@ -3,9 +3,13 @@
 An honest build is contradicted once in 10,000 times at the confidence of its test.
 """
 
+import base64
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,14 +24,16 @@ from typer.testing import CliRunner
 from app.cli.commands import auditing as command
 from app.cli.main import app
 from app.client import ExpungeClient
-from app.domain.errors import InvalidInputError
+from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.states import BlobState, Scope
+from app.registry.datasets.files import to_parquet
 from app.services import Services
 from app.storage.tables import BlobRow
 from tests.integration.app.cli.conftest import (
     _Bridge,
     served,  # noqa: F401
 )
+from tests.support.arrays import array_task
 from tests.support.digits import DATASET, TASK, digits_parquet
 from tests.support.trust import trust_in
 from workers.audit.auditing import Audit, LeftBehindError
@@ -143,6 +149,8 @@ def test_an_honest_build_is_consistent_and_nothing_is_left(
     report = audit(model, lambda _: before.append(readable(services)), confidence=0.9999)
 
     assert not report.contradicts, report.in_words()
+    seen = "inconclusive" if model in (CLIPPED, AT_ONCE) else "consistent"
+    assert report.predicate["result"]["verdict"] == seen, report.in_words()
     claim = report.predicate["claim"]
     assert claim["epsilon"] <= model.get("policy", {}).get("epsilon", 1.0)
     assert (claim["epsilon"] > 0) == (model in (CLIPPED, AT_ONCE))
@@ -227,6 +235,65 @@ def test_honest_builds_are_contradicted_as_rarely_as_stated(audit, model) -> Non
     assert sum(audit(model).contradicts for _ in range(BUILDS)) <= 4
 
 
+def test_canaries_that_were_never_learned_make_an_audit_inconclusive(
+    audit, auditor, monkeypatch
+) -> None:
+    """A service that recognises them and learns others in their place has nothing to forget."""
+    push, pushed = auditor.push_records, []
+
+    def push_others(name: str, content: bytes) -> Any:
+        pushed.append(pq.read_table(BytesIO(content)))
+        ids = pushed[-1]["record_id"]
+        others = pushed[0].slice(0, len(ids))
+        return push(name, to_parquet(others.set_column(0, "record_id", ids)))
+
+    monkeypatch.setattr(auditor, "push_records", push_others)
+    report = audit(RIDGE, confidence=0.9999)
+    assert len(pushed) == 2
+    assert report.predicate["result"]["verdict"] == "inconclusive", report.in_words()
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        {"architecture": {"name": "ridge_head", "options": {"feature_range": 2.0}}},
+        {"task": array_task(8, 8, classes=10, dtype="uint8", scale=0.25)},
+    ],
+)
+def test_a_copy_of_another_definition_is_not_audited(audit, auditor, monkeypatch, instead) -> None:
+    define = auditor.define_model
+    monkeypatch.setattr(auditor, "define_model", lambda body: define(body | instead))
+    with pytest.raises(InvalidInputError, match="as another model than was defined"):
+        audit(RIDGE)
+
+
+def test_a_copy_that_promises_less_is_not_audited(audit, auditor, monkeypatch) -> None:
+    define = auditor.define_model
+    monkeypatch.setattr(
+        auditor,
+        "define_model",
+        lambda body: define(body | {"policy": body["policy"] | {"epsilon": 8.0}}),
+    )
+    with pytest.raises(InvalidInputError, match="is worth less"):
+        audit(CLIPPED)
+
+
+def test_a_certificate_of_another_request_is_none_of_the_canaries(
+    audit, auditor, monkeypatch
+) -> None:
+    forget = auditor.forget
+    monkeypatch.setattr(
+        auditor,
+        "forget",
+        lambda name, record_ids: (
+            forget(name, record_ids=record_ids)
+            | {"receipt_salt": base64.b64encode(bytes(32)).decode()}
+        ),
+    )
+    with pytest.raises(VerificationError, match=r"^receipt"):
+        audit(RIDGE)
+
+
 @pytest.mark.parametrize("stage", ["training audit-1", "forgetting"])
 def test_an_interrupted_audit_archives_what_it_made(audit, api, stage) -> None:
     def interrupt(what: str) -> None:
@@ -251,7 +318,7 @@ def test_what_has_the_audits_name_is_left_alone(audit, api, taken) -> None:
 
 def test_what_cannot_be_archived_is_named(audit, auditor, monkeypatch) -> None:
     def refuse(_name: str) -> None:
-        raise KeyboardInterrupt
+        raise ValueError("an answer that is no JSON")
 
     monkeypatch.setattr(auditor, "archive_dataset", refuse)
     with pytest.raises(LeftBehindError, match=r"expunge dataset archive audit-1$"):
@@ -308,3 +375,30 @@ def test_the_command_writes_a_report_that_verifies(
     answer = runner.invoke(app, [*checked, "--weights", "rows.parquet"])
     assert answer.exit_code == 1
     assert "3. FAIL  weights: another file" in answer.output
+
+
+@pytest.mark.usefixtures("served")
+def test_a_terminated_command_archives_what_it_made(
+    define, api, work, services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    define(**RIDGE)
+
+    def update(run: object, what: str) -> None:
+        if what == "training copy":
+            os.kill(os.getpid(), signal.SIGHUP)  # the worker here has handlers of the others
+        if run is None:
+            work()
+
+    @contextmanager
+    def progress() -> Iterator[Any]:
+        yield update
+
+    monkeypatch.setattr(command, "run_progress", progress)
+    monkeypatch.chdir(tmp_path)
+    Path("trusted-keys.json").write_bytes(trust_in(services))
+    given = ["--name", "copy", "--canaries", "10", "--trusted", "trusted-keys.json"]
+    answer = CliRunner().invoke(app, ["audit", "digits", *given])
+    assert answer.exit_code == 130, answer.output
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    for path in ("models/copy", "models/copy-reference", "datasets/copy"):
+        assert api.get(f"/v1/{path}").json()["archived_at"]
