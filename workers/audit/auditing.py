@@ -3,12 +3,15 @@
 1. read the audited model's definition and its dataset's columns; they are only read
 2. define a dataset and, for a reference, a model of the same definition; train and download it
 3. push canaries, define a model of the same definition, and wait until it is trained
-4. forget all canaries, and wait for the certificate
-5. download the release and verify its certificate, which must cover all canaries
-6. score both contents of each canary, guess the coins, and compare
-7. archive all that was made, also after an error or an interruption
+4. download that release, if there is one: what the attack sees in it is the control
+5. forget all canaries, and wait for the certificate
+6. download the release and verify its certificate with the request's receipt: it must cover every
+   canary, and promise no less than the audited model's does
+7. score both contents of each canary, guess the coins, and compare
+8. archive all that was made, also after an error or an interruption
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,14 +24,15 @@ import httpx
 import pyarrow as pa
 
 from app.client import ApiError, ExpungeClient
-from app.client.download import Downloaded
+from app.client.download import Downloaded, bundle_bytes
 from app.client.published import read_published
 from app.domain.architectures import ENSEMBLE, ArchitectureSpec
-from app.domain.errors import InvalidInputError
+from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.schema import TableSchema
 from app.domain.states import FirstRelease
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
+from app.evidence.certificates import verification
 from app.registry.datasets.files import to_parquet
 from workers.audit import report
 from workers.audit.canaries import Canaries, prepare
@@ -97,6 +101,7 @@ class Audit:
         canaries = prepare(self.rows, task, schema, self.canaries)
         definition = _copied(audited)
         self._require_new()
+        promised = self._promised(audited)
         is_ensemble = ArchitectureSpec.from_json(audited["architecture"]).name == ENSEMBLE
         with self._archived_afterwards() as made:
             made.dataset = self.name
@@ -109,10 +114,31 @@ class Audit:
             reference = None if is_ensemble else self._reference(definition, made)
             self._push(canaries.chosen(), row_bytes)
             self._train(self.name, definition, made)
-            self._forget(canaries.ids)
-            released = self._download(self.name, self.directory)
+            before = None
+            if definition["policy"]["first_release"] != FirstRelease.NONE:
+                before = self._passing(self.name, definition).model
+            request = self._forget(canaries.ids)
+            released = self._download(self.name, self.directory, definition)
+            self._require_covered(released, request, canaries.ids)
+        claim = report.claim_of(released.predicate)
+        if claim is None or any(ours > most for ours, most in zip(claim, promised, strict=True)):
+            raise InvalidInputError(
+                f"the copy's certificate promises (ε, δ) = {claim or 'nothing'}, the audited model "
+                f"{promised}: the promise of a copy that is worth less is not audited"
+            )
         self.tell("scoring", None)
-        return self._judged(audited, canaries, released, reference, started)
+        return self._judged(audited, canaries, released, (before, reference), started)
+
+    def _promised(self, audited: Mapping[str, Any]) -> tuple[float, float]:
+        """Return ε and δ that the copy may have at most: by the certificate, or else the policy."""
+        policy = audited["policy"]
+        if audited["certified"] is None:
+            return policy["epsilon"], policy["delta"]
+        predicate = self._passing(self.model, audited).predicate
+        if report.claim_of(predicate) == (0.0, 0.0):
+            return 0.0, 0.0
+        target = predicate.get("target", policy)
+        return target["epsilon"], target["delta"]
 
     def _require_new(self) -> None:
         """Refuse names that are taken: what has them must not be archived in the end."""
@@ -134,8 +160,7 @@ class Audit:
         if policy["first_release"] == FirstRelease.NONE:
             policy = policy | {"first_release": FirstRelease.CERTIFY}
         self._train(name, {**definition, "policy": policy}, made)
-        with tempfile.TemporaryDirectory() as directory:
-            reference = self._download(name, Path(directory)).model
+        reference = self._passing(name, definition).model
         self.client.archive_model(name)
         made.models.remove(name)
         return reference
@@ -158,7 +183,7 @@ class Audit:
                 f"the training of the copy {run['state']}: {run['failure_reason'] or 'cancelled'}"
             )
 
-    def _forget(self, ids: Sequence[str]) -> None:
+    def _forget(self, ids: Sequence[str]) -> Mapping[str, Any]:
         request = self.client.forget(self.name, record_ids=ids)
         self.tell("forgetting", None)
         ended = self.client.wait_for_request(
@@ -170,12 +195,45 @@ class Audit:
             raise InvalidInputError(
                 f"the request {ended['state']}: {ended['failure_reason'] or 'no reason given'}"
             )
+        return request
 
-    def _download(self, name: str, directory: Path) -> "_Released":
+    def _require_covered(
+        self, released: "_Released", request: Mapping[str, Any], ids: Sequence[str]
+    ) -> None:
+        """Check the receipt of the request: that the certificate is about these very ids."""
+        receipt = {name: request[name] for name in ("receipt_salt", "records")}
+        if receipt["records"] != len(ids):
+            raise InvalidInputError(
+                f"the service found {receipt['records']} of {len(ids)} canaries"
+            )
+        bundles = self.client.certificates_of(request["id"])
+        if len(bundles) != 1:
+            raise InvalidInputError("the request has other certificates than that of the copy")
+        predicate = verification.verify(
+            bundle=bundle_bytes(bundles[0]["bundle"]),
+            weights=released.files.weights,
+            trusted=self.trusted,
+            receipt=json.dumps(receipt | {"record_ids": list(ids)}).encode(),
+        )
+        if predicate != released.predicate:
+            raise VerificationError("receipt", "the request has another certificate")
+
+    def _passing(self, name: str, definition: Mapping[str, Any]) -> "_Released":
+        """Return a release of which no file is kept."""
+        with tempfile.TemporaryDirectory() as directory:
+            return self._download(name, Path(directory), definition)
+
+    def _download(self, name: str, directory: Path, definition: Mapping[str, Any]) -> "_Released":
         files = self.client.download(name, directory, trusted=self.trusted)
         published = read_published(
             files.weights, certificate=files.certificate, trusted=self.trusted
         )
+        found = published.description
+        if (found.architecture, found.task) != (
+            ArchitectureSpec.from_json(definition["architecture"]),
+            catalogue.from_json(definition["task"]),
+        ):
+            raise InvalidInputError(f"{name} was released as another model than was defined")
         model = assembled(published, factories=self.factories, base=self.base)
         return _Released(files, model, published.predicate or {})
 
@@ -184,17 +242,14 @@ class Audit:
         audited: Mapping[str, Any],
         canaries: Canaries,
         released: "_Released",
-        reference: PublishedModel | None,
+        compared: tuple[PublishedModel | None, PublishedModel | None],
         started: datetime,
     ) -> report.Report:
-        forgotten = released.predicate.get("forgotten", {})
-        covered = forgotten.get("records", 0) + forgotten.get("excluded_records", 0)
-        if covered != self.canaries or report.claim_of(released.predicate) is None:
-            raise InvalidInputError(
-                f"the certificate covers {covered} of the {self.canaries} canaries, or promises "
-                "nothing: there is no claim to audit"
-            )
-        found = scores(released.model, reference, canaries.contents, factories=self.factories)
+        before, reference = compared
+
+        def scores_of(model: PublishedModel) -> list[list[float]]:
+            return scores(model, reference, canaries.contents, factories=self.factories)
+
         return report.Report.of(
             audited={
                 "model": self.model,
@@ -213,7 +268,8 @@ class Audit:
                 if reference is None
                 else "loss against a reference without canaries",
             },
-            scores=found,
+            scores=scores_of(released.model),
+            before=None if before is None else scores_of(before),
             coins=canaries.coins,
             started_at=started,
         )
@@ -258,7 +314,7 @@ class _Made:
             except ApiError as error:
                 if error.status not in (httpx.codes.NOT_FOUND, httpx.codes.GONE):
                     left.append(f"expunge {kind} archive {name}")
-            except (httpx.TransportError, KeyboardInterrupt):
+            except (Exception, KeyboardInterrupt):  # noqa: BLE001 - the rest is archived
                 left.append(f"expunge {kind} archive {name}")
         return left
 

@@ -2,6 +2,9 @@
 
 It holds the scores and the coins, so that whoever checks it counts right guesses, bound and verdict
 again. It holds no content of a canary. ``verify`` needs neither the service nor PyTorch.
+
+*Consistent* it is only if the same attack has found the canaries while they were there: otherwise a
+service that never trained on them, or a score that sees nothing, would do as well.
 """
 
 import hashlib
@@ -18,6 +21,7 @@ from pydantic import Field, StrictFloat, StrictInt, ValidationError
 from app.client.download import Downloaded
 from app.domain import strict_json
 from app.domain.errors import VerificationError
+from app.evidence.certificates.bundle import read_bundle
 from app.evidence.certificates.schema import (
     STATEMENT_TYPE,
     WEIGHTS_NAME,
@@ -35,15 +39,16 @@ from workers.audit import statistics
 AUDIT_TYPE: Final = "urn:expunge:audit:v1"
 CONSISTENT: Final = "consistent"
 CONTRADICTED: Final = "contradicted"
+INCONCLUSIVE: Final = "inconclusive"
 CANNOT_SHOW: Final = (
-    "An audit can contradict a certificate; it never proves one. A service that forgets nothing, "
-    "but of which the scores see nothing, is consistent, too.",
+    "An audit can contradict a certificate; it never proves one. What these scores do not see may "
+    "be left behind.",
     "It is about a copy that was trained for it, on other records. A service that knows an audit "
     "can treat it otherwise than the people in the audited model.",
     "Its bound holds at the stated confidence, for this one release, against these scores. A "
     "better attack may find more.",
-    "It is the auditor's word that the coins were fair and never reached the service: the "
-    "signature says whose word.",
+    "It is the auditor's word that the coins were fair and never reached the service, and that "
+    "this is the only audit, or how many there were: the signature says whose word.",
 )
 _MAX_BYTES: Final = 64 << 20
 _MOST: Final = statistics.MOST_GUESSES
@@ -82,7 +87,8 @@ class _Result(Section):
     right: Annotated[StrictInt, Field(ge=0)]
     p_value: _Share
     epsilon_lower_bound: _Epsilon
-    verdict: Literal[CONSISTENT, CONTRADICTED]  # type: ignore[valid-type]
+    right_before: Annotated[StrictInt, Field(ge=0)] | None
+    verdict: Literal[CONSISTENT, CONTRADICTED, INCONCLUSIVE]  # type: ignore[valid-type]
 
 
 class _Predicate(Section):
@@ -91,6 +97,7 @@ class _Predicate(Section):
     claim: _Claim
     method: _Method
     scores: Annotated[list[_Score], Field(max_length=_MOST)]
+    scores_before: Annotated[list[_Score], Field(max_length=_MOST)] | None
     coins: Annotated[str, Field(pattern=r"^[01]+\z", max_length=_MOST)]
     result: _Result
     cannot_show: list[str]
@@ -121,10 +128,14 @@ class Report:
         predicate: Mapping[str, Any],
         method: Mapping[str, Any],
         scores: Sequence[Sequence[float]],
+        before: Sequence[Sequence[float]] | None,
         coins: Sequence[int],
         started_at: datetime,
     ) -> "Report":
-        """Return the report of an audit; ``predicate`` is that of the release's certificate."""
+        """Return the report of an audit; ``predicate`` is that of the release's certificate.
+
+        ``before`` are the scores of the release before the request; None if there was none.
+        """
         epsilon, delta = claim_of(predicate) or (0.0, 1.0)
         return cls(
             {
@@ -142,8 +153,9 @@ class Report:
                     },
                     "method": dict(method),
                     "scores": [list(pair) for pair in scores],
+                    "scores_before": before and [list(pair) for pair in before],
                     "coins": "".join(map(str, coins)),
-                    "result": _result(scores, coins, method, epsilon, delta),
+                    "result": _result(scores, before, coins, method, epsilon, delta),
                     "cannot_show": list(CANNOT_SHOW),
                     "started_at": started_at.isoformat(),
                     "ended_at": datetime.now(UTC).isoformat(),
@@ -176,7 +188,7 @@ class Report:
             if claim["epsilon"] == claim["delta"] == 0
             else f"ε = {claim['epsilon']:.4g} with δ = {claim['delta']:.3g}"
         )
-        audited = self.predicate["audited"]
+        audited, before = self.predicate["audited"], result["right_before"]
         return [
             f"The certificate promises {promised}, by {claim['mechanism'] or 'no run'}.",
             f"{method['canaries']} canaries were learned and forgotten among "
@@ -187,6 +199,11 @@ class Report:
                 if needed is None
                 else f"and {needed} would contradict the promise."
             ),
+            "Nothing was released before the request: what this attack can see is not known."
+            if before is None
+            else f"In the release before the request, {before} were: this attack "
+            + ("sees" if result["verdict"] != INCONCLUSIVE else "does not even see")
+            + " canaries that are there.",
             f"If it is true, so many or more have a chance of at most {result['p_value']:.3g}.",
             f"At {100 * method['confidence']:g} % confidence ε is at least "
             f"{result['epsilon_lower_bound']:.4g}.",
@@ -251,22 +268,23 @@ def verify(
         predicate = _Statement.model_validate(document).predicate
     except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise VerificationError("statement", "not the report of an audit") from error
-    if not predicate.method.canaries == len(predicate.scores) == len(predicate.coins):
+    canaries, before = predicate.method.canaries, predicate.scores_before
+    lengths = {
+        len(predicate.scores),
+        len(predicate.coins),
+        canaries if before is None else len(before),
+    }
+    if lengths != {canaries} or predicate.method.guesses > canaries:
         raise VerificationError("statement", "scores and coins are not of all canaries")
-    report("statement", f"{predicate.method.canaries} canaries of {predicate.audited.model}")
+    report("statement", f"{canaries} canaries of {predicate.audited.model}")
     # 3. the files that it names
-    for name, file, stated in (
-        ("weights", weights, document["subject"][0]["digest"]["sha256"]),
-        ("certificate", certificate, predicate.claim.certificate_sha256),
-    ):
-        if file is not None:
-            if hashlib.sha256(file).hexdigest() != stated:
-                raise VerificationError(name, "another file than the one that was audited")
-            report(name, stated)
+    _check_files(document, weights, certificate, report)
     # 4. right guesses, p-value, bound and verdict
     claim, method = predicate.claim, predicate.method
     coins = [int(each) for each in predicate.coins]
-    again = _result(predicate.scores, coins, method.model_dump(), claim.epsilon, claim.delta)
+    again = _result(
+        predicate.scores, before, coins, method.model_dump(), claim.epsilon, claim.delta
+    )
     stated = predicate.result.model_dump()
     for name, value in again.items():
         same = (
@@ -280,8 +298,43 @@ def verify(
     return Report(document)
 
 
+def _check_files(
+    document: Mapping[str, Any],
+    weights: bytes | None,
+    certificate: bytes | None,
+    report: Callable[[str, str], None],
+) -> None:
+    """Compare files with what a report says; who signed a certificate is for ``expunge verify``."""
+    claim, subject = document["predicate"]["claim"], document["subject"][0]["digest"]["sha256"]
+    for name, file, stated in (
+        ("weights", weights, subject),
+        ("certificate", certificate, claim["certificate_sha256"]),
+    ):
+        if file is not None:
+            if hashlib.sha256(file).hexdigest() != stated:
+                raise VerificationError(name, "another file than the one that was audited")
+            report(name, stated)
+    if certificate is None:
+        return
+    try:
+        statement = strict_json.loads(read_bundle(certificate).envelope.payload)
+        predicate = statement["predicate"]
+        said = (
+            claim_of(predicate),
+            predicate.get("mechanism", {}).get("name"),
+            predicate["model"]["name"],
+            statement["subject"][0]["digest"]["sha256"],
+        )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise VerificationError("certificate", "not a certificate") from error
+    reported = (claim["epsilon"], claim["delta"])
+    if said != (reported, claim["mechanism"], document["predicate"]["copied_as"], subject):
+        raise VerificationError("certificate", "it does not say what the report says of it")
+
+
 def _result(
     scores: Sequence[Sequence[float]],
+    before: Sequence[Sequence[float]] | None,
     coins: Sequence[int],
     method: Mapping[str, Any],
     epsilon: float,
@@ -290,13 +343,20 @@ def _result(
     guesses, confidence = method["guesses"], method["confidence"]
     right = statistics.right_guesses(scores, coins, guesses)
     p_value = statistics.p_value(guesses=guesses, right=right, epsilon=epsilon, delta=delta)
+    right_before, verdict = None, INCONCLUSIVE
+    if before is not None:
+        right_before = statistics.right_guesses(before, coins, guesses)
+        by_chance = statistics.p_value(guesses=guesses, right=right_before, epsilon=0, delta=0)
+        if by_chance < 1 - confidence:
+            verdict = CONSISTENT
     return {
         "right": right,
         "p_value": p_value,
         "epsilon_lower_bound": statistics.epsilon_lower_bound(
             guesses=guesses, right=right, delta=delta, confidence=confidence
         ),
-        "verdict": CONTRADICTED if p_value < 1 - confidence else CONSISTENT,
+        "right_before": right_before,
+        "verdict": CONTRADICTED if p_value < 1 - confidence else verdict,
     }
 
 

@@ -1,6 +1,7 @@
 """``expunge audit``: attacks a copy of a model through the API; and the check of its report."""
 
 import secrets
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,14 +55,27 @@ def audit(
 
     The copy has the model's definition and a dataset of its own. Of each canary, a coin chooses one
     of two contents; the coins never reach the service. From the release that is certified to have
-    forgotten all canaries they are guessed back. All that was made is archived in the end. Exits
-    with 1 if the certificate is contradicted.
+    forgotten all canaries they are guessed back. If the same attack does not find them in the
+    release before, the audit is inconclusive. All that was made is archived in the end. Exits with
+    1 if the certificate is contradicted.
     """
     auditing: Any = loaded("workers.audit.auditing", extra=TORCH)
     page: Any = loaded("workers.audit.page", extra=TORCH)
     reading: Any = loaded("app.registry.datasets.columns.reading", extra=TABLES)
     rows = None if data is None else reading.read_source(data).whole()
     signer = StatementSigner.from_file(key, create=True)
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    # What was made is archived then, too; what is ignored, as under nohup, stays so.
+    usual = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in usual:
+        signal.signal(number, stop)
     with service() as client, run_progress() as update:
 
         def tell(what: str, run: Mapping[str, Any] | None) -> None:
@@ -85,6 +99,9 @@ def audit(
         except KeyboardInterrupt as error:
             fail("interrupted; what the audit had made was archived")
             raise typer.Exit(INTERRUPTED) from error
+        finally:
+            for number in usual:
+                signal.signal(number, signal.SIG_DFL)
     files = {
         _REPORT: report.signed(signer),
         _PAGE: page.page(report),

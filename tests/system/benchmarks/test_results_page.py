@@ -58,6 +58,9 @@ def ten_epochs():
 
 
 CLAIMS = {
+    "for honest noise is ε ≥ {:.2f}": lambda: result("audits")["worst_case"][0][
+        "epsilon_lower_bound"
+    ],
     "a ridge head tells {:.1f} % of": lambda: 100 * head(head="ridge", forgotten=0)["accuracy"],
     "records in {:.1f} s": lambda: head(head="ridge", forgotten=100, requests=1)["seconds"],
     "a softmax head {:.1f} %, in": lambda: 100 * head(head="softmax", forgotten=100)["accuracy"],
