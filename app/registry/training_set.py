@@ -1,6 +1,9 @@
-"""The records of a lineage as arrays: PostgreSQL hashes their keys, and says what follows."""
+"""The records of a lineage as arrays, which are made once: they follow from hashes of their keys.
 
-import math
+PostgreSQL hashes the keys of all records, and a run keeps what follows (``LineageRecordsRow``). So
+later runs only ask it which records were forgotten since.
+"""
+
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,22 +12,24 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import BigInteger, LargeBinary, SmallInteger, func, literal, select
-from sqlalchemy.orm import Session
+from sqlalchemy import LargeBinary, SmallInteger, func, literal, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.errors import ConflictError
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, batch_digest_in_sql, membership_of
-from app.registry.tables import ModelRow
+from app.registry.tables import LineageRecordsRow, ModelRow
+from app.runtime.database.queries import is_one_of
 
 NEVER: Final = np.iinfo(np.int64).max
 """The epoch of a record that is not forgotten."""
 _ROWS_AT_ONCE: Final = 2**20
-_FACTS: Final = np.dtype(
-    [("seq", ">i8"), ("ended", ">i8"), ("member", ">i2"), ("is_held_out", "?")]
-)
+_FACTS: Final = np.dtype([("seq", ">i8"), ("member", ">i2"), ("is_held_out", "?")])
 _DIGESTS: Final = np.dtype([("seq", ">i8"), ("digest", ">u8", 4)])
+_RANKS: Final = np.dtype(">u4")
+"""By the digests of their keys; there are fewer records than that."""
 
 
 class TrainingRecord(NamedTuple):
@@ -80,8 +85,9 @@ class TrainingSet:
             raise ConflictError("the model has no training set yet")
         self.membership = membership
         self._session = session
-        self._dataset_id = model.dataset_id
-        self._as_of = math.inf if as_of is None else as_of
+        self._model_id, self._dataset_id = model.id, model.dataset_id
+        self._as_of = as_of
+        self._hashed = set[str]()
 
     @property
     def records(self) -> Facts:
@@ -128,14 +134,45 @@ class TrainingSet:
         The partition is drawn by a salted hash of the records' keys. It looks at no content and
         never changes, because rows outlive erasure. The last batch may have fewer records.
         """
-        ranked = self._ranked(begun_at_epoch)["seq"].astype(np.int64)
+        ranked = self._ranked(begun_at_epoch)
         order = np.argsort(ranked)
         return ranked[order], order // batch_size
 
     def starts(self, batch_size: int, *, begun_at_epoch: int) -> tuple[bytes, ...]:
         """Return where each batch begins: the first digest of each, in order."""
-        first = self._ranked(begun_at_epoch)["digest"][::batch_size]
-        return tuple(digest.tobytes() for digest in first)
+        first = self._ranked(begun_at_epoch)[::batch_size].tolist()
+        digest = batch_digest_in_sql(self.membership)
+        query = select(digest).where(is_one_of(RecordRow.seq, first))
+        return tuple(sorted(self._session.scalars(query)))
+
+    def keep(self, session: Session) -> None:
+        """Keep what was found here by hashing keys, so that it need not be done again."""
+        if not self._hashed:
+            return
+        row, blocks = LineageRecordsRow, self._facts["seq"].astype(np.int64) // _ROWS_AT_ONCE
+        for block in np.unique(blocks).tolist():
+            some = slice(*np.searchsorted(blocks, (block, block + 1)))
+            ranks = self._ranks[some].tobytes() if "_ranks" in self._hashed else None
+            added = insert(row).values(
+                model_id=self._model_id,
+                membership=self.membership.digest,
+                block=block,
+                facts=self._facts[some].tobytes(),
+                ranks=ranks,
+            )
+            key = row.__table__.primary_key.columns
+            known = {"ranks": func.coalesce(added.excluded.ranks, row.ranks)}
+            session.execute(added.on_conflict_do_update(index_elements=key, set_=known))
+
+    def contradicts_kept(self) -> bool:
+        """Return whether other things are kept than follow from the records' keys."""
+        return any(
+            kept is not None and not np.array_equal(kept, hashed())
+            for kept, hashed in (
+                (self._kept(LineageRecordsRow.facts, _FACTS), self._hashed_facts),
+                (self._kept(LineageRecordsRow.ranks, _RANKS), self._hashed_ranks),
+            )
+        )
 
     def by_member(self, members: Collection[int]) -> Mapping[int, NDArray[np.int64]]:
         """Return the numbers of the records that each of these members learns from, ascending."""
@@ -148,36 +185,70 @@ class TrainingSet:
 
     @cached_property
     def _split(self) -> tuple[Facts, Facts]:
-        is_held_out, member = self.membership.in_sql()
-        ended = func.coalesce(RecordRow.forgotten_epoch, literal(NEVER, BigInteger))
-        rows = self._rows(
-            _FACTS,
-            func.int8send(RecordRow.seq),
-            func.int8send(ended),
-            func.int2send(member.cast(SmallInteger)),
-            func.boolsend(is_held_out),
+        rows, split = self._facts, self.membership
+        seqs, held_out = rows["seq"].astype(np.int64), rows["is_held_out"]
+        query = select(RecordRow.seq, RecordRow.forgotten_epoch).where(
+            RecordRow.dataset_id == self._dataset_id,
+            RecordRow.forgotten_epoch > (0 if split.is_imported else split.after_epoch),
+            RecordRow.seq <= split.through,
         )
-        seqs, found = rows["seq"].astype(np.int64), rows["ended"].astype(np.int64)
-        if self._as_of != math.inf:
-            found[found > self._as_of] = NEVER
-        members, held_out = rows["member"].astype(np.int16), rows["is_held_out"]
+        if self._as_of is not None:
+            query = query.where(RecordRow.forgotten_epoch <= self._as_of)
+        gone = np.array([tuple(row) for row in self._session.execute(query)], dtype=np.int64)
+        ended = np.full(len(seqs), NEVER)
+        if len(gone):
+            gone = gone[np.isin(gone[:, 0], seqs)]
+            ended[np.searchsorted(seqs, gone[:, 0])] = gone[:, 1]
+        members = rows["member"].astype(np.int16)
         learned, evaluated = (
-            Facts(seqs[some], found[some], members[some]) for some in (~held_out, held_out)
+            Facts(seqs[some], ended[some], members[some]) for some in (~held_out, held_out)
         )
         return learned, evaluated
 
     @cached_property
-    def _digests(self) -> NDArray[np.void]:
-        digest = batch_digest_in_sql(self.membership)
-        return self._rows(_DIGESTS, func.int8send(RecordRow.seq), digest)
+    def _facts(self) -> NDArray[np.void]:
+        """Number, member and side of each record of the lineage, forgotten or not, by number."""
+        kept = self._kept(LineageRecordsRow.facts, _FACTS)
+        if kept is None:
+            self._hashed.add("_facts")
+            kept = self._hashed_facts()
+        return kept
 
-    def _ranked(self, begun_at_epoch: int) -> NDArray[np.void]:
-        """Return number and digest of all records that a training read, by their digests."""
-        records, rows = self.records, self._digests
-        read = records.seqs[records.ended > begun_at_epoch]
-        rows = rows[np.searchsorted(rows["seq"].astype(np.int64), read)]
-        words = rows["digest"].astype(np.uint64).T
-        return rows[np.lexsort((rows["seq"], *words[::-1]))]
+    @cached_property
+    def _ranks(self) -> NDArray[np.uint32]:
+        """The place of each of these in the order of the digests by which batches are cut."""
+        kept = self._kept(LineageRecordsRow.ranks, _RANKS)
+        if kept is None:
+            self._hashed.add("_ranks")
+            kept = self._hashed_ranks()
+        return kept
+
+    def _kept(
+        self, column: InstrumentedAttribute[Any], dtype: np.dtype[Any]
+    ) -> NDArray[Any] | None:
+        row = LineageRecordsRow
+        mine = row.model_id == self._model_id, row.membership == self.membership.digest
+        blocks = self._session.scalars(select(column).where(*mine).order_by(row.block)).all()
+        return None if not blocks or None in blocks else np.frombuffer(b"".join(blocks), dtype)
+
+    def _hashed_facts(self) -> NDArray[np.void]:
+        is_held_out, member = self.membership.in_sql()
+        member = func.int2send(member.cast(SmallInteger))
+        return self._rows(_FACTS, func.int8send(RecordRow.seq), member, func.boolsend(is_held_out))
+
+    def _hashed_ranks(self) -> NDArray[np.uint32]:
+        digest = batch_digest_in_sql(self.membership)
+        rows = self._rows(_DIGESTS, func.int8send(RecordRow.seq), digest)
+        words, ranks = rows["digest"].astype(np.uint64).T, np.empty(len(rows), _RANKS)
+        ranks[np.lexsort((rows["seq"], *words[::-1]))] = np.arange(len(rows))
+        return ranks
+
+    def _ranked(self, begun_at_epoch: int) -> NDArray[np.int64]:
+        """Return the numbers of all records that a training read, by their ranks."""
+        records, ranks = self.records, self._ranks[~self._facts["is_held_out"]]
+        read = records.ended > begun_at_epoch
+        seqs: NDArray[np.int64] = records.seqs[read][np.argsort(ranks[read])]
+        return seqs
 
     def _rows(self, dtype: np.dtype[Any], *fields: Any) -> NDArray[np.void]:  # noqa: ANN401
         """Return fields, as PostgreSQL sends them, of all records of the lineage, by number."""
