@@ -1,5 +1,8 @@
 """A policy in request bodies."""
 
+import math
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -14,7 +17,6 @@ from app.ledger.durations import Seconds, measured, seconds_of
 from app.planning.quote import Declined
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion
-from app.registry.noise_curves import score_at
 
 _MOST_PARAMETERS = 50  # more than any mechanism has
 _Schedules = dict[str, float | Annotated[list[float], Field(fail_fast=True)]]
@@ -106,3 +108,21 @@ def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Le
         quote["held_out_score"] = score
         quote["held_out_metric"] = None if score is None else evaluation["headline"]
     return PlansAnswer.model_validate(quotes)
+
+
+def score_at(evaluation: Mapping[str, Any], *, noise_std: float) -> float | None:
+    """Return the headline metric with noise of this standard deviation in all.
+
+    A version's evaluation has it with more noise than it was released with, and says nothing of
+    less. Between two measured points it goes straight over the logarithm of the noise. None below
+    the noise of the release, above the most that was measured, and where nothing was.
+    """
+    curve = evaluation.get("noise_curve")
+    if not curve:
+        return None
+    points = [(point["noise_std"], point["score"]) for point in curve]
+    for (less, above), (more, below) in pairwise(points):
+        if less * (1 - 1e-9) <= noise_std <= more * (1 + 1e-9):
+            share = math.log(noise_std / less) / math.log(more / less)
+            return float(above + min(1.0, max(0.0, share)) * (below - above))
+    return None

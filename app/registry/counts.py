@@ -32,9 +32,8 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, Numbered, membership_of
-from app.registry.remembered import partition_of
 from app.registry.tables import LineageRecordsRow, ModelCountRow, ModelRow
-from app.registry.training_set import TrainingRecord
+from app.registry.training_set import TrainingRecord, partition_of
 
 _NEXT_EPOCH = 2**63
 

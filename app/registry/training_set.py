@@ -4,32 +4,43 @@ PostgreSQL hashes the keys of all records, and a run keeps what follows (``Linea
 later runs only ask it which records were forgotten since.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from threading import Lock
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import LargeBinary, SmallInteger, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import RecordRow
-from app.registry.membership import Membership, batch_digest_in_sql, membership_of
+from app.registry.membership import (
+    Membership,
+    batch_digest,
+    batch_digest_in_sql,
+    membership_of,
+)
 from app.registry.tables import LineageRecordsRow, ModelRow
 from app.runtime.database.queries import is_one_of
 
 NEVER: Final = np.iinfo(np.int64).max
 """The epoch of a record that is not forgotten."""
 _ROWS_AT_ONCE: Final = 2**20
-_FACTS: Final = np.dtype([("seq", ">i8"), ("member", ">i2"), ("is_held_out", "?")])
+_MOST_REMEMBERED: Final = 256
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+_KEPT: Final = {
+    "facts": np.dtype([("seq", ">i8"), ("member", ">i2"), ("is_held_out", "?")]),
+    "ranks": np.dtype(">u4"),
+}
 _DIGESTS: Final = np.dtype([("seq", ">i8"), ("digest", ">u8", 4)])
-_RANKS: Final = np.dtype(">u4")
-"""By the digests of their keys; there are fewer records than that."""
 
 
 class TrainingRecord(NamedTuple):
@@ -147,31 +158,23 @@ class TrainingSet:
 
     def keep(self, session: Session) -> None:
         """Keep what was found here by hashing keys, so that it need not be done again."""
-        if not self._hashed:
-            return
-        row, blocks = LineageRecordsRow, self._facts["seq"].astype(np.int64) // _ROWS_AT_ONCE
-        for block in np.unique(blocks).tolist():
+        row, names = LineageRecordsRow, {"facts", *self._hashed} if self._hashed else ()
+        blocks = self._facts["seq"].astype(np.int64) // _ROWS_AT_ONCE
+        key = {"model_id": self._model_id, "membership": self.membership.digest}
+        for block in np.unique(blocks).tolist() if names else ():
             some = slice(*np.searchsorted(blocks, (block, block + 1)))
-            ranks = self._ranks[some].tobytes() if "_ranks" in self._hashed else None
-            added = insert(row).values(
-                model_id=self._model_id,
-                membership=self.membership.digest,
-                block=block,
-                facts=self._facts[some].tobytes(),
-                ranks=ranks,
+            packed = {name: getattr(self, f"_{name}")[some].tobytes() for name in names}
+            added = insert(row).values(**key, block=block, **packed)
+            session.execute(
+                added.on_conflict_do_update(index_elements=[*key, "block"], set_=packed)
             )
-            key = row.__table__.primary_key.columns
-            known = {"ranks": func.coalesce(added.excluded.ranks, row.ranks)}
-            session.execute(added.on_conflict_do_update(index_elements=key, set_=known))
 
     def contradicts_kept(self) -> bool:
         """Return whether other things are kept than follow from the records' keys."""
+        kept = {name: self._kept(name) for name in _KEPT}
         return any(
-            kept is not None and not np.array_equal(kept, hashed())
-            for kept, hashed in (
-                (self._kept(LineageRecordsRow.facts, _FACTS), self._hashed_facts),
-                (self._kept(LineageRecordsRow.ranks, _RANKS), self._hashed_ranks),
-            )
+            found is not None and not np.array_equal(found, self._hash(name))
+            for name, found in kept.items()
         )
 
     def by_member(self, members: Collection[int]) -> Mapping[int, NDArray[np.int64]]:
@@ -206,40 +209,37 @@ class TrainingSet:
         return learned, evaluated
 
     @cached_property
-    def _facts(self) -> NDArray[np.void]:
+    def _facts(self) -> NDArray[Any]:
         """Number, member and side of each record of the lineage, forgotten or not, by number."""
-        kept = self._kept(LineageRecordsRow.facts, _FACTS)
-        if kept is None:
-            self._hashed.add("_facts")
-            kept = self._hashed_facts()
-        return kept
+        return self._found("facts")
 
     @cached_property
-    def _ranks(self) -> NDArray[np.uint32]:
+    def _ranks(self) -> NDArray[Any]:
         """The place of each of these in the order of the digests by which batches are cut."""
-        kept = self._kept(LineageRecordsRow.ranks, _RANKS)
-        if kept is None:
-            self._hashed.add("_ranks")
-            kept = self._hashed_ranks()
-        return kept
+        return self._found("ranks")
 
-    def _kept(
-        self, column: InstrumentedAttribute[Any], dtype: np.dtype[Any]
-    ) -> NDArray[Any] | None:
+    def _found(self, name: str) -> NDArray[Any]:
+        kept = self._kept(name)
+        if kept is not None:
+            return kept
+        self._hashed.add(name)
+        return self._hash(name)
+
+    def _kept(self, name: str) -> NDArray[Any] | None:
         row = LineageRecordsRow
         mine = row.model_id == self._model_id, row.membership == self.membership.digest
-        blocks = self._session.scalars(select(column).where(*mine).order_by(row.block)).all()
-        return None if not blocks or None in blocks else np.frombuffer(b"".join(blocks), dtype)
+        query = select(getattr(row, name)).where(*mine).order_by(row.block)
+        found = self._session.scalars(query).all()
+        return None if not found or None in found else np.frombuffer(b"".join(found), _KEPT[name])
 
-    def _hashed_facts(self) -> NDArray[np.void]:
-        is_held_out, member = self.membership.in_sql()
-        member = func.int2send(member.cast(SmallInteger))
-        return self._rows(_FACTS, func.int8send(RecordRow.seq), member, func.boolsend(is_held_out))
-
-    def _hashed_ranks(self) -> NDArray[np.uint32]:
-        digest = batch_digest_in_sql(self.membership)
-        rows = self._rows(_DIGESTS, func.int8send(RecordRow.seq), digest)
-        words, ranks = rows["digest"].astype(np.uint64).T, np.empty(len(rows), _RANKS)
+    def _hash(self, name: str) -> NDArray[Any]:
+        seq = func.int8send(RecordRow.seq)
+        if name == "facts":
+            is_held_out, member = self.membership.in_sql()
+            member = func.int2send(member.cast(SmallInteger))
+            return self._rows(_KEPT[name], seq, member, func.boolsend(is_held_out))
+        rows = self._rows(_DIGESTS, seq, batch_digest_in_sql(self.membership))
+        words, ranks = rows["digest"].astype(np.uint64).T, np.empty(len(rows), _KEPT[name])
         ranks[np.lexsort((rows["seq"], *words[::-1]))] = np.arange(len(rows))
         return ranks
 
@@ -261,3 +261,50 @@ class TrainingSet:
         blocks = self._session.scalars(query.group_by(RecordRow.seq // _ROWS_AT_ONCE))
         rows = np.frombuffer(b"".join(blocks), dtype=dtype)
         return rows[np.argsort(rows["seq"])]
+
+
+class Newest(OrderedDict[Key, Value]):
+    """Keeps the entries that were added last; they are added safely between threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+
+    def add(self, key: Key, value: Value) -> Value:
+        """Keep a value in place of the oldest; return it."""
+        with self._lock:
+            self[key] = value
+            if len(self) > _MOST_REMEMBERED:
+                self.popitem(last=False)
+        return value
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where each batch begins: the first digest of each, in order."""
+
+    membership: Membership
+    starts: tuple[bytes, ...]
+
+    def batch_of(self, record_key: bytes) -> int:
+        """Return the batch of a training record of the lineage."""
+        return bisect_right(self.starts, batch_digest(self.membership, record_key)) - 1
+
+
+_known: Newest[Hashable, Partition] = Newest()
+
+
+def partition_of(
+    session: Session, model: ModelRow, *, batch_size: int, begun_at_epoch: int
+) -> Partition:
+    """Return the partition of the training of a model's head, which began at an epoch.
+
+    Which batch a record is in never changes, so a process finds out once.
+    """
+    training = model.id, membership_of(model), batch_size, begun_at_epoch
+    known = _known.get(training)
+    if known is not None:
+        return known
+    found = TrainingSet(session, model)
+    starts = found.starts(batch_size, begun_at_epoch=begun_at_epoch)
+    return _known.add(training, Partition(found.membership, starts))
