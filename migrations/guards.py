@@ -162,7 +162,7 @@ def drop() -> None:
 
 
 PASSING = (
-    *("outbox", "member_trainings", "model_counts"),
+    *("outbox", "member_trainings", "model_counts", "lineage_records"),
     *("idempotency_keys", "callback_events", "feature_shards"),
 )
 """The tables whose rows go when they have served."""

@@ -40,6 +40,7 @@ from app.evidence.log import actor
 from app.ledger import leaving_out, previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
+from app.ledger.durations import Seconds
 from app.ledger.everywhere import external_keys, parts_of
 from app.ledger.new_requests import MAX_IDS, Call, NewForgetRequest
 from app.ledger.previews import Effect
@@ -362,6 +363,7 @@ class RunPreview(Answer):
     epsilon: float
     gradient_computations: float
     noise_per_coordinate: float
+    seconds: Seconds | None = Field(description="How long it takes, as in a quote; see /v1/plans.")
 
 
 class EffectAnswer(Answer):
@@ -437,7 +439,9 @@ def _effect_answer(effect: Effect) -> EffectAnswer:
         model=owed.model,
         basis=owed.basis,
         certified_at_once=owed.state == ObligationState.CERTIFIED,
-        run=None if plan is None else RunPreview(mechanism=plan.mechanism, **predicted),
+        run=None
+        if plan is None
+        else RunPreview(mechanism=plan.mechanism, seconds=effect.seconds, **predicted),
     )
 
 

@@ -14,6 +14,7 @@ from app.domain.plan import Plan
 from app.domain.states import ObligationState
 from app.ledger import repository
 from app.ledger.accepting import Acceptance
+from app.ledger.durations import Seconds, measured, seconds_of
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.views import request_views
 from app.ledger.views.request_views import ObligationView, RequestView
@@ -30,12 +31,14 @@ class Effect:
 
     Attributes:
         plan: of the run that it would need, if it needs one.
+        seconds: how long that run takes, where ones like it were measured.
         withdrawn: whether the model would be withdrawn, having no record left to learn from.
         problem: why no run could answer it under the policy.
     """
 
     obligation: ObligationView
     plan: Plan | None = None
+    seconds: Seconds | None = None
     withdrawn: bool = False
     problem: str | None = None
 
@@ -91,12 +94,15 @@ def _of_run(
 ) -> Effect:
     with database.snapshot() as session:
         occasion = _occasion(session, owed.model, records)
+        earlier = measured(session, registry.model_named(session, owed.model))
     if occasion is None:
         return Effect(owed, withdrawn=True)
     try:
-        return Effect(owed, plan=occasion.forecast(make).plan)
+        plan = occasion.forecast(make).plan
     except (PlanError, ParameterError, CalibrationError) as error:
         return Effect(owed, problem=str(error))
+    seconds = seconds_of(earlier, plan.mechanism, plan.predicted["gradient_computations"])
+    return Effect(owed, plan=plan, seconds=seconds)
 
 
 def _occasion(session: Session, name: str, records: frozenset[int]) -> Occasion | None:

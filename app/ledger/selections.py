@@ -101,6 +101,7 @@ def begin(
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()
         run.counts = numbers
+        training_set.keep(session)
         log.append(session, "run.planned", run=run.id)
     return Selection(
         retain=retain, held_out=held_out, plan=plan, batch_of=batch_of, members=members

@@ -37,6 +37,7 @@ from app.registry.counts import counted as counted_anew
 from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.membership import membership_of
 from app.registry.tables import ModelCountRow, ModelRow, VersionRow
+from app.registry.training_set import TrainingSet
 
 _NODES: Final = text("SELECT level, position, hash FROM tree_nodes WHERE tree = :tree")
 _STRAYS: Final = text(
@@ -115,6 +116,8 @@ def _check_counts(session: Session, fault: Fault) -> None:
         )
         if counts != rows.get(model.id, []):
             fault(f"model {model.id}", "its lineage has other numbers of records than it counts")
+        if membership is not None and TrainingSet(session, model).contradicts_kept():
+            fault(f"model {model.id}", "its lineage has other records than are kept of it")
 
 
 class _Check:

@@ -23,6 +23,7 @@ from sqlalchemy import (
     not_,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.orm import Session
@@ -31,9 +32,8 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, Numbered, membership_of
-from app.registry.remembered import partition_of
-from app.registry.tables import ModelCountRow, ModelRow
-from app.registry.training_set import TrainingRecord
+from app.registry.tables import LineageRecordsRow, ModelCountRow, ModelRow
+from app.registry.training_set import TrainingRecord, partition_of
 
 _NEXT_EPOCH = 2**63
 
@@ -92,8 +92,11 @@ def begin(session: Session, model: ModelRow, counts: Iterable[Counts], *, as_of:
 
 
 def end(session: Session, model: ModelRow) -> None:
-    """Keep none for a model that has no lineage any more."""
+    """Keep none, and nothing of the records of another lineage than the model now has."""
+    row, membership = LineageRecordsRow, membership_of(model)
     session.execute(delete(ModelCountRow).where(ModelCountRow.model_id == model.id))
+    others = true() if membership is None else row.membership != membership.digest
+    session.execute(delete(row).where(row.model_id == model.id, others))
 
 
 def note_read(session: Session, model: ModelRow, *, begun_at_epoch: int, run_epoch: int) -> None:

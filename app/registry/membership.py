@@ -10,6 +10,7 @@ import hmac
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 from sqlalchemy import (
@@ -145,6 +146,11 @@ class Membership:
         return is_held_out, func.width_bucket(
             _first(digest), literal(starts, ARRAY(LargeBinary)), type_=Integer
         )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of all that decides which records are in it, and whose."""
+        return hashlib.sha256(repr(self).encode()).digest()
 
     @property
     def learns_from_held_out(self) -> bool:

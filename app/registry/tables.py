@@ -71,6 +71,22 @@ class ModelCountRow(Base):
     """Those of ``held_out_records`` that are not forgotten."""
 
 
+class LineageRecordsRow(Base):
+    """A block of the records of a lineage, or of a training that may begin one.
+
+    What it says of them never changes, and is packed as ``TrainingSet`` reads it.
+    """
+
+    __tablename__ = "lineage_records"
+
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    membership: Mapped[bytes] = mapped_column(primary_key=True)
+    """The digest of what decides which they are."""
+    block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    facts: Mapped[bytes]
+    ranks: Mapped[bytes | None]
+
+
 class VersionRow(Logged, Base):
     """One checkpoint of a model."""
 

@@ -1,29 +1,45 @@
-"""The records of a lineage as arrays: PostgreSQL hashes their keys, and says what follows."""
+"""The records of a lineage as arrays, which are made once: they follow from hashes of their keys.
 
-import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+PostgreSQL hashes the keys of all records, and a run keeps what follows (``LineageRecordsRow``). So
+later runs only ask it which records were forgotten since.
+"""
+
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from threading import Lock
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import BigInteger, LargeBinary, SmallInteger, func, literal, select
+from sqlalchemy import LargeBinary, SmallInteger, func, literal, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import RecordRow
-from app.registry.membership import Membership, batch_digest_in_sql, membership_of
-from app.registry.tables import ModelRow
+from app.registry.membership import (
+    Membership,
+    batch_digest,
+    batch_digest_in_sql,
+    membership_of,
+)
+from app.registry.tables import LineageRecordsRow, ModelRow
+from app.runtime.database.queries import is_one_of
 
 NEVER: Final = np.iinfo(np.int64).max
 """The epoch of a record that is not forgotten."""
 _ROWS_AT_ONCE: Final = 2**20
-_FACTS: Final = np.dtype(
-    [("seq", ">i8"), ("ended", ">i8"), ("member", ">i2"), ("is_held_out", "?")]
-)
+_MOST_REMEMBERED: Final = 256
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+_KEPT: Final = {
+    "facts": np.dtype([("seq", ">i8"), ("member", ">i2"), ("is_held_out", "?")]),
+    "ranks": np.dtype(">u4"),
+}
 _DIGESTS: Final = np.dtype([("seq", ">i8"), ("digest", ">u8", 4)])
 
 
@@ -80,8 +96,9 @@ class TrainingSet:
             raise ConflictError("the model has no training set yet")
         self.membership = membership
         self._session = session
-        self._dataset_id = model.dataset_id
-        self._as_of = math.inf if as_of is None else as_of
+        self._model_id, self._dataset_id = model.id, model.dataset_id
+        self._as_of = as_of
+        self._hashed = set[str]()
 
     @property
     def records(self) -> Facts:
@@ -128,14 +145,37 @@ class TrainingSet:
         The partition is drawn by a salted hash of the records' keys. It looks at no content and
         never changes, because rows outlive erasure. The last batch may have fewer records.
         """
-        ranked = self._ranked(begun_at_epoch)["seq"].astype(np.int64)
+        ranked = self._ranked(begun_at_epoch)
         order = np.argsort(ranked)
         return ranked[order], order // batch_size
 
     def starts(self, batch_size: int, *, begun_at_epoch: int) -> tuple[bytes, ...]:
         """Return where each batch begins: the first digest of each, in order."""
-        first = self._ranked(begun_at_epoch)["digest"][::batch_size]
-        return tuple(digest.tobytes() for digest in first)
+        first = self._ranked(begun_at_epoch)[::batch_size].tolist()
+        digest = batch_digest_in_sql(self.membership)
+        query = select(digest).where(is_one_of(RecordRow.seq, first))
+        return tuple(sorted(self._session.scalars(query)))
+
+    def keep(self, session: Session) -> None:
+        """Keep what was found here by hashing keys, so that it need not be done again."""
+        row, names = LineageRecordsRow, {"facts", *self._hashed} if self._hashed else ()
+        blocks = self._facts["seq"].astype(np.int64) // _ROWS_AT_ONCE
+        key = {"model_id": self._model_id, "membership": self.membership.digest}
+        for block in np.unique(blocks).tolist() if names else ():
+            some = slice(*np.searchsorted(blocks, (block, block + 1)))
+            packed = {name: getattr(self, f"_{name}")[some].tobytes() for name in names}
+            added = insert(row).values(**key, block=block, **packed)
+            session.execute(
+                added.on_conflict_do_update(index_elements=[*key, "block"], set_=packed)
+            )
+
+    def contradicts_kept(self) -> bool:
+        """Return whether other things are kept than follow from the records' keys."""
+        kept = {name: self._kept(name) for name in _KEPT}
+        return any(
+            found is not None and not np.array_equal(found, self._hash(name))
+            for name, found in kept.items()
+        )
 
     def by_member(self, members: Collection[int]) -> Mapping[int, NDArray[np.int64]]:
         """Return the numbers of the records that each of these members learns from, ascending."""
@@ -148,36 +188,67 @@ class TrainingSet:
 
     @cached_property
     def _split(self) -> tuple[Facts, Facts]:
-        is_held_out, member = self.membership.in_sql()
-        ended = func.coalesce(RecordRow.forgotten_epoch, literal(NEVER, BigInteger))
-        rows = self._rows(
-            _FACTS,
-            func.int8send(RecordRow.seq),
-            func.int8send(ended),
-            func.int2send(member.cast(SmallInteger)),
-            func.boolsend(is_held_out),
+        rows, split = self._facts, self.membership
+        seqs, held_out = rows["seq"].astype(np.int64), rows["is_held_out"]
+        query = select(RecordRow.seq, RecordRow.forgotten_epoch).where(
+            RecordRow.dataset_id == self._dataset_id,
+            RecordRow.forgotten_epoch > (0 if split.is_imported else split.after_epoch),
+            RecordRow.seq <= split.through,
         )
-        seqs, found = rows["seq"].astype(np.int64), rows["ended"].astype(np.int64)
-        if self._as_of != math.inf:
-            found[found > self._as_of] = NEVER
-        members, held_out = rows["member"].astype(np.int16), rows["is_held_out"]
+        if self._as_of is not None:
+            query = query.where(RecordRow.forgotten_epoch <= self._as_of)
+        gone = np.array([tuple(row) for row in self._session.execute(query)], dtype=np.int64)
+        ended = np.full(len(seqs), NEVER)
+        if len(gone):
+            gone = gone[np.isin(gone[:, 0], seqs)]
+            ended[np.searchsorted(seqs, gone[:, 0])] = gone[:, 1]
+        members = rows["member"].astype(np.int16)
         learned, evaluated = (
-            Facts(seqs[some], found[some], members[some]) for some in (~held_out, held_out)
+            Facts(seqs[some], ended[some], members[some]) for some in (~held_out, held_out)
         )
         return learned, evaluated
 
     @cached_property
-    def _digests(self) -> NDArray[np.void]:
-        digest = batch_digest_in_sql(self.membership)
-        return self._rows(_DIGESTS, func.int8send(RecordRow.seq), digest)
+    def _facts(self) -> NDArray[Any]:
+        """Number, member and side of each record of the lineage, forgotten or not, by number."""
+        return self._found("facts")
 
-    def _ranked(self, begun_at_epoch: int) -> NDArray[np.void]:
-        """Return number and digest of all records that a training read, by their digests."""
-        records, rows = self.records, self._digests
-        read = records.seqs[records.ended > begun_at_epoch]
-        rows = rows[np.searchsorted(rows["seq"].astype(np.int64), read)]
-        words = rows["digest"].astype(np.uint64).T
-        return rows[np.lexsort((rows["seq"], *words[::-1]))]
+    @cached_property
+    def _ranks(self) -> NDArray[Any]:
+        """The place of each of these in the order of the digests by which batches are cut."""
+        return self._found("ranks")
+
+    def _found(self, name: str) -> NDArray[Any]:
+        kept = self._kept(name)
+        if kept is not None:
+            return kept
+        self._hashed.add(name)
+        return self._hash(name)
+
+    def _kept(self, name: str) -> NDArray[Any] | None:
+        row = LineageRecordsRow
+        mine = row.model_id == self._model_id, row.membership == self.membership.digest
+        query = select(getattr(row, name)).where(*mine).order_by(row.block)
+        found = self._session.scalars(query).all()
+        return None if not found or None in found else np.frombuffer(b"".join(found), _KEPT[name])
+
+    def _hash(self, name: str) -> NDArray[Any]:
+        seq = func.int8send(RecordRow.seq)
+        if name == "facts":
+            is_held_out, member = self.membership.in_sql()
+            member = func.int2send(member.cast(SmallInteger))
+            return self._rows(_KEPT[name], seq, member, func.boolsend(is_held_out))
+        rows = self._rows(_DIGESTS, seq, batch_digest_in_sql(self.membership))
+        words, ranks = rows["digest"].astype(np.uint64).T, np.empty(len(rows), _KEPT[name])
+        ranks[np.lexsort((rows["seq"], *words[::-1]))] = np.arange(len(rows))
+        return ranks
+
+    def _ranked(self, begun_at_epoch: int) -> NDArray[np.int64]:
+        """Return the numbers of all records that a training read, by their ranks."""
+        records, ranks = self.records, self._ranks[~self._facts["is_held_out"]]
+        read = records.ended > begun_at_epoch
+        seqs: NDArray[np.int64] = records.seqs[read][np.argsort(ranks[read])]
+        return seqs
 
     def _rows(self, dtype: np.dtype[Any], *fields: Any) -> NDArray[np.void]:  # noqa: ANN401
         """Return fields, as PostgreSQL sends them, of all records of the lineage, by number."""
@@ -190,3 +261,50 @@ class TrainingSet:
         blocks = self._session.scalars(query.group_by(RecordRow.seq // _ROWS_AT_ONCE))
         rows = np.frombuffer(b"".join(blocks), dtype=dtype)
         return rows[np.argsort(rows["seq"])]
+
+
+class Newest(OrderedDict[Key, Value]):
+    """Keeps the entries that were added last; they are added safely between threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+
+    def add(self, key: Key, value: Value) -> Value:
+        """Keep a value in place of the oldest; return it."""
+        with self._lock:
+            self[key] = value
+            if len(self) > _MOST_REMEMBERED:
+                self.popitem(last=False)
+        return value
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where each batch begins: the first digest of each, in order."""
+
+    membership: Membership
+    starts: tuple[bytes, ...]
+
+    def batch_of(self, record_key: bytes) -> int:
+        """Return the batch of a training record of the lineage."""
+        return bisect_right(self.starts, batch_digest(self.membership, record_key)) - 1
+
+
+_known: Newest[Hashable, Partition] = Newest()
+
+
+def partition_of(
+    session: Session, model: ModelRow, *, batch_size: int, begun_at_epoch: int
+) -> Partition:
+    """Return the partition of the training of a model's head, which began at an epoch.
+
+    Which batch a record is in never changes, so a process finds out once.
+    """
+    training = model.id, membership_of(model), batch_size, begun_at_epoch
+    known = _known.get(training)
+    if known is not None:
+        return known
+    found = TrainingSet(session, model)
+    starts = found.starts(batch_size, begun_at_epoch=begun_at_epoch)
+    return _known.add(training, Partition(found.membership, starts))

@@ -207,6 +207,16 @@ def create_models() -> None:
         sa.Column("held_out", sa.BigInteger, nullable=False),
     )
     op.create_table(
+        "lineage_records",
+        sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), primary_key=True),
+        sa.Column("membership", sa.LargeBinary, primary_key=True),
+        sa.Column("block", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("facts", sa.LargeBinary, nullable=False),
+        sa.Column("ranks", sa.LargeBinary),
+    )
+    for column in ("facts", "ranks"):  # compressing them would take longer than reading them
+        op.execute(f"ALTER TABLE lineage_records ALTER COLUMN {column} SET STORAGE EXTERNAL")
+    op.create_table(
         "runs",
         sa.Column("id", sa.String, primary_key=True),
         sa.Column("model_id", sa.String, sa.ForeignKey("models.id"), nullable=False),

@@ -36,7 +36,7 @@ def downgrade() -> None:
             api_keys, idempotency_keys,
             log_entries, tree_nodes, log_checkpoints, log_cosignatures, signing_keys,
             blobs, datasets, shards, records, imports, backbones, feature_shards,
-            models, model_counts, runs, member_trainings, versions, certificates,
+            models, model_counts, lineage_records, runs, member_trainings, versions, certificates,
             subject_requests, forget_requests, forget_request_records, accounted_requests,
             obligations, outbox,
             callback_endpoints, callback_events, callback_secrets,

@@ -11,10 +11,11 @@ from typing import BinaryIO, Final, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sqlalchemy.orm import Session
 from torch import nn
 
-from app.domain.architectures import ArchitectureSpec
-from app.domain.description import ModelDescription
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
+from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.errors import HeadMovedError, InvalidRecordsError, RunFailedError
 from app.domain.heads import ridge_head
 from app.domain.plan import Plan
@@ -25,10 +26,11 @@ from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.ledger.member_trainings import read_as_head
 from app.registry import repository as registry
+from app.registry.backbones.use import backbone_of
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
-from app.registry.describing import describe
 from app.registry.tables import ModelRow
+from app.registry.tasks import task_of as stored_task
 from app.runtime.settings import Settings
 from app.services import Services
 from workers.data.backbone import Backbone, FrozenBackbone, trainable
@@ -186,7 +188,7 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         dataset = session.get_one(DatasetRow, model.dataset_id)
         policy = Policy.from_json(model.policy)
         recipe = TrainingRecipe.from_json(model.recipe)
-        described = describe(session, model, dataset)
+        described = _described(session, model, dataset)
         dataset_id = dataset.id
     task = task_of(
         described.task,
@@ -206,6 +208,37 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         dataset_id=dataset_id,
         task=task,
         backbone=backbone,
+    )
+
+
+def _described(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDescription:
+    """Return the description of a model's next version.
+
+    While a run of the model goes on, only that run can publish, so that the number stays the next.
+    """
+    architecture, task = ArchitectureSpec.from_json(model.architecture), stored_task(model)
+    return ModelDescription(
+        model=model.name,
+        version=registry.next_number(session, model.id),
+        architecture=architecture,
+        task=task,
+        schema=task.schema(),
+        backbone=_backbone(session, architecture),
+        record_id=dataset.schema["record_id"],
+    )
+
+
+def _backbone(session: Session, architecture: ArchitectureSpec) -> BackboneDescription | None:
+    row = backbone_of(session, architecture)
+    if row is None or row.sha256 is None or architecture.backbone is None:
+        return None
+    return BackboneDescription(
+        name=row.name,
+        sha256=row.sha256,
+        frozen=architecture.backbone.frozen,
+        architecture=ArchitectureSpec.from_json(row.architecture),
+        classes=row.classes,
+        layers=FeatureLayer.all_from_json(row.layers),
     )
 
 

@@ -129,7 +129,7 @@ def member_records(
             shards = [each.id for each in datasets.shards(session, dataset_id) if each.rows]
         for shard_id in shards:
             yield outlast_outages(check, partial(read, shard_id, wanted))
-            give_back()
+        give_back()
 
     return MemberRecords(
         chosen,

@@ -178,7 +178,7 @@ class _Loading:
                 found.take(shard_id, part)
             self.lease.check()
             yield part
-            give_back()
+        give_back()  # not before: the next shard has the memory of the last
 
     def _by_member(self, shards: Sequence[str]) -> RunData:
         """Return an ensemble's records: what it is measured on, and what reads each member's.

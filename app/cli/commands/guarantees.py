@@ -91,9 +91,13 @@ def plan(
         ),
     ] = None,
     persons_a_week: Annotated[float, option("With --members: how many persons ask a week.")] = 10.0,
+    verbose: Annotated[
+        bool, option("Show gradients, noise and parameters of each, too.", "--verbose")
+    ] = False,
 ) -> None:
-    """Quote every mechanism for a target: parameters, guarantee, cost, and surviving information.
+    """Quote every mechanism for a target: guarantee, seconds, and the score where it is known.
 
+    Seconds are what earlier runs took, and their spread; without --model only gradients are known.
     Mechanisms that do not apply give a reason. --param fixes parameters of the named --mechanism.
     """
     shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
@@ -126,7 +130,7 @@ def plan(
     for declined in answer["declined"]:
         if declined["mechanism"] == mechanism:
             raise PlanError(f"{mechanism}: {declined['reason']}")
-    show_quotes(answer, named=mechanism)
+    show_quotes(answer, named=mechanism, verbose=verbose or model is None)
     conclude(answer)
 
 
@@ -174,36 +178,27 @@ def _print(answer: dict[str, Any]) -> None:
         say(f"{name:<28} {shown}")
 
 
-def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
+def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO, verbose: bool = False) -> None:
     """Print the quotes, the choice, and the reasons of mechanisms that do not apply.
 
     Args:
         answer: of the service, or of the same function here.
         named: a mechanism whose quote alone is asked for.
+        verbose: whether gradients, noise and parameters are shown, which say little by themselves.
     """
     for quote in answer["quotes"]:
         if named not in (AUTO, quote["mechanism"]):
             continue
         chosen = "  <- auto" if quote["mechanism"] == answer["choice"] else ""
         say(quote["mechanism"] + chosen, bold=True)
-        bits = quote["surviving_information_bits"]
-        facts = {
-            "epsilon": quote["guarantee"]["epsilon"],
-            "gradients": quote["gradient_computations"],
-            "noise per coordinate": quote["noise_per_coordinate"],
-        } | ({} if bits is None else {"bits that survive": bits})
-        if quote.get("capacity") is not None:
-            facts["capacity"] = quote["capacity"]
-        if quote.get("held_out_score") is not None:
-            metric = metric_in_words(quote["held_out_metric"])
-            facts[f"held out {metric}"] = quote["held_out_score"]
+        facts = _facts(quote, verbose=verbose)
         say("    " + ", ".join(f"{name} {_short(fact)}" for name, fact in facts.items()))
         parameters = ", ".join(
             f"{name}={_short(value)}"
             for name, value in quote["parameters"].items()
             if not isinstance(value, Mapping)  # a history is for programs
         )
-        if parameters:
+        if parameters and verbose:
             say("    " + parameters)
     reasons: dict[str, list[str]] = {}
     for declined in answer["declined"]:
@@ -211,6 +206,24 @@ def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
             reasons.setdefault(declined["reason"], []).append(declined["mechanism"])
     for reason, names in reasons.items():
         say(f"{', '.join(names)}: not offered, {reason}")
+
+
+def _facts(quote: Mapping[str, Any], *, verbose: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {"epsilon": quote["guarantee"]["epsilon"]}
+    seconds = quote.get("seconds")
+    if seconds is not None:
+        spread = f"{seconds['least']:.2g} to {seconds['most']:.2g}"
+        facts["seconds"] = f"{seconds['expected']:.2g} ({spread})"
+    elif not verbose:
+        facts["seconds"] = "not measured yet"
+    if verbose:
+        facts["gradients"] = quote["gradient_computations"]
+        facts["noise per coordinate"] = quote["noise_per_coordinate"]
+        facts["bits that survive"] = quote["surviving_information_bits"]
+    facts["capacity"] = quote.get("capacity")
+    if quote.get("held_out_score") is not None:
+        facts[f"held out {metric_in_words(quote['held_out_metric'])}"] = quote["held_out_score"]
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def show_ensembles(costs: Sequence[EnsembleCost], *, persons_a_week: float) -> None:

@@ -42,8 +42,8 @@ from app.registry import counts
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.membership import membership_of
-from app.registry.remembered import Newest, Partition, partition_of
 from app.registry.tables import ModelRow, VersionRow
+from app.registry.training_set import Newest, Partition, partition_of
 from app.runtime.failpoints import reach
 from app.storage.blobs import Blobs
 

@@ -127,7 +127,7 @@ def _decoded(image: Any, content: pa.Buffer, rule: ImageColumn) -> npt.NDArray[n
 
 def _finite(raw: npt.NDArray[Any], name: str, dtype: str, problems: Problems) -> npt.NDArray[Any]:
     with np.errstate(over="ignore"):
-        converted = raw.astype(dtype)
+        converted = raw.astype(dtype, copy=False)
     infinite = ~np.isfinite(converted).all(axis=1)
     problems.add_where(infinite, name, f"must hold finite {dtype} numbers")
     return converted

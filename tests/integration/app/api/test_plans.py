@@ -77,6 +77,18 @@ def test_a_model_is_quoted_by_its_name(api: TestClient) -> None:
     assert "gradient_clipping" in offers(quotes(api, model="digits-mlp"))
 
 
+def test_a_quote_says_how_long_such_a_run_takes(api: TestClient, workshop: Workshop) -> None:
+    workshop.define("new", mechanism="retraining")
+    workshop.define("trained", architecture="linear_head", recipe={}, mechanism="retraining")
+    workshop.work("trained")
+
+    found = offers(quotes(api, model="trained"))
+    measured = found["retraining"]["seconds"]
+    assert 0 < measured["least"] <= measured["expected"] <= measured["most"]
+    assert found["exact_training"]["seconds"] is None
+    assert offers(quotes(api, model="new"))["retraining"]["seconds"] is None
+
+
 BAD_QUESTIONS = [
     ({}, 422),
     ({"model": "missing"}, 404),

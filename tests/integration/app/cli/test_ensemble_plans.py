@@ -1,6 +1,7 @@
 """``expunge plan --members --model`` shows what models of the service have measured."""
 
 import json
+import re
 from collections.abc import Callable
 
 from fastapi.testclient import TestClient
@@ -46,6 +47,13 @@ def test_a_size_that_a_model_has_is_shown_with_its_score_and_file(
         assert found["score"] == shown[name]["evaluation"]["metrics"]["accuracy"]
     assert (four["model"], four["score"]) == (None, None)
     assert four["size_bytes"] == 2 * two["size_bytes"]
+    quoted = CliRunner().invoke(app, ["plan", "--model", "one"]).output
+    assert re.search(r"^retraining.*\n.* seconds [\d.]+ \([\d.]+ to [\d.]+\)", quoted, re.MULTILINE)
+    assert "seconds not measured yet" in quoted  # of gradient_clipping
+    assert f"held out accuracy {one['score']:.5g}" in quoted
+    assert "gradients" not in quoted
+    full = CliRunner().invoke(app, ["plan", "--model", "one", "--verbose"]).output
+    assert re.search(rf"seconds [\d.]+ .*, gradients {one['one']}", full)
     said = CliRunner().invoke(app, words).output
     assert "two has a held out accuracy of" in said
     assert "no model of this size was measured" in said

@@ -61,6 +61,10 @@ CHANGES = {
         "other numbers of records",
     ),
     "counts that are missing": ("DELETE FROM model_counts", "other numbers of records"),
+    "whose a record is": (
+        "UPDATE lineage_records SET facts = set_byte(facts, 10, 1 - get_byte(facts, 10))",
+        "other records than are kept",
+    ),
     "a covered request": (
         "DELETE FROM accounted_requests WHERE number >= 1",
         "does not account for it",
@@ -88,7 +92,10 @@ def told(workshop: Workshop) -> Services:
 def test_any_change_is_found(
     told: Services, app_database: Engine, subtests: pytest.Subtests
 ) -> None:
-    tables = ("accounted_requests", "forget_request_records", "tree_nodes", "model_counts")
+    tables = (
+        *("accounted_requests", "forget_request_records", "tree_nodes"),
+        *("model_counts", "lineage_records"),
+    )
     with app_database.begin() as connection:
         connection.execute(text("CREATE SCHEMA kept"))
         for table in tables:

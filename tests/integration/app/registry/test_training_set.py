@@ -2,17 +2,19 @@
 
 import os
 from collections import Counter
-from itertools import product
+from itertools import chain, product
+from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, event, select
 from sqlalchemy.orm import Session
 
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import RecordRow, ShardRow
 from app.registry.membership import Membership, batch_digest
-from app.registry.training_set import TrainingSet
+from app.registry.tables import LineageRecordsRow
+from app.registry.training_set import NEVER, TrainingSet
 from tests.support.workshop import RECORDS, Workshop, batches_of
 
 FRACTIONS = (0.0, 0.1, 0.9)
@@ -113,6 +115,41 @@ def test_batches_are_cut_from_the_order_of_the_keys_digests(
             assert found.by_batch(gone, batch_size, begun_at_epoch=begun) == Counter(
                 expected[each.seq] for each in gone
             )
+
+
+@pytest.mark.parametrize("mechanism", ["exact_training", "tracked_release"])
+def test_keys_are_hashed_once_for_a_lineage(workshop: Workshop, mechanism: str) -> None:
+    recipe = {"batch_size": 4, "held_out_fraction": 0.25}
+    workshop.define(architecture="linear_head", mechanism=mechanism, recipe=recipe, epsilon=8.0)
+    workshop.work()
+    first, second = workshop.split()[0][:2]
+    hashed = list[str]()
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "string_agg" in statement and "sha256" in statement:
+            hashed.append(statement)
+
+    def everything() -> list[list[int]]:
+        with workshop.transaction() as session:
+            found = TrainingSet(session, workshop.model())
+            batches = found.batches(3, begun_at_epoch=0)
+            sides = ((each.seqs, each.ended) for each in (found.records, found.held_out))
+            return [each.tolist() for each in (*chain(*sides), found.records.members, *batches)]
+
+    engine = workshop.services.database.engine
+    event.listen(engine, "before_cursor_execute", note)
+    workshop.forget(first)
+    workshop.dispatch()
+    if workshop.active_run() is not None:
+        workshop.work()
+    workshop.forget(second)
+    known = everything()
+    event.remove(engine, "before_cursor_execute", note)
+    assert known[1].count(NEVER) == len(known[0]) - 2
+    assert len(hashed) == (1 if mechanism == "exact_training" else 0)  # it has no fixed batches
+    with workshop.transaction() as session:
+        session.execute(delete(LineageRecordsRow))
+    assert everything() == known
 
 
 def test_members_divide_the_records_that_are_left(forgotten: Workshop) -> None:

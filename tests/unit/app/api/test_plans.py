@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.registry.noise_curves import score_at
+from app.api.plans import score_at
 
 EVALUATION = {
     "metrics": {"accuracy": 0.9},

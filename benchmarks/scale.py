@@ -1,0 +1,201 @@
+"""What a request costs beside its arithmetic, by what is stored: ``python -m benchmarks.scale``.
+
+A dataset of made-up records on a service with two workers, at several sizes. One model after the
+other learns from it, and then three at once; one person asks to be forgotten, some times over.
+Measured are the answer, the beginning of each run, its phases, and completion; of each the quickest
+of the repeats, because other work on the machine only adds.
+"""
+
+import os
+import subprocess
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from app.client import ExpungeClient
+from app.registry.datasets.files import to_parquet
+from app.runtime.processes.starting import python_command
+from benchmarks import harness
+from demo.service import data_dir_in, running_service
+from demo.tables import record_table
+
+ARITHMETIC: Final = ("training", "unlearning", "fine_tuning", "evaluating")
+START_S, REST_S, GROWTH = 0.5, 2.0, 1.5
+COMPLETED_S: Final = {"retrained": 3.0, "left_out": 3.0, "softmax": 1.0, "ridge": 1.0}
+"""The aims, at all sizes: to the first run, all but arithmetic, its growth, and completion."""
+_ROWS_A_PUSH: Final = 50_000
+_READY_S: Final = 3600.0
+_RECIPE: Final = {"epochs": 1, "batch_size": 512, "learning_rate": 0.05}
+_MLP: Final = {"name": "mlp", "options": {"hidden": [128]}}
+_ENSEMBLE: Final = {"name": "ensemble", "members": 16, "of": _MLP}
+_RIDGE: Final = {"name": "ridge_head", "options": {"feature_range": 6.0}}
+MODELS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
+    "ridge": (_RIDGE, {"mechanism": "sufficient_statistics"}),
+    "softmax": ({"name": "linear_head"}, {"mechanism": "exact_training"}),
+    "left_out": (_ENSEMBLE, {"forget": "leave_out"}),
+    "retrained": (_ENSEMBLE, {"forget": "retrain"}),
+    "mlp": (_MLP, {"mechanism": "retraining"}),
+}
+_NAMES: Final = {
+    "ridge": "ridge head",
+    "softmax": "softmax head",
+    "left_out": "ensemble of 16, member left out",
+    "retrained": "ensemble of 16, member trained anew",
+    "mlp": "network trained anew",
+    "together": "softmax head, ensemble, network",
+}
+TOGETHER: Final = ("softmax", "retrained", "mlp")
+
+
+def run(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the sizes that are done."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # each worker has one of two cores
+    cases = list[dict[str, Any]]()
+    document = {"cores": os.cpu_count(), "features": given.features, "cases": cases}
+    for size in given.sizes:
+        with _serving() as client:
+            _push(client, size, given.features)
+            people = iter(np.random.default_rng(size).permutation(size // 2).tolist())
+            for case in given.case or (*MODELS, "together"):
+                names = TOGETHER if case == "together" else (case,)
+                with _trained(client, case, names, given.features):
+                    found = [_forgotten(client, people, names) for _ in range(given.repeats)]
+                cases.append({"records": size, "case": case, **_least(found)})
+                yield document
+
+
+@contextmanager
+def _serving() -> Iterator[ExpungeClient]:
+    with tempfile.TemporaryDirectory(prefix="expunge-scale-") as folder:
+        environment = os.environ | {"EXPUNGE_DATA_DIR": str(data_dir_in(Path(folder)))}
+        second = partial(subprocess.Popen, env=environment, stderr=subprocess.DEVNULL)
+        with running_service(Path(folder)) as client:
+            worker = second(python_command("workers", "worker"))  # up runs the first
+            try:
+                yield client
+            finally:
+                worker.terminate()
+                worker.wait()
+
+
+def _push(client: ExpungeClient, size: int, features: int) -> None:
+    columns = {"features": f"list<float32, {features}>", "label": "int8"}
+    client.define_dataset("data", columns, record_id="record_id", subject_id="subject_id")
+    draws = np.random.default_rng(0)
+    direction = draws.normal(size=features).astype(np.float32)
+    for first in range(0, size, _ROWS_A_PUSH):
+        numbers = np.arange(first, min(size, first + _ROWS_A_PUSH))
+        values = draws.standard_normal((len(numbers), features), dtype=np.float32)
+        table = record_table(
+            record_ids=np.char.add("record-", numbers.astype(str)),
+            subject_ids=np.char.add("person-", (numbers // 2).astype(str)),
+            labels=values @ direction + draws.normal(size=len(numbers)) > 0,
+            features=values,
+        )
+        client.push_records("data", to_parquet(table))
+
+
+@contextmanager
+def _trained(client: ExpungeClient, case: str, names: Sequence[str], width: int) -> Iterator[None]:
+    """Have models that owe nothing to anybody until now, and that are archived afterwards."""
+    task = {
+        "name": "classification",
+        "inputs": [{"name": "features", "kind": "array", "shape": [width]}],
+        "target": {"column": "label", "classes": [0, 1]},
+    }
+    for name in names:
+        architecture, policy = MODELS[name]
+        recipe = {"held_out_fraction": 0.01} | (_RECIPE if name != "ridge" else {})
+        learns = {"architecture": architecture, "recipe": recipe, "policy": policy}
+        client.define_model({"name": f"{case}-{name}", "dataset": "data", "task": task} | learns)
+    for name in names:
+        run = client.wait_for_model(f"{case}-{name}", timeout_s=_READY_S)["latest_run"]
+        harness.require(run["state"] == "published", f"{name}: {run['failure_reason']}")
+    yield
+    for name in names:
+        client.archive_model(f"{case}-{name}")
+
+
+def _forgotten(client: ExpungeClient, people: Iterator[int], names: Sequence[str]) -> Any:
+    """Forget one person whom every model learned from; the seconds since POST."""
+    while True:
+        began, person = time.time(), f"person-{next(people)}"
+        forget = partial(client.forget, "data", subject_ids=[person])
+        answer_s, request = harness.seconds_of(forget)
+        request = client.wait_for_request(request["id"], timeout_s=_READY_S)
+        completed_s = time.time() - began
+        harness.require(request["state"] == "completed", str(request["failure_reason"]))
+        runs = [each["run"] for each in request["obligations"] if each["run"]]
+        if len(runs) == len(names):
+            break
+    measured = dict[str, Any]()
+    for run in map(client.run, runs):
+        moments = map(datetime.fromisoformat, (run["started_at"], run["finished_at"]))
+        start, end = (moment.timestamp() - began for moment in moments)
+        phases = dict.fromkeys(("loading", *ARITHMETIC), 0.0) | (run["phase_seconds"] or {})
+        arithmetic = {kind: phases[kind] for kind in ARITHMETIC}
+        rest = end - start - phases["loading"] - sum(arithmetic.values())
+        parts = {"start": start, "reading": phases["loading"], "publishing": rest}
+        measured[run["model"].partition("-")[2]] = parts | arithmetic
+    slowest = max(sum(each[kind] for kind in ARITHMETIC) for each in measured.values())
+    return {
+        "answer_s": answer_s,
+        "start_s": min(each["start"] for each in measured.values()),
+        "rest_s": completed_s - slowest,
+        "completed_s": completed_s,
+        "runs": measured,
+    }
+
+
+def _least(found: Sequence[Any]) -> Any:
+    if isinstance(found[0], Mapping):
+        return {key: _least([each[key] for each in found]) for key in found[0]}
+    return min(found)
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return seconds by size and case."""
+    head = "records | models | answer | first run begins | all but arithmetic | completed"
+    keys = ("answer_s", "start_s", "rest_s", "completed_s")
+    cells = ([f"{each[key]:.2f}" for key in keys] for each in document["cases"])
+    names = ((f"{each['records']:,}", _NAMES[each["case"]]) for each in document["cases"])
+    return harness.table(head, ([*name, *row] for name, row in zip(names, cells, strict=True)))
+
+
+def figure(document: dict[str, Any], path: Path) -> None:
+    """Draw what is not arithmetic against the number of records."""
+    with harness.picture(path, (8, 5)) as (_, ((axis,),)):
+        for case, label in _NAMES.items():
+            found = [each for each in document["cases"] if each["case"] == case]
+            harness.plot(axis, found, "records", "rest_s", "o-", label=label)
+        axis.set(xscale="log", yscale="log", xlabel="records", ylabel="seconds beside arithmetic")
+        axis.legend(fontsize=9)
+
+
+def met(document: dict[str, Any]) -> bool:
+    """Say whether all aims are reached."""
+    least = {each["case"]: each["rest_s"] for each in reversed(document["cases"])}
+    return all(
+        each["start_s"] <= START_S
+        and each["rest_s"] <= min(REST_S, GROWTH * least[each["case"]])
+        and each["completed_s"] <= COMPLETED_S.get(each["case"], _READY_S)
+        for each in document["cases"]
+    )
+
+
+if __name__ == "__main__":
+    options = {
+        "--sizes": {"type": int, "nargs": "+", "default": (50_000, 500_000)},
+        "--features": {"type": int, "default": 100},
+        "--repeats": {"type": int, "default": 3},
+        "--case": {"action": "append", "help": "this one alone"},
+    }
+    harness.main("scale", __doc__, run, options=options, table=table, figure=figure, met=met)
