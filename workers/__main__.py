@@ -1,6 +1,7 @@
 """``python -m workers PART``: the entry point of processes started by ``expunge``.
 
-Parts are ``worker``, ``dispatcher``, ``recompute MODEL``, ``check ORDER`` and ``backbone``.
+Parts are ``worker``, ``dispatcher``, ``recompute MODEL [MEMBER]``, ``check ORDER`` and
+``backbone``.
 """
 
 import importlib
@@ -29,6 +30,7 @@ _PARTS = {
     ("worker", 0): "workers.worker",
     ("dispatcher", 0): "workers.dispatcher",
     ("recompute", 1): "workers.recompute",
+    ("recompute", 2): "workers.recompute",
     ("check", 1): "workers.checking",
     ("backbone", 0): "workers.data.backbone_file",
 }
@@ -40,7 +42,10 @@ def main() -> None:
     harden()
     module = _PARTS.get(("".join(sys.argv[1:2]), len(sys.argv) - 2))
     if module is None:
-        sys.exit("usage: python -m workers worker|dispatcher|recompute MODEL|check ORDER|backbone")
+        sys.exit(
+            "usage: python -m workers "
+            "worker|dispatcher|recompute MODEL [MEMBER]|check ORDER|backbone"
+        )
     logs.configure()
     stop_with_supervisor()
     prepare_environment()

@@ -8,7 +8,7 @@ rest.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -17,9 +17,11 @@ from typing import Final, TypedDict, TypeVar, Unpack
 import safetensors.numpy
 from sqlalchemy.orm import Session
 
+from app.domain import provenance
 from app.domain.architectures import by_member
 from app.domain.errors import HeadMovedError, LeaseLostError, RunFailedError
 from app.domain.plan import Plan
+from app.domain.provenance import Provenance
 from app.domain.states import ObligationState, Phase, RunKind
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.statement import CertifyingPhase
@@ -97,13 +99,17 @@ class LeavingOut:
         joined = head.joined
         for name in [name for each in joined.out for name in own.get(each, {}).values()]:
             del tensors[name]
+        made = do(lambda: provenance_of(self.database, self.blobs, str(joined.head_id)))
+        made = {member: made[member] for member in joined.kept & made.keys()}
         read_s = round(time.monotonic() - started, 3)
         reach("at_target")
         described = replace(described, version=joined.number, out=joined.out)
         content = WeightsContent(tensors, described.to_metadata())
         blob_id = do(self._reserve)
+        weights = do(lambda: self.blobs.fill(blob_id, content))
         result = RunResult(
-            weights=do(lambda: self.blobs.fill(blob_id, content)),
+            weights=weights,
+            provenance=do(lambda: self._beside(blob_id, made)) if made else None,
             tensors_sha256=tensors_sha256(content),
             phase=CertifyingPhase(
                 plan=plan,
@@ -111,6 +117,7 @@ class LeavingOut:
                 frame=None,
                 tensors=tuple(name for name in head.learned if name in tensors),
                 noise=None,
+                arithmetic=provenance.arithmetic(made, joined.kept),
             ),
             evaluation={"held_out_records": 0, "not_measured": True},
             certified_at=do(lambda: self._in_transaction(database_time)),
@@ -133,6 +140,9 @@ class LeavingOut:
         )
         reach("after_publish")
 
+    def _beside(self, blob_id: str, made: Mapping[int, Provenance]) -> bytes:
+        return self.blobs.encrypt_beside(blob_id, provenance.KIND, provenance.to_bytes(made))
+
     def _in_transaction(self, read: Callable[[Session], _Found]) -> _Found:
         with self.database.transaction() as session:
             return read(session)
@@ -150,6 +160,20 @@ class LeavingOut:
             head = session.get_one(VersionRow, joined.head_id)
             learned = issuing.stated_of(session, head)["predicate"]["mechanism"]["tensors"]
             return _Head(joined, head.blob_id, head.sha256, learned)
+
+
+def provenance_of(database: Database, blobs: Blobs, version_id: str) -> dict[int, Provenance]:
+    """Return what a version's network can be computed again from, or its members, if they can.
+
+    Raises:
+        GoneError: it was shredded with the version's weights.
+    """
+    with database.transaction() as session:
+        version = session.get_one(VersionRow, version_id)
+        blob_id, stored = version.blob_id, version.provenance
+    if stored is None:
+        return {}
+    return provenance.from_bytes(blobs.decrypt_beside(blob_id, provenance.KIND, stored))
 
 
 class Terms(TypedDict, total=False):
