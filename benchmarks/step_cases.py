@@ -34,6 +34,7 @@ from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.examples import Examples, classified
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
+from workers.training.seed import Seed
 
 CLASSES: Final = 10
 _TASK: Final = ClassificationSpec(classes=CLASSES)
@@ -119,9 +120,9 @@ class Case:
         """Build the network."""
         return build(self.architecture, input_shape=_SHAPE, classes=CLASSES, allowed_factories=())
 
-    def plain(self, device: torch.device, steps: int) -> list[float]:
-        """Return when each of some plain SGD steps ended."""
-        clock, sealed = Clock(device, steps), self._sealed(device)
+    def plain(self, device: torch.device, steps: int, *, seed: Seed | None = None) -> list[float]:
+        """Return when each of some plain SGD steps ended; with a seed they can be taken again."""
+        clock, sealed = Clock(device, steps), self._sealed(device, seed)
         return clock.time(
             lambda: sealed.train(self.examples, self.recipe, epochs=1e3, on_progress=clock.tick)
         )
@@ -210,9 +211,9 @@ class Case:
         spec = ModelSpec(described, self.recipe, policy, schema, dataset_id="none")
         return lineage_of(plan, spec, data, self.module)
 
-    def _sealed(self, device: torch.device) -> Sealed:
+    def _sealed(self, device: torch.device, seed: Seed | None = None) -> Sealed:
         epsilon = float(self.policy.get("epsilon", _EPSILON))
-        return Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
+        return Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device, seed=seed)
 
 
 def _after_a_request(fresh: ModelShape, training: Plan) -> ModelShape:

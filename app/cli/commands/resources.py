@@ -129,6 +129,22 @@ def model_recompute(
     raise typer.Exit(0 if found["equal"] else 1)
 
 
+def recompute_kit(
+    name: ModelName, *, out: Annotated[Path, option("Directory; created if missing.")]
+) -> None:
+    """Write what an auditor needs to compute the newest version of MODEL again, but its records.
+
+    Then, on another machine and without a service: python -m expunge.recompute OUT records.parquet.
+    It holds seeds of trainings: give it to auditors alone. Run it where a worker runs.
+    """
+    require("torch", extra=WORKER)
+    command = python_command("workers", "recompute-kit", name, out)
+    if subprocess.run(command, check=False).returncode != 0:
+        raise typer.Exit(1)
+    say(f"python -m expunge.recompute {out} records.parquet")
+    conclude({"kit": str(out)})
+
+
 @model.command("show")
 def model_show(name: ModelName, *, wait: Wait = False) -> None:
     """Show a model, its current version and its newest run."""

@@ -1,10 +1,16 @@
 """Networks that follow from their records and a seed are computed again, bit for bit."""
 
+import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 import torch
@@ -28,10 +34,10 @@ from tests.support.exact_heads import carry_out, define_backbone, head_of, relea
 from tests.support.representatives import mostly_nightly
 from tests.support.shops import push_shops
 from tests.support.tasks_by_mechanism import pairs
-from tests.support.workshop import Workshop
+from tests.support.workshop import Workshop, records_parquet
 from workers.data import run_records
 from workers.data.member_records import MemberRecords
-from workers.recompute import recompute
+from workers.recompute import recompute, recompute_from, write_kit
 from workers.training.networks.network import Network
 from workers.training.seed import Seed
 
@@ -226,3 +232,70 @@ def test_another_process_computes_the_same(workshop):
     assert json.loads(answer.stdout)["equal"]
     answer = runner.invoke(app, ["model", "recompute", "model", "--member", "1"])
     assert (answer.exit_code, answer.stdout.splitlines()[-1]) == (0, "equal"), answer.stderr
+
+
+def shuffled_copy(path):
+    """Write the auditor's own copy of all records, forgotten ones included, in another order."""
+    table = pq.read_table(io.BytesIO(records_parquet()))
+    order = np.random.default_rng(3).permutation(table.num_rows)
+    pq.write_table(table.take(pa.array(order)), path)
+    return path
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_an_auditor_computes_it_without_a_service(workshop, tmp_path, public):
+    define_backbone(workshop, hidden=(5,))
+    spec = replace(ENSEMBLE, backbone=BackboneUse("public", frozen=False) if public else None)
+    workshop.define(architecture=spec, mechanism="sharded_retraining", forget="leave_out")
+    carry_out(workshop)
+    train, _ = workshop.split()
+    forget(workshop, train[0])
+    kit = tmp_path / "kit"
+    write_kit(workshop.services, "model", kit)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (kit, *kit.iterdir()))
+    found = recompute_from(kit, shuffled_copy(tmp_path / "records.parquet"))
+    assert found.is_equal
+    assert found.released == head_of(workshop).sha256
+
+    content = json.loads((kit / "kit.json").read_text())
+    listed = [key for each in content["members"].values() for key in each["records"]]
+    assert found.records == len(listed) == len(set(listed))
+    for each in content["members"].values():
+        each["records"].reverse()
+    (kit / "kit.json").write_text(json.dumps(content))
+    other = recompute_from(kit, tmp_path / "records.parquet")
+    assert not other.is_equal
+    assert other.differs.startswith("members.")
+    pq.write_table(
+        pq.read_table(tmp_path / "records.parquet").slice(0, 5), tmp_path / "few.parquet"
+    )
+    with pytest.raises(ConflictError, match=r"are not in few\.parquet"):
+        recompute_from(kit, tmp_path / "few.parquet")
+
+
+def test_a_kit_is_of_what_follows_from_a_seed(workshop, tmp_path):
+    workshop.define(architecture="ridge_head", recipe={"held_out_fraction": 0}, mechanism="auto")
+    carry_out(workshop)
+    kit = tmp_path / "kit"
+    with pytest.raises(ConflictError, match="model recompute"):
+        write_kit(workshop.services, "model", kit)
+    workshop.define("noisy")
+    carry_out(workshop, "noisy")
+    with pytest.raises(ConflictError, match="no seed that was kept"):
+        write_kit(workshop.services, "noisy", kit)
+    assert not kit.exists()
+
+
+@pytest.mark.slow  # it starts two programs that import PyTorch
+def test_the_commands_write_and_use_a_kit(workshop, tmp_path):
+    train = ensemble(workshop)
+    forget(workshop, train[0])
+    kit = tmp_path / "kit"
+    answer = runner.invoke(app, ["recompute-kit", "model", "--out", str(kit)])
+    assert answer.exit_code == 0, answer.stderr
+    records = shuffled_copy(tmp_path / "records.parquet")
+    command = [sys.executable, "-m", "expunge.recompute", str(kit), str(records)]
+    alone = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=alone)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["equal"]
