@@ -4,9 +4,11 @@ Every mechanism takes its steps where the service takes them: planned by the pla
 seal, on the feed and in the frame of its lineage (DP-SGD, which trains, in its own loop). A plain
 step is one of the service's own training by SGD on the same network and records. All take turns
 within one run, so a machine that slows down slows all of them. The target: gradient clipping and
-model clipping, with the service's own noise, at most 1.05 times a plain step.
+model clipping, with the service's own noise, at most 1.05 times a plain step; plain steps that can
+be taken again from their seed, at most 1.02 times.
 """
 
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -19,10 +21,12 @@ from benchmarks.noise_throughput import OrdinaryNoise
 from benchmarks.step_cases import CASES, Case, Clock
 from workers.data.memory import keep_freed
 from workers.noise.generators import NoiseSource, SecureNoise
+from workers.training.seed import Seed
 from workers.training.team import choose_device
 
 STEPS: Final = 3
 LIMIT: Final = 1.05
+LIMIT_OF_SEEDED: Final = 1.02
 LIMITED: Final = ("gradient_clipping", "model_clipping")
 
 
@@ -42,6 +46,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         "threads": torch.get_num_threads(),
         "rounds": rounds,
         "limit": LIMIT,
+        "seeded": {case.network: seeded(case, device, rounds=rounds) for case in CASES},
         "rows": rows,
     }
 
@@ -79,6 +84,20 @@ def measure(
         }
 
 
+def seeded(case: Case, device: torch.device, *, rounds: int) -> float:
+    """Return what a plain step costs that can be taken again, over one that cannot.
+
+    On the CPU in the processor's time, which nothing else on the machine changes much.
+    """
+    now = time.process_time if device.type == "cpu" else time.perf_counter
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(rounds + 1):
+        for again, steps in taken.items():
+            seed = Seed() if again else None
+            steps.append(_seconds_a_step(case.plain(device, STEPS, seed=seed, now=now)))
+    return _ratio(taken[True], taken[False])
+
+
 def table(document: dict[str, Any]) -> str:
     """Return each mechanism's step over a plain one."""
     rows = {(row["network"], row["mechanism"], row["noise"]): row for row in document["rows"]}
@@ -95,7 +114,9 @@ def table(document: dict[str, Any]) -> str:
 def met(document: dict[str, Any]) -> bool:
     """Say whether clipping with secure noise keeps the limit."""
     secure = [row for row in document["rows"] if row["noise"] == "secure"]
-    return all(row["ratio"] <= LIMIT for row in secure if row["mechanism"] in LIMITED)
+    return all(row["ratio"] <= LIMIT for row in secure if row["mechanism"] in LIMITED) and all(
+        ratio <= LIMIT_OF_SEEDED for ratio in document["seeded"].values()
+    )
 
 
 def _seconds_a_step(stamps: list[float]) -> float:

@@ -79,6 +79,7 @@ FORBIDDEN = {
     " OR n.covers_epoch < o.covers_epoch"
     " OR (n.covers_epoch <> o.covers_epoch) <> (n.certificate_id <> o.certificate_id)"
     " OR n.covers_epoch <> o.covers_epoch AND o.state <> 'certified'"
+    " OR n.provenance IS DISTINCT FROM o.provenance"
     # Statistics may be lost, and no others take their place.
     " OR n.statistics_blob_id <> coalesce(o.statistics_blob_id, '')",
     "copies": "o.removed_at IS NOT NULL AND n.removed_at IS DISTINCT FROM o.removed_at",

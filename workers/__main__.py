@@ -1,6 +1,7 @@
 """``python -m workers PART``: the entry point of processes started by ``expunge``.
 
-Parts are ``worker``, ``dispatcher``, ``recompute MODEL``, ``check ORDER`` and ``backbone``.
+Parts are ``worker``, ``dispatcher``, ``recompute MODEL [MEMBER]``,
+``recompute-kit MODEL DIR``, ``check ORDER`` and ``backbone``.
 """
 
 import importlib
@@ -21,6 +22,8 @@ def prepare_environment() -> None:
     # Compiled networks run as they were written: a compiler writes files and starts programs, which
     # the sealed phase refuses.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    # cuBLAS sums alike each time; read when PyTorch first uses it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Libraries that load networks show progress, which would fill a log.
     os.environ["TQDM_DISABLE"] = "1"
 
@@ -29,6 +32,8 @@ _PARTS = {
     ("worker", 0): "workers.worker",
     ("dispatcher", 0): "workers.dispatcher",
     ("recompute", 1): "workers.recompute",
+    ("recompute", 2): "workers.recompute",
+    ("recompute-kit", 2): "workers.recompute",
     ("check", 1): "workers.checking",
     ("backbone", 0): "workers.data.backbone_file",
 }
@@ -40,7 +45,10 @@ def main() -> None:
     harden()
     module = _PARTS.get(("".join(sys.argv[1:2]), len(sys.argv) - 2))
     if module is None:
-        sys.exit("usage: python -m workers worker|dispatcher|recompute MODEL|check ORDER|backbone")
+        sys.exit(
+            "usage: python -m workers worker|dispatcher|recompute MODEL [MEMBER]|"
+            "recompute-kit MODEL DIR|check ORDER|backbone"
+        )
     logs.configure()
     stop_with_supervisor()
     prepare_environment()

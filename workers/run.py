@@ -24,14 +24,17 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from torch import nn
 
+from app.domain import provenance
 from app.domain.architectures import BaseDigest
 from app.domain.errors import HeadMovedError
 from app.domain.plan import Plan, TrainingKind
+from app.domain.provenance import Provenance
 from app.domain.states import Basis, Phase, RunKind
 from app.evidence.certificates.parameters import draws_of, grid_of
 from app.evidence.certificates.schema import NoiseSection
@@ -61,6 +64,7 @@ from workers.mechanisms.rehearsal import rehearse_model, require_drawn_start
 from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
 from workers.training.exact.arithmetic import kernels
+from workers.training.examples import Examples
 from workers.training.frame import ReferenceFrame
 from workers.training.networks.held import pinned, start_of
 from workers.training.networks.network import Network, Tensors
@@ -72,6 +76,7 @@ from workers.training.orders import (
     divided_among,
     require_same_frame,
 )
+from workers.training.seed import Seed
 from workers.training.team import ALONE, Team, choose_device
 
 _Found = TypeVar("_Found")
@@ -162,18 +167,21 @@ def _carry_out(run: _Run) -> None:
         trained = ensemble.train()
         while True:
             try:
-                made, evaluation = ensemble.put_together(trained)
-                return _publish(run, made.tensors, made.phase(data.plan), evaluation, made)
+                whole, evaluation = ensemble.put_together(trained)
+                phase = whole.phase(data.plan)
+                return _publish(run, whole.tensors, phase, evaluation, whole, whole.provenance)
             except HeadMovedError:
                 lease.check_stop()
+    made: Mapping[int, Provenance] = {}
     if _releases_openly(lease, model):
         tensors, phase, evaluation = _train_openly(run)
     else:
-        certified, phase = _certify(run)
+        certified, phase, origin = _certify(run)
         tensors = certified.views()
         evaluation = publishing.evaluate(lease, data, certified)
         evaluation |= publishing.noise_curve(data, certified, phase, evaluation)
-    return _publish(run, tensors, phase, evaluation)
+        made = {} if origin is None else {0: origin}
+    return _publish(run, tensors, phase, evaluation, made=made)
 
 
 def _publish(
@@ -181,19 +189,25 @@ def _publish(
     tensors: Mapping[str, NDArray[Any]],
     phase: CertifyingPhase | None,
     evaluation: Mapping[str, Any],
-    made: Made | None = None,
+    ensemble: Made | None = None,
+    made: Mapping[int, Provenance] = MappingProxyType({}),
 ) -> None:
     services, lease, model, data = run.services, run.lease, run.model, run.data
     certified_at = database_now(services, lease)
     described = replace(model.description, base=run.base)
-    if made is not None:
-        described = replace(described, version=made.joined.number, out=made.joined.out)
+    if ensemble is not None:
+        described = replace(described, version=ensemble.joined.number, out=ensemble.joined.out)
     with lease.phase(Phase.PUBLISHING):
         content = WeightsContent(publishable(model.backbone, tensors), described.to_metadata())
         keep = partial(stored_by_run, services, lease)
         sums = None if data.summed is None else data.summed.to_file().to_bytes()
+        weights = keep(content, "weights")
+        beside = partial(services.blobs.encrypt_beside, weights.id, provenance.KIND)
         result = RunResult(
-            weights=keep(content, "weights"),
+            weights=weights,
+            provenance=outlast_outages(lease.check, partial(beside, provenance.to_bytes(made)))
+            if made
+            else None,
             tensors_sha256=tensors_sha256(content),
             statistics=None if sums is None else keep(sums, statistics_file.KIND),
             phase=phase,
@@ -201,14 +215,18 @@ def _publish(
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
-            members={} if made is None else made.members_in(WeightsFile(content.opened())),
-            head_id=None if made is None else made.joined.head_id,
+            members={} if ensemble is None else ensemble.members_in(WeightsFile(content.opened())),
+            head_id=None if ensemble is None else ensemble.joined.head_id,
         )
         publish_result(services, lease, result, content)
 
 
-def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
-    """Return weights that meet the plan's target, and how it was met."""
+def _certify(run: _Run) -> tuple[Certified, CertifyingPhase, Provenance | None]:
+    """Return weights that meet the plan's target, how it was met, and what they follow from.
+
+    Only a training in one process without any noise follows from a seed, where its records are in
+    memory: others' order depends on how much memory there is.
+    """
     lease, model, data = run.lease, run.model, run.data
     plan = data.plan
     mechanism = mechanism_named(plan.mechanism)
@@ -224,7 +242,10 @@ def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
     team = assembled(run.team, beginning)
     lineage = lineage_of(plan, model, data, run.factory)
     require_same_frame(team, lineage.frame)
-    with sealing(lineage, plan, model, run.fresh, team) as (sealed, noise):
+    exact = mechanism.trains_anew and plan.training is TrainingKind.RECIPE
+    follows = exact and team.devices == 1 and isinstance(data.retain, Examples)
+    seed = Seed() if follows else None
+    with sealing(lineage, plan, model, run.fresh, team, seed) as (sealed, noise):
         start: Tensors = {}
         if not trains:
             start = outlast_outages(lease.check, lambda: load_start(run.services, lease))
@@ -254,8 +275,11 @@ def _certify(run: _Run) -> tuple[Certified, CertifyingPhase]:
     certified.gather()
     drawn = team.counted(noise)
     phase = _phase(run, lineage.frame, certified, team, generator=noise.name, drawn=drawn)
+    origin = None if seed is None else seed.provenance(choose_device())
+    if origin is not None:
+        phase = replace(phase, arithmetic=origin.in_words())
     require_drawn(phase, drawn, basis=run.basis, trains=trains, size=certified.size)
-    return certified, phase
+    return certified, phase, origin
 
 
 def _rehearsed(services: Services, lease: Lease, model: ModelSpec, team: Team) -> Network:

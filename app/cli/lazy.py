@@ -123,6 +123,8 @@ expunge model delete digits-mlp
 expunge model export release/digits-mlp-v2.safetensors --format onnx --out digits.onnx
 expunge model policy digits-mlp policy.json
 expunge model recompute digits-ridge
+expunge model recompute digits-ensemble --member 3
+expunge recompute-kit digits-ensemble --out kit
 expunge run list
 expunge run list --state failed --model digits-mlp
 expunge run show run_0123456789abcdef

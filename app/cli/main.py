@@ -32,8 +32,8 @@ the one with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
 _COMMANDS = {
     "Run the service": "service: init up serve worker dispatcher demo",
     "Forget": "forgetting: forget status requests retry cancel certificates; checks: erase_check",
-    "Use and verify": "resources: download; verification: verify; auditing: audit verify_audit; "
-    "prediction: predict",
+    "Use and verify": "resources: download recompute_kit; verification: verify; "
+    "auditing: audit verify_audit; prediction: predict",
     "Plan": "guarantees: plan account",
     "Administer": "maintenance: reconcile; "
     "administration: api_key callback; maintenance: signing_key; administration: log; "

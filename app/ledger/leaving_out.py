@@ -17,9 +17,11 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 import safetensors.numpy
 from sqlalchemy.orm import Session
 
+from app.domain import provenance
 from app.domain.architectures import by_member
 from app.domain.errors import HeadMovedError, LeaseLostError, RunFailedError
 from app.domain.plan import Plan
+from app.domain.provenance import Provenance
 from app.domain.states import ObligationState, Phase, RunKind
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.statement import CertifyingPhase
@@ -90,6 +92,7 @@ class LeavingOut:
         head = do(self._read_head)
         with member_trainings.read_as_head(self.database, head.version):
             file = do(lambda: self.blobs.read(head.version.blob_id))
+            made = do(lambda: provenance_of(self.database, self.blobs, head.version.id))
         described = WeightsFile(BytesIO(file)).description()
         tensors = safetensors.numpy.load(file)
         own = by_member(name for name in tensors if not name.startswith(BACKBONE))
@@ -102,13 +105,16 @@ class LeavingOut:
         joined = head.joined
         for name in [name for each in joined.out for name in own.get(each, {}).values()]:
             del tensors[name]
+        made = {member: made[member] for member in joined.kept & made.keys()}
         read_s = round(time.monotonic() - started, 3)
         reach("at_target")
         described = replace(described, version=joined.number, out=joined.out)
         content = WeightsContent(tensors, described.to_metadata())
         blob_id = do(self._reserve)
+        weights = do(lambda: self.blobs.fill(blob_id, content))
         result = RunResult(
-            weights=do(lambda: self.blobs.fill(blob_id, content)),
+            weights=weights,
+            provenance=do(lambda: self._beside(blob_id, made)) if made else None,
             tensors_sha256=tensors_sha256(content),
             phase=CertifyingPhase(
                 plan=plan,
@@ -118,6 +124,7 @@ class LeavingOut:
                     name for name in head.stated["mechanism"]["tensors"] if name in tensors
                 ),
                 noise=None,
+                arithmetic=provenance.arithmetic(made, joined.kept),
             ),
             evaluation=_evaluation_without(head.stated["evaluation"]),
             certified_at=do(lambda: self._in_transaction(database_time)),
@@ -139,6 +146,9 @@ class LeavingOut:
             )
         )
         reach("after_publish")
+
+    def _beside(self, blob_id: str, made: Mapping[int, Provenance]) -> bytes:
+        return self.blobs.encrypt_beside(blob_id, provenance.KIND, provenance.to_bytes(made))
 
     def _in_transaction(self, read: Callable[[Session], _Found]) -> _Found:
         with self.database.transaction() as session:
@@ -165,6 +175,20 @@ def _evaluation_without(before: Mapping[str, Any]) -> dict[str, Any]:
     """
     measured = before["held_out_records"] or before.get("not_measured")
     return {"held_out_records": 0, **({"not_measured": True} if measured else {})}
+
+
+def provenance_of(database: Database, blobs: Blobs, version_id: str) -> dict[int, Provenance]:
+    """Return what a version's network can be computed again from, or its members, if they can.
+
+    Raises:
+        GoneError: it was shredded with the version's weights.
+    """
+    with database.transaction() as session:
+        version = session.get_one(VersionRow, version_id)
+        blob_id, stored = version.blob_id, version.provenance
+    if stored is None:
+        return {}
+    return provenance.from_bytes(blobs.decrypt_beside(blob_id, provenance.KIND, stored))
 
 
 class Terms(TypedDict, total=False):

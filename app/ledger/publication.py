@@ -78,6 +78,7 @@ class RunResult:
         base: the digest of the network's public tensors; None if it has none.
         statistics: the stored sums over the retained records, of a model that is made of them.
         members: of an ensemble, the digest of each active member, and whether this run trained it.
+        provenance: what it can be computed again from, encrypted under the key of its weights.
         head_id: the version that an ensemble's run went on from; None for a training.
     """
 
@@ -90,6 +91,7 @@ class RunResult:
     base: BaseDigest | None = None
     statistics: StoredBlob | None = None
     members: Mapping[int, tuple[str, bool]] = field(default_factory=dict)
+    provenance: bytes | None = None
     head_id: str | None = None
 
 
@@ -332,6 +334,7 @@ def _new_version(
         state=VersionState.PRIVATE if withheld else VersionState.CERTIFIED,
         blob_id=result.weights.id,
         statistics_blob_id=None if result.statistics is None else result.statistics.id,
+        provenance=result.provenance,
         sha256=result.weights.sha256,
         tensors_sha256=result.tensors_sha256,
         size_bytes=result.weights.size_bytes,

@@ -25,6 +25,7 @@ from app.evidence.certificates.plain_words import (
     assumptions_in_words,
     guarantee_in_words,
     limits_in_words,
+    recomputable_in_words,
 )
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
@@ -33,7 +34,7 @@ IN_WORDS: Final = {
     each.__name__: each
     for each in (
         *(guarantee_in_words, limits_in_words, assumptions_in_words, figures, warnings_of),
-        *(network_in_words, task_in_words, metric_in_words),
+        *(network_in_words, task_in_words, metric_in_words, recomputable_in_words),
     )
 }
 """Filters of templates: what documents and names mean."""

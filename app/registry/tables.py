@@ -112,6 +112,8 @@ class VersionRow(Logged, Base):
     blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
     statistics_blob_id: Mapped[str | None] = mapped_column(ForeignKey("blobs.id"))
     """The sums over the retained records from which the next version can be solved, if any."""
+    provenance: Mapped[bytes | None]
+    """Encrypted under the key of its weights: what it can be computed again from, if it can."""
     certificate_id: Mapped[str] = mapped_column(
         ForeignKey("certificates.id", use_alter=True, deferrable=True, initially="DEFERRED")
     )

@@ -396,6 +396,22 @@ class Blobs:
         """Return a whole blob; raises what ``open_range`` raises."""
         return self.open(blob_id).read_all()
 
+    def encrypt_beside(self, blob_id: str, kind: str, content: bytes) -> bytes:
+        """Return a short content encrypted under a written blob's key, which shreds both."""
+        return b"".join(encrypt(content, self._keys.get(blob_id), Identity(blob_id, kind)))
+
+    def decrypt_beside(self, blob_id: str, kind: str, stored: bytes) -> bytes:
+        """Return what ``encrypt_beside`` encrypted; raises what ``open_range`` raises."""
+        size = content_size(len(stored))
+        if size is None:
+            raise CorruptObjectError(f"what is stored beside object {blob_id} was cut")
+        header, identity = stored[:HEADER_BYTES], Identity(blob_id, kind)
+        chunks = encryption.Chunks(header, self._keys.get(blob_id), identity, size)
+        places = (chunks.place(index) for index in range(chunks.count))
+        return b"".join(
+            chunks.decrypt(index, stored[start:stop]) for index, (start, stop) in enumerate(places)
+        )
+
     def sweep(self, dataset_id: str | None = None) -> int:
         """Shred all blobs that were given up, or those of one dataset; return how many.
 

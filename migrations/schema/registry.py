@@ -283,6 +283,7 @@ def create_models() -> None:
         sa.Column("state", sa.String, nullable=False),
         sa.Column("blob_id", sa.String, sa.ForeignKey("blobs.id"), nullable=False),
         sa.Column("statistics_blob_id", sa.String, sa.ForeignKey("blobs.id")),
+        sa.Column("provenance", sa.LargeBinary),
         sa.Column("certificate_id", sa.String, nullable=False),
         sa.Column("sha256", sa.String, nullable=False),
         sa.Column("tensors_sha256", sa.String, nullable=False),

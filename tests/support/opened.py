@@ -4,6 +4,9 @@ from pathlib import Path
 
 from sqlalchemy import select
 
+from app.domain import provenance
+from app.domain.states import VersionState
+from app.registry.tables import VersionRow
 from app.runtime.database import Database
 from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, TAG_BYTES, Chunks, Identity
 from app.storage.file_keys import FileKeyStore
@@ -20,9 +23,26 @@ def opened_objects(directory: Path, keys: FileKeyStore, database: Database) -> d
             stored = (directory / blob_id).read_bytes()
         except FileNotFoundError:
             continue
-        size = len(stored) - HEADER_BYTES - TAG_BYTES
-        assert size <= CHUNK_BYTES, "longer objects have more tags"
-        identity = Identity(blob_id, kinds[blob_id])
-        opened = Chunks(stored[:HEADER_BYTES], keys.get(blob_id), identity, size)
-        contents[blob_id] = opened.decrypt(0, stored[HEADER_BYTES:])
-    return contents
+        contents[blob_id] = _opened(stored, keys, Identity(blob_id, kinds[blob_id]))
+    return contents | opened_beside(keys, database)
+
+
+def opened_beside(
+    keys: FileKeyStore, database: Database, *states: VersionState
+) -> dict[str, bytes]:
+    """Return what versions keep under the keys of their weights that are left, by version."""
+    with database.transaction() as session:
+        kept = select(VersionRow).where(VersionRow.provenance.is_not(None))
+        rows = session.scalars(kept.where(VersionRow.state.in_(states or VersionState))).all()
+    return {
+        row.id: _opened(row.provenance or b"", keys, Identity(row.blob_id, provenance.KIND))
+        for row in rows
+        if keys.holds(row.blob_id)
+    }
+
+
+def _opened(stored: bytes, keys: FileKeyStore, identity: Identity) -> bytes:
+    size = len(stored) - HEADER_BYTES - TAG_BYTES
+    assert size <= CHUNK_BYTES, "longer objects have more tags"
+    opened = Chunks(stored[:HEADER_BYTES], keys.get(identity.blob_id), identity, size)
+    return opened.decrypt(0, stored[HEADER_BYTES:])

@@ -1,16 +1,18 @@
 """What a service must leave nowhere: told as a test goes on, searched for whenever it asks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from app.domain import provenance
+from app.domain.states import VersionState
 from app.runtime.settings import Settings
 from app.storage.stores import key_store
 from tests.support.markers import Marker, marker_of_weights, search_bytes
-from tests.support.opened import opened_objects
+from tests.support.opened import opened_beside, opened_objects
 from tests.support.people import People
 from tests.support.places import Places
 from tests.support.service import Service
@@ -39,6 +41,7 @@ class Traces:
         self._service = service
         self._people = people
         self._current: dict[str, bytes] = {}
+        self._seeds: set[str] = set()
         self.gone += self._ids()
 
     def forgotten(self, people: People, subject: int) -> None:
@@ -60,10 +63,18 @@ class Traces:
             }
             self.gone += _markers_of(f"weights of {model}", replaced) if replaced else []
         self._current[model] = content
+        keys = key_store(Settings(data_dir=self._service.data_dir))
+        with self._service.database() as database:
+            kept = opened_beside(keys, database, VersionState.PRIVATE, VersionState.CERTIFIED)
+        known = [provenance.from_bytes(each) for each in kept.values()]
+        now = {each.seed for members in known for each in members.values()}
+        self.gone += _seeds(self._seeds - now)
+        self._seeds = now
 
     def kept(self) -> list[Marker]:
         """Return what encrypted objects alone may hold."""
         current = [marker for markers in self._weights() for marker in markers]
+        current += _seeds(self._seeds)
         return [*current, *(marker for crowd in self._people for marker in crowd.features())]
 
     def opened(self) -> dict[str, bytes]:
@@ -105,6 +116,10 @@ class Traces:
     def _weights(self) -> Iterator[list[Marker]]:
         for model, content in self._current.items():
             yield _markers_of(f"weights of {model}", safetensors.numpy.load(content))
+
+
+def _seeds(seeds: Iterable[str]) -> list[Marker]:
+    return [Marker("a seed", bytes.fromhex(each)) for each in sorted(seeds)]
 
 
 def _markers_of(name: str, tensors: Mapping[str, NDArray[Any]]) -> list[Marker]:

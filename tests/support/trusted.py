@@ -84,8 +84,10 @@ TRUSTED: Final = (
         "The held-out records are not in the bundle, and no figure of an evaluation is guaranteed.",
     ),
     Trusted(
-        ("predicate.software.*",),
-        "Which programs ran. The claims are computed again by the verifier's own.",
+        ("predicate.software.*", "predicate.recomputable"),
+        "Which programs ran, and whether they would make the same weights again. The claims are "
+        "computed again by the verifier's own. Where the records are, `expunge model recompute` "
+        "computes the weights; nothing with noise is said to be recomputable.",
     ),
     Trusted(
         ("predicate.mechanism.tensors.*",),

@@ -46,6 +46,7 @@ def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
         ("traces", "training"),
         ("use-a-model", "digits.onnx"),
         ("audit", "Verdict on digits-mlp"),
+        ("recompute", '"equal": true'),
     ],
 )
 def test_a_guide_does_what_it_says(someone: Reader, guide: str, printed: str) -> None:

@@ -61,11 +61,12 @@ def job(service, people):
         client.push_records("digits", people.parquet())
         client.define_model(model("trained"))
         client.define_model({**model("uploaded"), "weights": "upload"})
+        client.define_model(model("anew", mechanism="retraining"))
         imported = _weights_like(client, "trained")
         client.upload_weights("uploaded", imported)
         traces.superseded("imported weights", imported)
         traces.forgotten(people, FORGOTTEN_SUBJECT)
-        for name in ("trained", "uploaded"):
+        for name in ("trained", "uploaded", "anew"):
             assert (
                 client.wait_for_model(name, timeout_s=PATIENCE_S)["latest_run"]["state"]
                 == "published"
@@ -80,7 +81,7 @@ def job(service, people):
         _fail_on_purpose(client, people)
         done = client.wait_for_request(request["id"], timeout_s=PATIENCE_S)
         assert done["state"] == "completed"
-        for name in ("trained", "uploaded"):
+        for name in ("trained", "uploaded", "anew"):
             traces.published(name, _download(client, name))
     until(lambda: _superseded_is_shredded(service))
     return traces
@@ -123,7 +124,7 @@ def _superseded_is_shredded(service):
     with service.database() as database, database.transaction() as session:
         left = session.scalar(text("SELECT count(*) FROM blobs WHERE state = 'doomed'"))
         kept = session.scalar(text("SELECT count(*) FROM blobs WHERE state = 'live'"))
-    return left == 0 and kept == 3  # two heads and a shard
+    return left == 0 and kept == 4  # three heads and a shard
 
 
 @pytest.fixture(scope="module")

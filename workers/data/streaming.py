@@ -175,15 +175,21 @@ class Streamed(Records):
     def __repr__(self) -> str:
         return f"<Streamed: {len(self)} records, {self._window} at a time>"
 
-    def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+    def epoch(
+        self, batch_size: int, *, device: torch.device, random: np.random.Generator | None = None
+    ) -> Iterator[Batch]:
         """Yield every record once, in a random order (``Records.epoch``)."""
         require_some(self)
-        return self._batches(self._shuffled(), batch_sizes(len(self), batch_size), device)
+        orders = self._shuffled(random or np.random.default_rng())
+        return self._batches(orders, batch_sizes(len(self), batch_size), device)
 
-    def forever(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+    def forever(
+        self, batch_size: int, *, device: torch.device, random: np.random.Generator | None = None
+    ) -> Iterator[Batch]:
         """Yield epochs without end; what comes next is read across their borders."""
         require_some(self)
-        orders = chain.from_iterable(self._shuffled() for _ in repeat(None))
+        random = random or np.random.default_rng()
+        orders = chain.from_iterable(self._shuffled(random) for _ in repeat(None))
         sizes = batch_sizes(len(self), batch_size)
         return self._batches(orders, chain.from_iterable(repeat(sizes)), device)
 
@@ -209,16 +215,15 @@ class Streamed(Records):
         for reading in list(self._reading):
             reading.close()
 
-    def _shuffled(self) -> Iterator[Order]:
+    def _shuffled(self, random: np.random.Generator) -> Iterator[Order]:
         """Yield the places of each window of an epoch, in random order."""
-        generator = np.random.default_rng()
         size = max(1, self._window // BLOCKS_IN_WINDOW)
-        starts = generator.permutation(np.arange(0, len(self), size))
+        starts = random.permutation(np.arange(0, len(self), size))
         at_once = max(1, self._window // size)
         for first in range(0, len(starts), at_once):
             chosen = starts[first : first + at_once]
             blocks = [np.arange(at, min(at + size, len(self))) for at in chosen]
-            yield generator.permutation(np.concatenate(blocks))
+            yield random.permutation(np.concatenate(blocks))
 
     def _windows(self, order: Order) -> Iterator[Order]:
         for start in range(0, len(order), self._window):

@@ -194,7 +194,7 @@ class Elsewhere(examples.Records):
     def __len__(self) -> int:
         return self.records
 
-    def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:  # noqa: ARG002
+    def epoch(self, batch_size: int, **_: object) -> Iterator[Batch]:  # noqa: ARG002
         """Yield nothing: ``Team.deal`` yields what the leading process sends."""
         return iter(())
 

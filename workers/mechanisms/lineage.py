@@ -35,6 +35,7 @@ from workers.training.examples import Examples
 from workers.training.frame import ReferenceFrame
 from workers.training.loop import TrainingProgress
 from workers.training.noisy_phase import Feed, FixedBatches, NoisyProgress, RandomBatches, descend
+from workers.training.seed import Seed
 from workers.training.team import ALONE, Team, choose_device
 
 Training = Callable[[Sealed, NoiseSource, SealedProgress], object]
@@ -92,6 +93,7 @@ def sealing(
     model: ModelSpec,
     factory: Callable[[], nn.Module],
     team: Team = ALONE,
+    seed: Seed | None = None,
 ) -> Iterator[tuple[Sealed, SecureNoise]]:
     """Yield a fresh network under a plan's target, and its noise; both are destroyed at the end."""
     device = choose_device()
@@ -105,6 +107,7 @@ def sealing(
             dtype=lineage.dtype,
             task=model.task,
             team=team,
+            seed=seed,
         )
         try:
             yield sealed, noise

@@ -42,6 +42,7 @@ from workers.training.frame import ReferenceFrame
 from workers.training.networks.buffers import recompute_buffers
 from workers.training.networks.network import Network, Tensors
 from workers.training.noisy_phase import Feed, NoisyProgress, Rule, run_noisy_phase
+from workers.training.seed import Seed
 from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.task import Task
 from workers.training.team import ALONE, Team
@@ -83,7 +84,8 @@ _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
 class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
-    The factory is called here, with a fresh seed. Weights and buffers are of ``dtype``, float32 or
+    The factory is called here, with a fresh seed, or with that of a training without noise, which
+    is to be computed again. Weights and buffers are of ``dtype``, float32 or
     float64; None leaves them as built. Of a ``team`` each process has such an object, and does with
     it what the leading one does with its own. A method for which the object is not in the right
     state raises ``SealedStateError``.
@@ -104,10 +106,11 @@ class Sealed:
         task: Task = CLASSIFICATION,
         dtype: torch.dtype | None = None,
         team: Team = ALONE,
+        seed: Seed | None = None,
     ) -> None:
         self._epsilon = epsilon
         self._delta = delta
-        network = Network(factory, device=device, task=task, dtype=dtype, team=team)
+        network = Network(factory, device=device, task=task, dtype=dtype, team=team, seed=seed)
         _HELD[self] = _Held(network)
 
     def load(self, tensors: Tensors | None) -> None:

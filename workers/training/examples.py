@@ -41,21 +41,25 @@ class Records(ABC):
         return len(batch_sizes(len(self), batch_size))
 
     @abstractmethod
-    def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
-        """Yield every record once, in an order drawn from the operating system's entropy.
+    def epoch(
+        self, batch_size: int, *, device: torch.device, random: np.random.Generator | None = None
+    ) -> Iterator[Batch]:
+        """Yield every record once, in an order drawn from ``random``.
 
-        Batch sizes differ by at most one. No batch has a single record, which BatchNorm cannot
-        process, unless ``batch_size`` is 1 or there is only one record; to avoid it, a batch may
-        exceed ``batch_size`` by one.
+        By default it is drawn from the operating system's entropy. Batch sizes differ by at most
+        one. No batch has a single record, which BatchNorm cannot process, unless ``batch_size`` is
+        1 or there is only one record; to avoid it, a batch may exceed ``batch_size`` by one.
 
         Raises:
             RunFailedError: there are no records.
         """
 
-    def forever(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+    def forever(
+        self, batch_size: int, *, device: torch.device, random: np.random.Generator | None = None
+    ) -> Iterator[Batch]:
         """Yield epochs without end."""
         while True:
-            yield from self.epoch(batch_size, device=device)
+            yield from self.epoch(batch_size, device=device, random=random)
 
     @abstractmethod
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
@@ -145,10 +149,12 @@ class Examples(Records):
         chosen = torch.from_numpy(index).to(self.device)
         return self._each(lambda tensor: tensor[chosen])
 
-    def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+    def epoch(
+        self, batch_size: int, *, device: torch.device, random: np.random.Generator | None = None
+    ) -> Iterator[Batch]:
         """Yield every example once, in a random order (``Records.epoch``)."""
         require_some(self)
-        order = np.random.default_rng().permutation(len(self))
+        order = (random or np.random.default_rng()).permutation(len(self))
         index = torch.from_numpy(order).to(self.device)
         for chosen in torch.split(index, batch_sizes(len(self), batch_size)):
             yield self._batch(chosen, device)

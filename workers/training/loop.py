@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from workers.training.examples import Records
 from workers.training.gradients import add_gradient
 from workers.training.networks.flat import FlatParameters
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
-from workers.training.tasks.augmented import draw_afresh
+from workers.training.seed import Seed
 
 if TYPE_CHECKING:
     from workers.training.networks.network import Network
@@ -110,8 +110,8 @@ def train(
 ) -> int:
     """Train without noise and with a fresh optimiser; return the steps taken.
 
-    What is minimised is the mean loss. What network and task draw, as for dropout, starts at fresh
-    seeds from the operating system, so that it says nothing of what was trained before.
+    What is minimised is the mean loss. The order of records and what network and task draw, as for
+    dropout, follow from the network's seed, or from a fresh one, which is kept nowhere.
 
     Args:
         network: trained in place, on its own device; left in training mode.
@@ -138,9 +138,13 @@ def train(
     if recipe.patience is not None and held_out is not None and len(held_out):
         patience = _Patience(network, held_out, recipe.patience)
     module.train()
-    draw_afresh()
-    epochs_of = examples.forever(recipe.batch_size, device=device)
-    with updating(network, recipe) as update:
+    seed = network.seed or Seed()
+    seed.draw()
+    epochs_of = examples.forever(recipe.batch_size, device=device, random=seed.order())
+    with (
+        nullcontext() if network.seed is None else seed.computing(),
+        updating(network, recipe) as update,
+    ):
         schedule = Schedule(update.optimizer, recipe, steps)
         dealt = team.deal(islice(epochs_of, steps), recipe.micro_batches)
         for step, parts in enumerate(dealt, start=1):

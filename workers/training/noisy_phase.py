@@ -26,7 +26,7 @@ from workers.training.networks.buffers import (
     without_buffers,
 )
 from workers.training.networks.network import Network
-from workers.training.tasks.augmented import draw_afresh
+from workers.training.seed import Seed
 from workers.training.tasks.task import INPUTS, Batch
 from workers.training.team import ALONE, Team
 
@@ -279,7 +279,7 @@ def _step_until(
     module, flat = network.module, network.flat
     network.require_base()
     module.train()
-    draw_afresh()
+    Seed().draw()
     batches = _until(done, feed.forever(flat.device))
     with without_buffers(module):
         flat.attach_gradients()

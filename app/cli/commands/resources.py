@@ -102,23 +102,47 @@ def model_policy(
 
 
 @model.command("recompute")
-def model_recompute(name: ModelName) -> None:
+def model_recompute(
+    name: ModelName,
+    *,
+    member: Annotated[int | None, option("Only this member of an ensemble.")] = None,
+) -> None:
     """Compute the newest version of MODEL again and compare the files; exit with 1 if they differ.
 
-    For models that are a function of their records (sufficient_statistics, exact_training). Reads
-    the retained records from the stores, and neither weights nor sums; run it where a worker runs.
+    For models whose certificates say "recomputable": they follow from their records, or from these
+    and a seed. Reads the retained records from the stores and trains on them anew, from no earlier
+    weights or sums; run it where a worker runs.
     """
     require("torch", extra=WORKER)
-    command = python_command("workers", "recompute", name)
+    only = [] if member is None else [str(member)]
+    command = python_command("workers", "recompute", name, *only)
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE)
     if done.returncode != 0:  # it has said why
         raise typer.Exit(1)
     found = json.loads(done.stdout)
     say(f"released  {found['released']}  version {found['version']}")
     say(f"computed  {found['computed']}  from {found['records']} retained records")
-    say("equal" if found["equal"] else "different")
+    say("equal" if found["equal"] else f"different: {found['differs']}")
+    for what, how in found["unlike"].items():
+        say(f"{what} here is {how}")
     conclude(found)
     raise typer.Exit(0 if found["equal"] else 1)
+
+
+def recompute_kit(
+    name: ModelName, *, out: Annotated[Path, option("Directory; created if missing.")]
+) -> None:
+    """Write what an auditor needs to compute the newest version of MODEL again, but its records.
+
+    Then, on another machine and without a service: python -m expunge.recompute OUT records.parquet.
+    It holds seeds of trainings: give it to auditors alone. Run it where a worker runs.
+    """
+    require("torch", extra=WORKER)
+    command = python_command("workers", "recompute-kit", name, out)
+    if subprocess.run(command, check=False).returncode != 0:
+        raise typer.Exit(1)
+    say(f"python -m expunge.recompute {out} records.parquet")
+    conclude({"kit": str(out)})
 
 
 @model.command("show")

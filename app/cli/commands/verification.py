@@ -10,7 +10,11 @@ from app.cli.output import checked_steps, conclude, say
 from app.domain.errors import NoteError
 from app.evidence.certificates import verification
 from app.evidence.certificates.note import WitnessKey
-from app.evidence.certificates.plain_words import asserted_in_words, guarantee_in_words
+from app.evidence.certificates.plain_words import (
+    asserted_in_words,
+    guarantee_in_words,
+    recomputable_in_words,
+)
 
 
 def verify(
@@ -69,6 +73,8 @@ def verify(
     words = [paragraph.replace("**", "") for paragraph in guarantee_in_words(predicate)]
     for paragraph in words:
         say(f"\n{paragraph}")
+    for sentence in recomputable_in_words(predicate):
+        say(f"\n{sentence}")
     asserted = asserted_in_words(predicate)
     if asserted:
         say("\nThe operator's word, which nothing here can check:")

@@ -22,10 +22,14 @@ def check_consistency(predicate: schema.Predicate, mechanism: Mechanism | None) 
         for moment in (predicate.times.started_at, predicate.times.certified_at)
     )
     _require(began <= ended, "certified before it was started")
+    recomputable = isinstance(predicate, schema.Release) and predicate.recomputable is not None
     _require(
-        (predicate.software.arithmetic is not None) == isinstance(mechanism, Deterministic),
-        "its arithmetic is named only where the weights are a function of the records",
+        (predicate.software.arithmetic is not None)
+        == (recomputable or isinstance(mechanism, Deterministic)),
+        "its arithmetic is named only where it can be computed again",
     )
+    exact = mechanism is not None and mechanism.trains_anew
+    _require(exact or not recomputable, "what was drawn as noise cannot be computed again")
     _check_base(predicate, mechanism)
     if isinstance(predicate, schema.AsTrained):
         first = predicate.model.version == 1

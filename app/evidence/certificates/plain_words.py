@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from app.accounting.terms import Direction, Neighbours, Support
 from app.domain.states import Basis
+from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.mechanisms.mechanism import Deterministic
 
 _NEIGHBOURS = {
     Neighbours.ANY_START: (
@@ -64,6 +66,19 @@ def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
         f"{_NEIGHBOURS[Neighbours(guarantee['neighbouring_relation'])]}.",
         _advantage(guarantee),
         _adaptivity(guarantee),
+    ]
+
+
+def recomputable_in_words(predicate: Mapping[str, Any]) -> list[str]:
+    """Return who can compute the weights again, and with what; nothing where nobody can."""
+    if "recomputable" not in predicate:
+        return []
+    head = issubclass(mechanism_named(predicate["mechanism"]["name"]), Deterministic)
+    seed = "" if head else " and the seed, which the operator keeps with the weights,"
+    return [
+        "Whether the run was as stated can be checked: the operator states that anyone who holds "
+        f"the remaining records{seed} can compute this model again, bit for bit, with: "
+        f"{predicate['software']['arithmetic']}."
     ]
 
 

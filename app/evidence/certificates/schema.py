@@ -39,6 +39,7 @@ NOISE_GENERATORS: Final = frozenset({SECURE_NOISE, ON_DEVICE_NOISE})
 """Workers implement them; a verifier knows them by name only."""
 MAX_COUNT: Final = 2**53
 _MAX_ASSUMPTIONS: Final = 64
+_MOST_ARITHMETIC: Final = 500 * MOST_MEMBERS
 
 
 def _moment(text: str) -> str:
@@ -251,14 +252,18 @@ class Times(Section):
 
 
 class Software(Section):
-    """Software versions; ``arithmetic`` where the weights depend on them to the last bit."""
+    """Software versions.
+
+    ``arithmetic`` says with what the weights can be computed again, bit for bit; of members of an
+    ensemble, which were trained in different places, each that there is.
+    """
 
     expunge: Name
     torch: Name
     numpy: Name
     scipy: Name
     cryptography: Name
-    arithmetic: Name | None = None
+    arithmetic: Annotated[str, Field(min_length=1, max_length=_MOST_ARITHMETIC)] | None = None
 
 
 class Common(Section):
@@ -314,7 +319,11 @@ class MemberSection(Section):
 
 
 class Release(Common):
-    """The predicate of a version that a mechanism produced."""
+    """The predicate of a version that a mechanism produced.
+
+    ``recomputable`` says that anyone who holds the remaining records, and the seed where there is
+    one, can compute the weights again, bit for bit, with what ``software.arithmetic`` names.
+    """
 
     basis: Literal[Basis.CERTIFIED_RELEASE, Basis.UNLEARNED]
     target: Target
@@ -325,6 +334,7 @@ class Release(Common):
     accountant: dict[str, Any]
     assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
     forgotten: Forgotten
+    recomputable: Annotated[StrictBool, AfterValidator(_only_true)] | None = None
     evaluation: Evaluation
     previous_certificate: Sha256 | None
 

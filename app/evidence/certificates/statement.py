@@ -36,7 +36,8 @@ class CertifyingPhase:
         tensors: names of the trained tensors, as in the weight file.
         devices: how many computed the weights; 1 for a member of an ensemble.
         parallelism: how they divided the work.
-        arithmetic: the kernels that computed a head that is a function of its records.
+        arithmetic: what must be equal to compute the weights again, bit for bit, where anyone who
+            holds the remaining records can; none elsewhere.
     """
 
     plan: Plan
@@ -122,6 +123,7 @@ def unlearning_statement(
                 mechanism=plan.mechanism,
                 relation=claims["guarantee"]["neighbouring_relation"],
             ),
+            **({} if phase.arithmetic is None else {"recomputable": True}),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
         },
         arithmetic=phase.arithmetic,

@@ -14,6 +14,8 @@ import expunge
 from app.domain.errors import InvalidInputError
 from app.registry.datasets.files import to_parquet
 from app.runtime.settings import Settings
+from app.services import Services
+from workers.recompute import recompute
 from workers.training.networks.base import public_tensors
 from workers.training.published.model import PublishedModel
 
@@ -104,8 +106,12 @@ def load(path: Path, **more: Path) -> PublishedModel:
 
 @pytest.mark.slow
 def test_adapters_forget_and_share_their_base(
-    released: tuple[Path, Path], weights: Path, monkeypatch: pytest.MonkeyPatch
+    released: tuple[Path, Path],
+    weights: Path,
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert recompute(services, "texts").is_equal
     before, after = map(safetensors.torch.load_file, released)
     changed = {name.split(".")[1] for name in before if not before[name].equal(after[name])}
     assert len(changed) == 1

@@ -16,6 +16,7 @@ from tests.support.exact_heads import carry_out, head_of
 from tests.support.workshop import RECORDS, Workshop, record_ids
 from workers.data.member_records import MemberRecords
 from workers.mechanisms.ensembles import run as ensembles
+from workers.recompute import recompute
 
 MEMBERS = 3
 ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=ArchitectureSpec("logistic"))
@@ -98,6 +99,8 @@ class Story:
             carry_out(self.workshop)
         self.learned |= self.attempt
         self.meanwhile = []
+        with suppress(ConflictError):  # records of a member are to be forgotten
+            assert recompute(self.workshop.services, "model").is_equal
 
     def active(self):
         stated = head_of(self.workshop).members
@@ -132,6 +135,7 @@ def test_members_have_learned_from_what_is_left_and_nothing_else(
     assert len(active) == MEMBERS or forget == "leave_out"
     learned, left = story.learned, story.left()
     assert {each: learned[each] for each in active} == {each: left[each] for each in active}
+    assert recompute(story.workshop.services, "model").is_equal
     owed = [each for request in story.requests for each in story.workshop.obligations(request)]
     assert {each.state for each in owed} <= {ObligationState.CERTIFIED, ObligationState.CANCELLED}
 

@@ -13,6 +13,7 @@ import safetensors.numpy
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from app.domain import provenance
 from app.domain.errors import RunInterruptedError
 from app.domain.plan import Plan
 from app.ledger import member_trainings, outbox, repository
@@ -126,9 +127,10 @@ def _train(services: Services, lease: MemberLease) -> None:
     with ram_only(plan.training):
         trained = train_member(model, plan, examples, fresh, progress)
     reach("member_trained")
-    content = safetensors.numpy.save(
-        dict(trained), metadata={} if base is None else {"base": base.sha256}
-    )
+    metadata = {} if base is None else {"base": base.sha256}
+    if trained.provenance is not None:
+        metadata[provenance.KIND] = provenance.to_bytes({member: trained.provenance}).decode()
+    content = safetensors.numpy.save(dict(trained.tensors), metadata=metadata)
     held = lease.held
     reserve = partial(member_trainings.reserve_blob, held=held)
     blob = stored(services, lease.check, reserve, content)

@@ -18,13 +18,16 @@ import safetensors.numpy
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
+from app.domain import provenance
 from app.domain.architectures import BaseDigest, by_member, tensor_name
 from app.domain.errors import GoneError, LeaseLostError, RunFailedError
 from app.domain.plan import Plan
+from app.domain.provenance import Provenance
 from app.domain.states import MemberState, Phase, RunKind, RunState
 from app.evidence.certificates.statement import CertifyingPhase
 from app.evidence.certificates.weights_file import WeightsFile
 from app.ledger import member_trainings, repository, runs
+from app.ledger.leaving_out import provenance_of
 from app.ledger.member_trainings import HeldMember, Joined
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
@@ -36,7 +39,7 @@ from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import step_reporter
 from workers.mechanisms import publishing
-from workers.mechanisms.ensembles.training import Numbers, train_member
+from workers.mechanisms.ensembles.training import Numbers, Trained, train_member
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import SealedProgress
 from workers.training.examples import Examples
@@ -56,11 +59,13 @@ class Made:
         tensors: by their names in the ensemble, of those that are active.
         learned: the names of those that training changes, of each of these.
         joined: which are active.
+        provenance: of those of them that can be computed again.
     """
 
     tensors: Numbers
     learned: tuple[str, ...]
     joined: Joined
+    provenance: Mapping[int, Provenance]
 
     def members_in(self, file: WeightsFile) -> dict[int, tuple[str, bool]]:
         """Return the digest of each member of the published file, and whether it was trained."""
@@ -72,7 +77,14 @@ class Made:
     def phase(self, plan: Plan) -> CertifyingPhase:
         """Return how the target was met: exactly, without noise."""
         return CertifyingPhase(
-            plan=plan, parameters=plan.parameters, frame=None, tensors=self.learned, noise=None
+            plan=plan,
+            parameters=plan.parameters,
+            frame=None,
+            tensors=self.learned,
+            noise=None,
+            arithmetic=provenance.arithmetic(
+                self.provenance, self.joined.trained | self.joined.kept
+            ),
         )
 
 
@@ -96,7 +108,7 @@ class EnsembleRun:
     records: MemberRecords
     fresh: Callable[[], nn.Module]
 
-    def train(self) -> dict[int, Numbers]:
+    def train(self) -> dict[int, Trained]:
         """Train the members that the run trains, on their retained records alone.
 
         Raises:
@@ -109,7 +121,7 @@ class EnsembleRun:
         network = Network(self.fresh, device=choose_device(), task=self.model.task)
         base = network.base
         del network
-        found: dict[int, Numbers] = {}
+        found: dict[int, Trained] = {}
         if self.records.seqs:
             with self.lease.phase(Phase.TRAINING):
                 found |= self._trained_here()
@@ -117,7 +129,7 @@ class EnsembleRun:
         reach("at_target")
         return found
 
-    def put_together(self, trained: Mapping[int, Numbers]) -> tuple[Made, dict[str, Any]]:
+    def put_together(self, trained: Mapping[int, Trained]) -> tuple[Made, dict[str, Any]]:
         """Return the members that are active now, of which some were trained, and what they score.
 
         The others are the head's. Of a refill, some may have become useless meanwhile.
@@ -132,21 +144,28 @@ class EnsembleRun:
         if self.lease.kind is RunKind.REFILL and not joined.trained:
             self._begin_again()
         head: Tensors = {}
+        made: dict[int, Provenance] = {}
         if joined.head_id is not None:
             start = partial(load_start, self.services, self.lease, head_id=joined.head_id)
             head = outlast_outages(self.lease.check, start)
+            known = partial(provenance_of, self.services.database, self.services.blobs)
+            made = outlast_outages(self.lease.check, partial(known, joined.head_id))
+            made = {member: made[member] for member in joined.kept & made.keys()}
         network = Network(self.fresh, device=choose_device(), task=self.model.task)
         learned = tuple(network.flat.shapes)
         del network
-        found = {member: trained[member] for member in joined.trained}
+        found = {member: trained[member].tensors for member in joined.trained}
+        anew = {member: trained[member].provenance for member in joined.trained}
+        made |= {member: each for member, each in anew.items() if each is not None}
         found |= self._kept(head, joined)
         active = sorted(found)
-        made = Made(
+        whole = Made(
             tensors=_named(found, active),
             learned=tuple(tensor_name(member, name) for member in active for name in learned),
             joined=joined,
+            provenance=made,
         )
-        return made, self._measured(found, active)
+        return whole, self._measured(found, active)
 
     def _measured(self, found: Mapping[int, Numbers], active: Sequence[int]) -> dict[str, Any]:
         """Evaluate the ensemble, and after a training also what is left of it without some members.
@@ -223,9 +242,9 @@ class EnsembleRun:
                 raise RunFailedError("the version's weights are not those of the ensemble")
             yield member, {own: np.asarray(head[name]) for own, name in found[member].items()}
 
-    def _trained_here(self) -> dict[int, Numbers]:
+    def _trained_here(self) -> dict[int, Trained]:
         """Train members until none waits and no other worker trains one."""
-        trained: dict[int, Numbers] = {}
+        trained: dict[int, Trained] = {}
         progress = _Progress(
             halfway("mid_training", step_reporter(self.lease)),
             len(self.records.seqs),
@@ -278,9 +297,9 @@ class EnsembleRun:
             rows = member_trainings.all_of(session, self.lease.run_id)
             return [(row.member, row.state, row.blob_id) for row in rows]
 
-    def _handed_over(self, base: BaseDigest | None) -> dict[int, Numbers]:
+    def _handed_over(self, base: BaseDigest | None) -> dict[int, Trained]:
         """Return the members that other workers have trained."""
-        found: dict[int, Numbers] = {}
+        found: dict[int, Trained] = {}
         for member, _, blob_id in outlast_outages(self.lease.check, self._states):
             if blob_id is None:
                 continue
@@ -294,7 +313,8 @@ class EnsembleRun:
                     "another worker's factory builds the network on another base: give all "
                     "workers the same package"
                 )
-            found[member] = safetensors.numpy.load(content)
+            known = provenance.from_bytes(metadata.get(provenance.KIND, "{}").encode())
+            found[member] = Trained(safetensors.numpy.load(content), known.get(member))
         return found
 
 

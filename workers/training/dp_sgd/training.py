@@ -30,7 +30,7 @@ from workers.training.dp_sgd.gradients import per_record_gradients
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
-from workers.training.tasks.augmented import draw_afresh
+from workers.training.seed import Seed
 from workers.training.tasks.task import Batch
 
 _CHUNK: Final = 1 << 17  # records decided at a time: 1 MB of random words stays in the cache
@@ -116,7 +116,7 @@ def train_privately(
     steps = training.steps
     module, flat = network.module, network.flat
     module.train()
-    draw_afresh()
+    Seed().draw()
     optimizer = optimizer_of(module, recipe)
     schedule = Schedule(optimizer, recipe, steps)
     clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)

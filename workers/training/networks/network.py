@@ -4,7 +4,6 @@ It is not protected: ``workers.seal.sealed.Sealed`` wraps weights that have not 
 used directly where there is nothing to protect: retraining, and a first release ``as_trained``.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from workers.training.examples import Records
 from workers.training.networks.base import digest_of, digests_of, require_same
 from workers.training.networks.buffers import require_supported_buffers, statistics_of
 from workers.training.networks.tensor_names import renamed, require_tied_alike
+from workers.training.seed import Seed
 from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.task import Task
 from workers.training.team import ALONE, Team
@@ -32,17 +32,19 @@ class Network:
     """A freshly initialised network on its device.
 
     Args:
-        factory: builds the module from torch's global generator, which has a fresh seed from the
-            operating system during the call.
+        factory: builds the module from torch's global generator, which draws from the seed during
+            the call.
         device: where everything is computed.
         task: what it learns.
         dtype: float32 or float64, of all parameters and buffers; None leaves them as built. A hook
             converts inputs to it.
         team: the processes that divide it. Each has a network of its own, with some rows of every
             trained tensor; all begin with the leading one's.
+        seed: of its one training, which is to be computed again; else all draw from fresh ones.
 
     Attributes:
         task: what it learns.
+        seed: as given.
         team: the processes that divide it.
         module: the network; its parameters are those of ``flat``.
         flat: its trainable parameters and their gradients, or what this process holds of them.
@@ -60,12 +62,14 @@ class Network:
         task: Task = CLASSIFICATION,
         dtype: torch.dtype | None = None,
         team: Team = ALONE,
+        seed: Seed | None = None,
     ) -> None:
         self.task = task
+        self.seed = seed
         self.team = team
         self._factory, self._dtype = factory, dtype
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int.from_bytes(os.urandom(8)))
+            (seed or Seed()).start()
             self.module = factory().to(device=device, dtype=dtype)
         if dtype is not None:
             self.module.register_forward_pre_hook(

@@ -1,12 +1,9 @@
 """Records that are another random variant of themselves at every visit in training."""
 
-import os
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, TypeVar
 
-import numpy as np
 import torch
 
 from app.domain.scores import HIGHER_IS_BETTER
@@ -14,17 +11,6 @@ from app.domain.tasks.spec import FLIP, NOISE, SHIFT, TaskSpec
 from workers.training.tasks.task import INPUTS, Batch
 
 Spec = TypeVar("Spec", bound=TaskSpec)
-
-
-def draw_afresh() -> None:
-    """Start the process's generators, of dropout and random variants, at seeds from the system.
-
-    So what is drawn says nothing about earlier trainings, and the numbers that a row of a batch
-    gets cannot be predicted: in DP-SGD they depend on which other records are in the sample.
-    """
-    torch.manual_seed(int.from_bytes(os.urandom(8)))
-    random.seed()
-    np.random.seed()  # noqa: NPY002 - for networks that use it
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def factory():
 class InOneOrder(Examples):
     """Records in the same order in every epoch."""
 
-    def epoch(self, batch_size, *, device):
+    def epoch(self, batch_size, *, device, **_):
         return self.in_order(batch_size, device=device)
 
 

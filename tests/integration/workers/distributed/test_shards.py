@@ -111,7 +111,7 @@ NETWORKS = {
 
 
 class InOneOrder(Examples):
-    def epoch(self, batch_size, *, device):
+    def epoch(self, batch_size, *, device, **_):
         return self.in_order(batch_size, device=device)
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from app.domain.errors import InvalidInputError, LeaseLostError, PlanError
 from app.domain.states import BlobState, MemberState
 from app.evidence.certificates.weights_file import WeightsFile
 from app.ledger import member_trainings
+from app.ledger.leaving_out import provenance_of
 from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
 from app.registry.membership import membership_of
@@ -33,10 +33,9 @@ from tests.support.workshop import Workshop
 from workers import jobs
 from workers.data.loading import load_model
 from workers.mechanisms.ensembles import run as ensembles
-from workers.training import examples as data_module
 from workers.training.examples import Examples
-from workers.training.networks import network as network_module
 from workers.training.networks.network import Network
+from workers.training.seed import Seed
 
 MEMBERS = 4
 _HELPER = "import sys; from workers import jobs; jobs.train_members(sys.argv[1])"
@@ -155,17 +154,17 @@ def test_members_keep_to_their_own_records(trained, monkeypatch):
     assert seen == {0: len(own)}
 
 
-def test_a_concerned_member_is_one_that_never_had_the_records(trained, monkeypatch):
+def test_a_concerned_member_is_one_that_never_had_the_records(trained):
     """Trained from the same seed on its retained records alone, it has the same weights."""
-    draw = np.random.default_rng
-    monkeypatch.setattr(network_module, "os", SimpleNamespace(urandom=bytes))
-    monkeypatch.setattr(data_module.np.random, "default_rng", lambda *_: draw(5))
     train, _ = trained.split()
     forget(trained, *train[:3])
     carry_out(trained)
     new = tensors_of(trained)
     concerned = {member_of(trained, record) for record in train[:3]}
-    model = load_model(trained.services, trained.model().id)
+    services = trained.services
+    model = load_model(services, trained.model().id)
+    known = provenance_of(services.database, services.blobs, head_of(trained).id)
+    assert len({each.seed for each in known.values()}) == MEMBERS
     for member in concerned:
         numbers = [
             int(record.removeprefix("record-"))
@@ -179,7 +178,11 @@ def test_a_concerned_member_is_one_that_never_had_the_records(trained, monkeypat
                 "target": np.array([i % 2 for i in sorted(numbers)]),
             },
         )
-        alone = Network(model.factory(trained.services.settings), device=torch.device("cpu"))
+        alone = Network(
+            model.factory(services.settings),
+            device=torch.device("cpu"),
+            seed=Seed(known[member].seed),
+        )
         alone.train(examples, model.recipe, epochs=model.recipe.epochs)
         for name, tensor in alone.tensors().items():
             assert np.array_equal(new[member][name], tensor)

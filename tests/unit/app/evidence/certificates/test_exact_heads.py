@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.domain.errors import VerificationError
-from app.evidence.certificates.plain_words import guarantee_in_words
+from app.evidence.certificates.plain_words import guarantee_in_words, recomputable_in_words
 from app.evidence.certificates.verification import check_statement
 from tests.support import statements
 from tests.support.mechanisms import SOLVED, TRAINED_EXACTLY
@@ -31,12 +31,30 @@ def test_an_exact_head_is_certified_with_the_kernels_that_computed_it(name):
         check(case, statement)
 
 
-def test_no_other_certificate_names_them():
-    case = synthetic()["retraining"]
-    statement = deepcopy(case.statement)
-    statement["predicate"]["software"]["arithmetic"] = statements.ARITHMETIC
-    with pytest.raises(VerificationError, match="arithmetic"):
-        check(case, statement)
+def test_other_certificates_name_them_only_where_there_is_no_noise():
+    for name, exact in (("retraining", True), ("gradient_clipping", False)):
+        case = synthetic()[name]
+        statement = deepcopy(case.statement)
+        predicate = statement["predicate"]
+        predicate["software"]["arithmetic"] = statements.ARITHMETIC
+        with pytest.raises(VerificationError, match="arithmetic"):
+            check(case, statement)
+        predicate["recomputable"] = True
+        if exact:
+            check(case, statement)
+            (sentence,) = recomputable_in_words(predicate)
+            assert "bit for bit" in sentence
+            assert "the seed" in sentence
+            assert sentence.endswith(f"{statements.ARITHMETIC}.")
+        else:
+            with pytest.raises(VerificationError, match="noise"):
+                check(case, statement)
+        del predicate["software"]["arithmetic"]
+        with pytest.raises(VerificationError, match=r"arithmetic|noise"):
+            check(case, statement)
+        predicate["recomputable"] = False
+        with pytest.raises(VerificationError, match="left out where it is false"):
+            check(case, statement)
 
 
 @pytest.mark.parametrize(
