@@ -63,6 +63,7 @@ def shape_of(
     """
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
+    members = model.architecture.get("members")
     shape = ModelShape(
         retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
         batch_size=recipe.batch_size,
@@ -75,7 +76,7 @@ def shape_of(
         convex=_linear_head(model),
         ridge=_ridge_head(model),
         trees=_boosted_trees(model),
-        ensemble=_ensemble(model),
+        ensemble=None if members is None else EnsembleShape(members),
         rough=task_of(model).rough,
     )
     if lineage is None:
@@ -150,12 +151,6 @@ def _boosted_trees(model: ModelRow) -> TreesShape | None:
     if model.architecture["name"] != boosted_trees.NAME:
         return None
     return TreesShape(**boosted_trees.options_of(model.architecture["options"]))
-
-
-def _ensemble(model: ModelRow) -> EnsembleShape | None:
-    """Return how many networks an ensemble averages; None for other architectures."""
-    members = model.architecture.get("members")
-    return None if members is None else EnsembleShape(members)
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

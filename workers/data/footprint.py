@@ -113,10 +113,6 @@ class Footprint:
         """Return the bytes of two windows, one in use and one that is being read."""
         return 2 * min(self.remembered, self.window(allowed)) * self.record_bytes
 
-    def _weights(self) -> int:
-        whole = (_BYTES_PER_WEIGHT - _BYTES_DIVIDED) * self.dimension
-        return whole + -(-_BYTES_DIVIDED * self.dimension // self.devices)
-
     def _records(self, rows: int) -> int:
         if self.sums:
             return rows * self.record_bytes
@@ -129,8 +125,9 @@ class Footprint:
         exact = self.plan.training is TrainingKind.EXACT
         size = self.schema.size
         batch = min(rows, max(self.batch_size, EVALUATION_BATCH))
+        whole = (_BYTES_PER_WEIGHT - _BYTES_DIVIDED) * self.dimension
         return {
-            "weights": self._weights(),
+            "weights": whole + -(-_BYTES_DIVIDED * self.dimension // self.devices),
             "the ledger's entries": _BYTES_PER_ENTRY * rows,
             _SHARD: 2 * (stock.most_bytes + stock.most_rows * self.record_bytes),
             "a batch": batch * (self.record_bytes + _FLOAT64 * size),

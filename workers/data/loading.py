@@ -271,13 +271,11 @@ def load_start(
     # The lineage's history accounts for exactly the certified version.
     if head is not None and hashlib.sha256(content).hexdigest() != head.sha256:
         raise RunFailedError("the initial weights are not the version's: run 'expunge log fsck'")
-    return trainable(architecture, _views_of(content))
-
-
-def _views_of(content: mmap.mmap) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file, whose numbers stay where they are."""
     tensors = WeightsFile(cast("BinaryIO", content)).tensors()
-    return {name: _view_of(content, each).reshape(each.shape) for name, each in tensors.items()}
+    return trainable(
+        architecture,
+        {name: _view_of(content, each).reshape(each.shape) for name, each in tensors.items()},
+    )
 
 
 def _view_of(content: mmap.mmap, stored: StoredTensor) -> torch.Tensor:

@@ -82,13 +82,13 @@ def _checked_plan(file: pq.ParquetFile, order: dict[str, Any]) -> ReadingPlan:
     plan = reading_plan(file, TableSchema.from_json(order["schema"]))
     if plan.row_bytes > MOST_PART_BYTES:
         raise PayloadTooLargeError(f"it announces rows of {plan.row_bytes} bytes")
-    plan.check(_no_rows(file.schema_arrow))
+    plan.check(
+        pa.RecordBatch.from_arrays(
+            [_empty(each.type) for each in file.schema_arrow], schema=file.schema_arrow
+        )
+    )
     plan.problems.raise_any()
     return plan
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([_empty(each.type) for each in schema], schema=schema)
 
 
 def _empty(kind: pa.DataType) -> pa.Array:
@@ -106,7 +106,20 @@ def _parts(
         if end <= start:
             continue
         row = end - sizes[group]
-        for part in read_parts(_prepared(file, remote, group), plan, [group]):
+        # A row group is fetched at once if it is small, else in pieces.
+        metadata = file.metadata.row_group(group)
+        chunks = (metadata.column(number) for number in range(metadata.num_columns))
+        small = sum(chunk.total_compressed_size for chunk in chunks) <= MOST_BUFFERED_BYTES
+        for part in read_parts(
+            pq.ParquetFile(
+                pa.PythonFile(remote, mode="r"),
+                metadata=file.metadata,
+                pre_buffer=small,
+                buffer_size=0 if small else _PIECE_BYTES,
+            ),
+            plan,
+            [group],
+        ):
             left = part.slice(max(0, start - row))
             if left.num_rows:
                 plan.problems.first = row + part.num_rows - left.num_rows
@@ -119,19 +132,6 @@ def _parts(
         if row != end:
             reason = f"row group {group} has other rows than it announces"
             raise InvalidRecordsError([RowProblem(None, plan.id_column, reason)], 1)
-
-
-def _prepared(file: pq.ParquetFile, remote: _Remote, group: int) -> pq.ParquetFile:
-    """Return the file, opened to fetch a row group at once if it is small, else in pieces."""
-    metadata = file.metadata.row_group(group)
-    chunks = (metadata.column(number) for number in range(metadata.num_columns))
-    small = sum(chunk.total_compressed_size for chunk in chunks) <= MOST_BUFFERED_BYTES
-    return pq.ParquetFile(
-        pa.PythonFile(remote, mode="r"),
-        metadata=file.metadata,
-        pre_buffer=small,
-        buffer_size=0 if small else _PIECE_BYTES,
-    )
 
 
 def _carry_out(order: dict[str, Any], orders: IO[bytes], answers: IO[bytes]) -> None:
