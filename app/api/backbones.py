@@ -12,7 +12,7 @@ from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
 from app.domain.architectures import MOST_LAYERS, ArchitectureSpec, FeatureLayer
 from app.ledger.models import definitions, endings
-from app.registry.backbones import repository, service
+from app.registry.backbones import service
 from app.registry.backbones.tables import BackboneRow
 
 router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)
@@ -116,7 +116,7 @@ def define_backbone(
 def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> Page[BackboneAnswer]:
     """List backbones by name."""
     with services.database.transaction() as session:
-        rows = repository.backbones(session, after=page.after, limit=page.limit + 1)
+        rows = service.backbones(session, after=page.after, limit=page.limit + 1)
         return page.answer(rows, lambda row: row.name, _answer)
 
 
@@ -124,7 +124,7 @@ def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> P
 def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAnswer:
     """Show one backbone."""
     with services.database.transaction() as session:
-        return _answer(repository.backbone_named(session, name))
+        return _answer(service.backbone_named(session, name))
 
 
 @router.post("/{name}/archive", **answers(404, 409, 410))

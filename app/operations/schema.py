@@ -22,7 +22,7 @@ import app.registry.datasets.tables
 import app.registry.tables
 import app.storage.tables  # noqa: F401
 from app.runtime.database import Base, Database
-from app.runtime.database.logged import Logged
+from app.runtime.database.engine import Logged
 
 _EXCESS = text(
     """

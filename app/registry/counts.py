@@ -5,10 +5,13 @@ its counts are made once, and change with what forget requests name. Who begins 
 or marks its records as forgotten, changes them in the same transaction, under the model's lock.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from threading import Lock
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import (
     ARRAY,
@@ -30,10 +33,9 @@ from sqlalchemy.orm import Session
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.datasets.tables import RecordRow
-from app.registry.membership import Membership, Numbered, membership_of
-from app.registry.remembered import partition_of
+from app.registry.membership import Membership, Numbered, batch_digest, membership_of
 from app.registry.tables import ModelCountRow, ModelRow
-from app.registry.training_set import TrainingRecord
+from app.registry.training_set import TrainingRecord, TrainingSet
 
 _NEXT_EPOCH = 2**63
 
@@ -241,3 +243,59 @@ class Lineage:
             and membership.includes(record)
             and not membership.is_held_out(record)
         ]
+
+
+_MOST_REMEMBERED = 256
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Newest(OrderedDict[Key, Value]):
+    """Keeps the entries that were added last; they are added safely between threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+
+    def add(self, key: Key, value: Value) -> Value:
+        """Keep a value in place of the oldest; return it."""
+        with self._lock:
+            self[key] = value
+            if len(self) > _MOST_REMEMBERED:
+                self.popitem(last=False)
+        return value
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where each batch begins: the first digest of each, in order.
+
+    Which batch a record is in never changes, because rows outlive erasure. So each process
+    remembers it, and a request is not answered by reading all other records again.
+    """
+
+    membership: Membership
+    starts: tuple[bytes, ...]
+
+    def batch_of(self, record_key: bytes) -> int:
+        """Return the batch of a training record of the lineage."""
+        return bisect_right(self.starts, batch_digest(self.membership, record_key)) - 1
+
+
+_known: Newest[Hashable, Partition] = Newest()
+
+
+def partition_of(
+    session: Session, model: ModelRow, *, batch_size: int, begun_at_epoch: int
+) -> Partition:
+    """Return the partition of the training of a model's head, which began at an epoch.
+
+    The first time in a process, all its records are read.
+    """
+    training = model.id, membership_of(model), batch_size, begun_at_epoch
+    known = _known.get(training)
+    if known is not None:
+        return known
+    training_set = TrainingSet(session, model)
+    starts = training_set.starts(batch_size, begun_at_epoch=begun_at_epoch)
+    return _known.add(training, Partition(training_set.membership, starts))

@@ -29,7 +29,7 @@ from app.domain.schema import TableSchema
 from app.domain.states import FirstRelease
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from workers.audit import report
 from workers.audit.canaries import Canaries, prepare
 from workers.audit.scores import scores

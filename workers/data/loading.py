@@ -11,10 +11,11 @@ from typing import BinaryIO, Final, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sqlalchemy.orm import Session
 from torch import nn
 
-from app.domain.architectures import ArchitectureSpec
-from app.domain.description import ModelDescription
+from app.domain.architectures import ArchitectureSpec, FeatureLayer
+from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.errors import HeadMovedError, InvalidRecordsError, RunFailedError
 from app.domain.heads import ridge_head
 from app.domain.plan import Plan
@@ -23,15 +24,15 @@ from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
+from app.registry import repository, tasks
 from app.registry import repository as registry
+from app.registry.backbones.service import backbone_of
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
-from app.registry.describing import describe
 from app.registry.tables import ModelRow
 from app.runtime.settings import Settings
 from app.services import Services
-from workers.data.backbone import Backbone, FrozenBackbone, trainable
-from workers.data.backbone_loading import load_backbone
+from workers.data.backbone import Backbone, FrozenBackbone, load_backbone, trainable
 from workers.data.features import FeatureReader
 from workers.data.member_records import MemberRecords
 from workers.data.shards import Read, reader_of
@@ -293,3 +294,34 @@ def _dtype_of(stored: StoredTensor) -> torch.dtype:
     kind = stored.dtype.rstrip("0123456789")
     dtype: torch.dtype = getattr(torch, _KINDS[kind] + stored.dtype.removeprefix(kind))
     return dtype
+
+
+def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDescription:
+    """Return the description of a model's next version.
+
+    While a run of the model goes on, only that run can publish, so that the number stays the next.
+    """
+    architecture, task = ArchitectureSpec.from_json(model.architecture), tasks.task_of(model)
+    return ModelDescription(
+        model=model.name,
+        version=repository.next_number(session, model.id),
+        architecture=architecture,
+        task=task,
+        schema=task.schema(),
+        backbone=_backbone(session, architecture),
+        record_id=dataset.schema["record_id"],
+    )
+
+
+def _backbone(session: Session, architecture: ArchitectureSpec) -> BackboneDescription | None:
+    row = backbone_of(session, architecture)
+    if row is None or row.sha256 is None or architecture.backbone is None:
+        return None
+    return BackboneDescription(
+        name=row.name,
+        sha256=row.sha256,
+        frozen=architecture.backbone.frozen,
+        architecture=ArchitectureSpec.from_json(row.architecture),
+        classes=row.classes,
+        layers=FeatureLayer.all_from_json(row.layers),
+    )

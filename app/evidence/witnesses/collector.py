@@ -18,7 +18,7 @@ from app.evidence.log.cosignatures import Uncosigned
 from app.runtime.database import Database
 from app.runtime.logs import describe
 from app.runtime.outgoing import client_options
-from app.runtime.processes.repeated import Repeated
+from app.runtime.processes.stopping import Repeated
 
 PATH: Final = "/add-checkpoint"
 SIZE_MEDIA_TYPE: Final = "text/x.tlog.size"

@@ -40,9 +40,9 @@ from app.planning.coverage import Capacity, Covered, capacity, coverage, may_cov
 from app.planning.tracking import CurrentRelease, Tracking
 from app.registry import counts
 from app.registry import repository as registry
+from app.registry.counts import Newest, Partition, partition_of
 from app.registry.datasets import repository as datasets
 from app.registry.membership import membership_of
-from app.registry.remembered import Newest, Partition, partition_of
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.failpoints import reach
 from app.storage.blobs import Blobs

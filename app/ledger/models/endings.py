@@ -13,7 +13,7 @@ from app.ledger import repository, runs
 from app.ledger.certificates import issuing
 from app.ledger.withdrawal import withdraw
 from app.registry import repository as registry
-from app.registry.backbones import repository as backbones
+from app.registry.backbones import service as backbones
 from app.registry.backbones.tables import BackboneRow
 from app.registry.datasets import features
 from app.registry.datasets import repository as datasets

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
 from app.runtime.database.endings import Ending, unique_name
-from app.runtime.database.logged import Logged
+from app.runtime.database.engine import Logged
 
 
 class BackboneRow(Logged, Ending, Base):

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 import expunge
 from app.domain.errors import InvalidInputError
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.settings import Settings
 from workers.training.networks.base import public_tensors
 from workers.training.published.model import PublishedModel

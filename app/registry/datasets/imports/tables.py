@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
+from app.runtime.database.engine import Logged
 from app.runtime.database.leases import Leased
-from app.runtime.database.logged import Logged
 
 
 class ImportRow(Logged, Leased, Base):

@@ -15,8 +15,14 @@ from app.registry.backbones import service
 from app.registry.backbones.service import BackboneDefinition
 from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package
-from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
-from workers.data.backbone_loading import load_backbone
+from workers.data.backbone import (
+    FrozenBackbone,
+    frame_of,
+    load_backbone,
+    publishable,
+    starting,
+    trainable,
+)
 from workers.training.examples import classified
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
