@@ -36,8 +36,7 @@ from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.columns.sources import Source, TableFile, as_table, typed_parts
 from app.runtime.settings import Settings
 from workers.training.networks.architectures import build
-from workers.training.published.loading import load
-from workers.training.published.model import PublishedModel
+from workers.training.published.model import PublishedModel, load
 
 Model = nn.Module | Callable[..., nn.Module] | str | Mapping[str, Any]
 _ADVICE: Final = (

@@ -16,8 +16,6 @@ import app.delivery.publishing.tables
 import app.evidence.certificates.tables
 import app.evidence.log.tables
 import app.ledger.tables
-import app.registry.backbones.tables
-import app.registry.datasets.imports.tables
 import app.registry.datasets.tables
 import app.registry.tables
 import app.storage.tables  # noqa: F401

@@ -22,8 +22,8 @@ from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.evidence.certificates.weights_file import BACKBONE
-from app.registry.backbones.service import backbone_of
-from app.registry.backbones.tables import BackboneRow
+from app.registry.backbones import backbone_of
+from app.registry.tables import BackboneRow
 from app.services import Services
 from workers.data.backbone_rehearsal import Rehearsal, require_finite
 from workers.training.exact.arithmetic import repeatable

@@ -26,7 +26,7 @@ from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.registry import repository, tasks
 from app.registry import repository as registry
-from app.registry.backbones.service import backbone_of
+from app.registry.backbones import backbone_of
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow

@@ -14,8 +14,7 @@ from app.domain.errors import GoneError
 from app.registry.datasets import repository as datasets
 from app.services import Services
 from workers.data.memory import Footprint, give_back
-from workers.data.selecting import Selected
-from workers.data.shards import Read
+from workers.data.shards import Read, Selected
 from workers.leases.outages import outlast_outages
 from workers.training.examples import Examples
 from workers.training.forms import InputForm

@@ -19,8 +19,8 @@ from app.evidence.log import signing_keys
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.tables import ObligationRow
 from app.planning.tracking import CurrentRelease, Tracking
+from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import service as backbones
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database.queries import known
 

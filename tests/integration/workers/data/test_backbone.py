@@ -11,8 +11,8 @@ from torch import nn
 from app.domain.architectures import ArchitectureSpec, BackboneUse, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
-from app.registry.backbones import service
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package
 from workers.data.backbone import (
@@ -98,7 +98,7 @@ def package(monkeypatch):
 def store(services, architecture, weights, *, shape=(8, 8), classes=10, layers=(), features=None):
     """Define a backbone and give it its weights."""
     with services.database.transaction() as session:
-        service.define_backbone(
+        backbones.define_backbone(
             session,
             BackboneDefinition(
                 name="public",
@@ -112,7 +112,7 @@ def store(services, architecture, weights, *, shape=(8, 8), classes=10, layers=(
         )
     content = safetensors.torch.save(dict(weights))
     with services.database.transaction() as session:
-        return service.upload_weights(session, services.blobs, "public", content).sha256
+        return backbones.upload_weights(session, services.blobs, "public", content).sha256
 
 
 def network(architecture=MLP, *, shape=(8, 8), classes=10):

@@ -9,8 +9,8 @@ from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import GoneError
 from app.domain.tasks import catalogue
 from app.operations.reconciliation import reconcile
-from app.registry.backbones import service as backbones
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features as kept_features
 from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow

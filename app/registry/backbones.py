@@ -1,4 +1,9 @@
-"""Public backbones: definitions, weights, use by models, and all SQL about them."""
+"""Public backbones: definitions, weights, use by models, and all SQL about them.
+
+Everything raises ``NotFoundError`` for a backbone that does not exist, ``GoneError`` for an
+archived one, ``ConflictError`` where it has no weights, or has them already, and
+``InvalidInputError`` for a definition or a use that does not fit.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +23,7 @@ from app.domain.parameters import features_of, parameters_of, require_parameters
 from app.domain.schema import InputSchema
 from app.domain.tasks.spec import TaskSpec
 from app.evidence import log
-from app.registry.backbones.tables import BackboneRow
+from app.registry.tables import BackboneRow
 from app.runtime.database.endings import require_live
 from app.runtime.database.queries import known
 from app.storage.blobs import Blobs, StoredBlob, adopt
@@ -126,7 +131,7 @@ def give_weights(session: Session, row: BackboneRow, blob: StoredBlob) -> None:
     log.append(session, "backbone.uploaded", backbone=row.id, sha256=blob.sha256)
 
 
-def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:
+def page(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:
     """Return a page of backbones by name, starting after the name ``after``."""
     query = select(BackboneRow).where(BackboneRow.deleted_at.is_(None))
     if after is not None:
