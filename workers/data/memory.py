@@ -68,16 +68,16 @@ def allowance(setting: int | None) -> int:
     return int(_SHARE_OF_FREE * free_bytes()) if setting is None else setting
 
 
-def free_bytes(*, cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int:
+def free_bytes() -> int:
     """Return the bytes that are free on this machine and within this process's control group."""
-    fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="utf-8").splitlines())
+    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="utf-8").splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     try:
-        limit = (cgroup / "memory.max").read_text(encoding="utf-8").strip()
-        used = int((cgroup / "memory.current").read_text(encoding="utf-8"))
+        limit = (_CGROUP / "memory.max").read_text(encoding="utf-8").strip()
+        used = int((_CGROUP / "memory.current").read_text(encoding="utf-8"))
         stat = dict(
             line.split()
-            for line in (cgroup / "memory.stat").read_text(encoding="utf-8").splitlines()
+            for line in (_CGROUP / "memory.stat").read_text(encoding="utf-8").splitlines()
         )
         used -= int(stat["file"]) - int(stat.get("shmem", 0))  # the kernel gives its cache back
     except (OSError, ValueError, KeyError):
