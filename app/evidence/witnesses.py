@@ -1,4 +1,4 @@
-"""Requests cosignatures of the log from witnesses, in the background.
+"""Asks the log's witnesses for cosignatures (C2SP tlog-witness), in the background.
 
 Each witness has its own thread, so a slow one delays neither publication, which never waits for
 witnesses, nor the other witnesses. Several processes may ask at once; a cosignature is stored once.
