@@ -20,7 +20,6 @@ from app.registry import backbones
 from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features, repository
 from app.registry.datasets.tables import FeatureShardRow, ShardRow
-from app.runtime.locations import redis_connection
 from app.services import Services
 from app.storage.stores import key_store
 from app.storage.tables import BlobRow
@@ -34,13 +33,6 @@ pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
 SUBJECT = "subject-3"
 RECORD = "record-12"  # one of the subject's
 Search = Callable[[str], list[Finding]]
-
-
-@pytest.fixture
-def redis(services: Services) -> Redis:
-    connection = redis_connection(services.settings)
-    connection.flushdb()
-    return connection
 
 
 @pytest.fixture
