@@ -163,7 +163,7 @@ class Services:
         """Return what asks the log's witnesses, one for each."""
         if not self.witnesses:
             return ()
-        from app.evidence.witnesses.collector import CosignatureCollector  # noqa: PLC0415 - optional
+        from app.evidence.witnesses import CosignatureCollector  # noqa: PLC0415 - optional
 
         return [
             CosignatureCollector(self.database, str(url), key)

@@ -32,7 +32,7 @@ from sqlalchemy import insert, select, text
 
 from app.client import ExpungeClient
 from app.ledger.tables import ForgetRequestRow
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.database import Base, Database
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import database_url

@@ -37,7 +37,7 @@ from app.accounting.output_perturbation import calibrate
 from app.cli.application import create_app
 from app.client import ExpungeClient
 from app.domain.states import Scope
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.locations import redis_connection
 from benchmarks import harness
 from benchmarks.audits_cases import (

@@ -24,7 +24,7 @@ from app.ledger import repository
 from app.ledger.models import definitions
 from app.operations import schema
 from app.registry import repository as registry
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import database_url, migration_url

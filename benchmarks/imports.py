@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from app.domain.schema import TableSchema
 from app.registry.datasets.imports import service as imports
-from app.registry.datasets.imports.tables import ImportRow
 from app.registry.datasets.service import define_dataset
+from app.registry.datasets.tables import ImportRow
 from app.runtime.settings import Settings
 from app.services import Services
 from app.storage.encryption import KEY_BYTES, Identity, encrypt

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from app.client import ExpungeClient
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.processes.starting import python_command
 from benchmarks import harness
 from demo.service import data_dir_in, running_service

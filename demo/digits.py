@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 import expunge
 from app.client import ExpungeClient
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from demo.tables import record_table
 from workers.training.examples import Examples, classified
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from app.domain.errors import UnreadableRecordsError
     from app.planning.mechanisms.catalogue import account
     from expunge.registration import register
-    from workers.training.published.loading import load
+    from workers.training.published.model import load
 
 __all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "load", "register", "verify"]
 
@@ -29,7 +29,7 @@ _PARTS = {
     "Client": ("app.client", "ExpungeClient"),
     "UnreadableRecordsError": ("app.domain.errors", "UnreadableRecordsError"),
     "account": ("app.planning.mechanisms.catalogue", "account"),
-    "load": ("workers.training.published.loading", "load"),
+    "load": ("workers.training.published.model", "load"),
     "register": ("expunge.registration", "register"),
     "verify": ("app.client.published", "verify"),
 }

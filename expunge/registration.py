@@ -32,13 +32,11 @@ from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns.column_types import proposed_schema
-from app.registry.datasets.columns.parts import typed_parts
-from app.registry.datasets.columns.sources import Source, TableFile, as_table
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
+from app.registry.datasets.columns.sources import Source, TableFile, as_table, typed_parts
 from app.runtime.settings import Settings
 from workers.training.networks.architectures import build
-from workers.training.published.loading import load
-from workers.training.published.model import PublishedModel
+from workers.training.published.model import PublishedModel, load
 
 Model = nn.Module | Callable[..., nn.Module] | str | Mapping[str, Any]
 _ADVICE: Final = (

@@ -21,7 +21,7 @@ from app.ledger.tables import MemberTrainingRow, RunRow
 from app.operations.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
 from app.registry.datasets.imports import repository as imports
 from app.registry.datasets.imports import service as importing
-from app.registry.datasets.imports.tables import ImportRow
+from app.registry.datasets.tables import ImportRow
 from app.runtime.database import leases
 from app.runtime.locations import redis_connection
 from app.runtime.logs import describe

@@ -59,8 +59,7 @@ from workers.data.loading import ModelSpec, load_model, readers_for
 from workers.data.member_records import MemberRecords
 from workers.data.memory import allowance
 from workers.data.run_records import selected
-from workers.data.selecting import Selected
-from workers.data.shards import read_shards
+from workers.data.shards import Selected, read_shards
 from workers.mechanisms.catalogue import solver_of
 from workers.mechanisms.ensembles.training import train_member
 from workers.seal.ram_only import ram_only

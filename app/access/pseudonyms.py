@@ -113,7 +113,7 @@ class Pseudonyms:
         return [self._digest(f"{kind} {half}", dataset_id, b"") for half in ("first", "second")]
 
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
-        return hmac.digest(self._key, _prefix(kind, dataset_id) + content, "sha256")
+        return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")
 
 
 def _cmacs(
@@ -150,7 +150,3 @@ def _doubled(number: int) -> tuple[int, int]:
     """Return a number times x and times x^2 in the field of CMAC."""
     once = (number << 1) ^ (_FIELD if number >> 127 else 0)
     return once, (once << 1) ^ (_FIELD if once >> 127 else 0)
-
-
-def _prefix(kind: str, dataset_id: str) -> bytes:
-    return f"{kind}\0{dataset_id}\0".encode()

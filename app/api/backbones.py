@@ -12,8 +12,8 @@ from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
 from app.domain.architectures import MOST_LAYERS, ArchitectureSpec, FeatureLayer
 from app.ledger.models import definitions, endings
-from app.registry.backbones import repository, service
-from app.registry.backbones.tables import BackboneRow
+from app.registry import backbones
+from app.registry.tables import BackboneRow
 
 router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)
 
@@ -95,7 +95,7 @@ def define_backbone(
     body: BackboneBody, services: ServicesOf, _: ModelsWriter, response: Response
 ) -> BackboneAnswer:
     """Define a public backbone; upload its weights next."""
-    definition = service.BackboneDefinition(
+    definition = backbones.BackboneDefinition(
         name=body.name,
         architecture=ArchitectureSpec.from_json(body.architecture),
         input_shape=tuple(body.input.shape),
@@ -106,7 +106,7 @@ def define_backbone(
     )
     definition.require_parameters()
     with services.database.transaction() as session:
-        row = service.define_backbone(session, definition)
+        row = backbones.define_backbone(session, definition)
         session.refresh(row)
         response.headers["Location"] = f"/v1/backbones/{row.name}"
         return _answer(row)
@@ -116,7 +116,7 @@ def define_backbone(
 def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> Page[BackboneAnswer]:
     """List backbones by name."""
     with services.database.transaction() as session:
-        rows = repository.backbones(session, after=page.after, limit=page.limit + 1)
+        rows = backbones.page(session, after=page.after, limit=page.limit + 1)
         return page.answer(rows, lambda row: row.name, _answer)
 
 
@@ -124,7 +124,7 @@ def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> P
 def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAnswer:
     """Show one backbone."""
     with services.database.transaction() as session:
-        return _answer(repository.backbone_named(session, name))
+        return _answer(backbones.backbone_named(session, name))
 
 
 @router.post("/{name}/archive", **answers(404, 409, 410))
@@ -152,7 +152,7 @@ def upload_backbone_weights(
     """Upload a backbone's safetensors weights, once."""
     definitions.check_weights(content)
     with services.database.transaction() as session:
-        row = service.upload_weights(session, services.blobs, name, content)
+        row = backbones.upload_weights(session, services.blobs, name, content)
         return _answer(row)
 
 

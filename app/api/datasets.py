@@ -29,9 +29,8 @@ from app.ledger.views.changes import Kind
 from app.registry.datasets import repository, service
 from app.registry.datasets.imports import repository as imports
 from app.registry.datasets.imports import service as importing
-from app.registry.datasets.imports.tables import ImportRow
 from app.registry.datasets.reading import READERS
-from app.registry.datasets.tables import DatasetRow
+from app.registry.datasets.tables import DatasetRow, ImportRow
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 _MOST_ROWS = 1000

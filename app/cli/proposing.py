@@ -14,9 +14,9 @@ from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.delimited import Dialect
-from app.registry.datasets.columns.parts import check_rows, typed_parts
 from app.registry.datasets.columns.proposal import Choices, Listed, Proposal, proposed
 from app.registry.datasets.columns.reading import read_source
+from app.registry.datasets.columns.sources import check_rows, typed_parts
 
 _PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
 T = TypeVar("T")

@@ -12,9 +12,8 @@ from app.client import ExpungeClient
 from app.client.answers import Json
 from app.domain.ids import Notation
 from app.domain.schema import TableSchema
-from app.registry.datasets.columns.parts import Part, typed_parts
-from app.registry.datasets.columns.sources import Source
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
+from app.registry.datasets.columns.sources import Part, Source, typed_parts
 
 _MOST_NAMED: Final = 20
 

@@ -26,20 +26,15 @@ def is_number(
     )
 
 
-def known_fields(
-    document: object, where: str, known: Collection[str] = (), *, required: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return an object's fields: all that are ``required``, and ``known`` ones.
+def known_fields(document: object, where: str, known: Collection[str]) -> dict[str, Any]:
+    """Return an object's fields.
 
     Raises:
         InvalidInputError: no object, or one with other fields; messages begin with ``where``.
     """
     if not isinstance(document, Mapping):
         raise InvalidInputError(f"{where}: must be an object")
-    if not document.keys() >= set(required):
-        raise InvalidInputError(f"{where} must have the fields {', '.join(sorted(required))}")
-    known = {*known, *required}
-    unknown = sorted(str(name) for name in document.keys() - known)
+    unknown = sorted(str(name) for name in document.keys() - set(known))
     if unknown:
         expected = f"known are {', '.join(sorted(known))}"
         raise InvalidInputError(f"{where}: unknown field {unknown[0]!r}; {expected}")

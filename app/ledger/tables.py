@@ -16,8 +16,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
+from app.runtime.database.engine import Logged
 from app.runtime.database.leases import Leased
-from app.runtime.database.logged import Logged
 
 
 class SubjectRequestRow(Logged, Base):

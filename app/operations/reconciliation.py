@@ -33,14 +33,13 @@ from app.ledger import repository, runs
 from app.ledger.withdrawal import withdraw
 from app.registry import counts
 from app.registry import repository as registry
-from app.registry.backbones.tables import BackboneRow
 from app.registry.datasets import digests, features
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.shards import seqs_of_shard
 from app.registry.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.registry.forecasts import Occasion
 from app.registry.membership import membership_of
-from app.registry.tables import ModelRow, VersionRow
+from app.registry.tables import BackboneRow, ModelRow, VersionRow
 from app.storage.blobs import Blobs, doom
 from app.storage.tables import BlobRow
 

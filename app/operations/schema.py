@@ -16,13 +16,11 @@ import app.delivery.publishing.tables
 import app.evidence.certificates.tables
 import app.evidence.log.tables
 import app.ledger.tables
-import app.registry.backbones.tables
-import app.registry.datasets.imports.tables
 import app.registry.datasets.tables
 import app.registry.tables
 import app.storage.tables  # noqa: F401
 from app.runtime.database import Base, Database
-from app.runtime.database.logged import Logged
+from app.runtime.database.engine import Logged
 
 _EXCESS = text(
     """

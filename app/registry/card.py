@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, Template
+from jinja2 import Environment, PackageLoader
 
 from app.domain.architectures import (
     Member,
@@ -82,15 +82,11 @@ def _code(document: Mapping[str, Any]) -> str:
     return f"{fence}json\n{text}\n{fence}"
 
 
-def _template() -> Template:
-    environment = Environment(  # noqa: S701 - Markdown, whose only foreign text is in ``code``
-        loader=PackageLoader("app.registry"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"code": _code, **IN_WORDS}
-    return environment.get_template("card.md")
-
-
-_TEMPLATE = _template()
+_ENVIRONMENT = Environment(  # noqa: S701 - Markdown, whose only foreign text is in ``code``
+    loader=PackageLoader("app.registry"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.filters |= {"code": _code, **IN_WORDS}
+_TEMPLATE = _ENVIRONMENT.get_template("card.md")

@@ -1,6 +1,6 @@
 """What a model learns from its dataset, and whether that has the columns for it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.domain.columns import (
@@ -10,7 +10,6 @@ from app.domain.columns import (
     ClassName,
     Column,
     ImageColumn,
-    LabelColumn,
     TextColumn,
 )
 from app.domain.errors import InvalidInputError
@@ -57,7 +56,9 @@ def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
     if isinstance(spec, CustomSpec):
         return
     if isinstance(spec, ClassificationSpec):
-        _require_classes(spec.target, kinds)
+        if spec.target is None:
+            raise InvalidInputError("task: classification needs a target: a column and its classes")
+        _require_truth(spec.target.name, kinds[spec.target.name], spec.target.classes, "classes")
     words, fits = _NAME if isinstance(spec, ClassificationSpec) else _NUMBER
     for name in spec.target_columns:
         _require(name, kinds[name], words, fits)
@@ -68,13 +69,6 @@ def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
 def _require(name: str, kind: ColumnType, words: str, fits: Fits) -> None:
     if not fits(kind):
         raise InvalidInputError(f"task: column {name!r} is {kind}, where {words} is expected")
-
-
-def _require_classes(target: LabelColumn | None, kinds: Mapping[str, ColumnType]) -> None:
-    """Refuse names of classes that no value of the column can have."""
-    if target is None:
-        raise InvalidInputError("task: classification needs a target: a column and its classes")
-    _require_truth(target.name, kinds[target.name], target.classes, "classes")
 
 
 def _require_truth(name: str, kind: ColumnType, listed: Sequence[ClassName], what: str) -> None:

@@ -7,7 +7,7 @@ Revises:
 from alembic import op
 
 from migrations import guards
-from migrations.schema import delivery, ledger, registry
+from migrations.schema import ledger, registry
 
 revision = "0001"
 down_revision = None
@@ -21,8 +21,8 @@ def upgrade() -> None:
     registry.create_datasets()
     registry.create_models()
     ledger.create_requests()
-    delivery.create_callbacks()
-    delivery.create_publishing()
+    ledger.create_callbacks()
+    ledger.create_publishing()
     guards.make_append_only()
     guards.guard_ledger()
 

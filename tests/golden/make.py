@@ -16,7 +16,7 @@ from app.client import ExpungeClient
 from app.domain.architectures import ArchitectureSpec
 from app.domain.states import Basis
 from app.evidence.certificates.signing import statement_of
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from demo.tables import record_table
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.mechanisms import CASES, of_digits

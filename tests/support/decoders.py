@@ -2,10 +2,12 @@
 
 import psutil
 
+from app.registry.datasets.imports.decoding import DECODER_BYTES
 from tests.support.command_lines import words_of
 from tests.support.patience import until
 
-_MODULE = "app.registry.datasets.imports.decoder"
+_WORDS = {"app.registry.datasets.decoder", str(DECODER_BYTES)}
+"""The module, and the memory of one that decodes imports: uploads have less."""
 
 
 def decoder_of(pid: int) -> psutil.Process:
@@ -13,7 +15,7 @@ def decoder_of(pid: int) -> psutil.Process:
 
     def found() -> psutil.Process:
         children = psutil.Process(pid).children(recursive=True)
-        return next(child for child in children if _MODULE in words_of(child))
+        return next(child for child in children if {*words_of(child)} >= _WORDS)
 
     return until(found)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task
 

@@ -4,8 +4,8 @@ import safetensors.torch
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.states import BlobState
+from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import service
 from app.registry.datasets import features
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import ShardRow
@@ -47,11 +47,11 @@ def define_backbone(workshop, name="public", *, hidden=(300, 200), shape=(2,)):
     spec = ArchitectureSpec("mlp", {"hidden": list(hidden)})
     public = build(spec, input_shape=shape, classes=2, allowed_factories=[]).state_dict()
     with workshop.transaction() as session:
-        service.define_backbone(
-            session, service.BackboneDefinition(name, spec, shape, classes=2, source="a test")
+        backbones.define_backbone(
+            session, backbones.BackboneDefinition(name, spec, shape, classes=2, source="a test")
         )
         content = safetensors.torch.save(dict(public))
-        service.upload_weights(session, workshop.services.blobs, name, content)
+        backbones.upload_weights(session, workshop.services.blobs, name, content)
 
 
 def give_up_features(workshop):

@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from redis import Redis
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine, NullPool, create_engine, text
@@ -258,3 +259,11 @@ def as_admin(servers: EmbeddedServers) -> Iterator[Callable[[str], object]]:
 def url_of(servers: EmbeddedServers, database: str) -> str:
     """Return where the service finds a database of these servers."""
     return servers.database_url.replace("/expunge?", f"/{database}?")
+
+
+@pytest.fixture
+def redis(services: Services) -> Redis:
+    """The service's Redis, empty."""
+    connection = redis_connection(services.settings)
+    connection.flushdb()
+    return connection

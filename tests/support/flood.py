@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from app.client import ExpungeClient
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from benchmarks.api_load import Bench
 from benchmarks.http_load import Connection, call
 from demo.tables import record_table

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from pyarrow import BufferReader
 
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from demo.tables import record_table
 from tests.support.digits import RECORDS_PER_SUBJECT, TASK, digits_parquet
 from tests.support.markers import Marker

@@ -14,8 +14,7 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from app.runtime.logs import describe
-from workers.distributed.execution import ANSWERED_WITHIN, connected
-from workers.distributed.launching import confess, launch
+from workers.distributed.execution import ANSWERED_WITHIN, confess, connected, launch
 from workers.distributed.processes import Processes
 
 Part = Callable[..., Any]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.schema import TableSchema
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from tests.support.workshop import Workshop
 

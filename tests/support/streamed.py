@@ -8,7 +8,7 @@ import numpy as np
 from app.domain.plan import Plan
 from app.ledger import repository
 from app.registry import repository as registry
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.settings import Settings
 from app.services import open_services

@@ -14,7 +14,7 @@ from app.domain import merkle
 from app.domain.errors import NoteError, ProofError
 from app.evidence.certificates.note import WitnessKey, cosigned, open_checkpoint, signature_line
 from app.evidence.certificates.trusted_keys import read_trusted_keys
-from app.evidence.witnesses.collector import PATH, SIZE_MEDIA_TYPE
+from app.evidence.witnesses import PATH, SIZE_MEDIA_TYPE
 from tests.support.patience import PATIENCE_S
 
 TEXT = "text/plain; charset=utf-8"

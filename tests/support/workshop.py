@@ -31,7 +31,7 @@ from app.ledger.training import membership_of_run
 from app.planning.tracking import trained_history
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import PushResult, define_dataset
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership, membership_of

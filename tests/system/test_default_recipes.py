@@ -9,7 +9,7 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from demo.tables import record_table
 from tests.support.digits import DATASET, TASK
 

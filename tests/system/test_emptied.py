@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.evidence.certificates.verification import verify
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.services import Services
 from demo.tables import record_table
 from tests.support.digits import DATASET, digits_parquet, head, model

@@ -33,12 +33,11 @@ from app.domain.states import FirstRelease
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec
 from app.evidence.certificates import verification
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from workers.audit import report
 from workers.audit.canaries import Canaries, prepare
 from workers.audit.scores import scores
-from workers.training.published.loading import assembled
-from workers.training.published.model import PublishedModel
+from workers.training.published.model import PublishedModel, assembled
 
 _UPLOAD_BYTES: Final = 8 << 20
 _WAIT_S: Final = 24 * 3600.0
@@ -64,7 +63,7 @@ class Audit:
         directory: where release and certificate go.
         name: of the dataset and of the models that the audit makes.
         canaries, guesses: how many pairs, and how many of their coins are guessed.
-        factories, base: as for ``workers.training.published.loading.load``.
+        factories, base: as for ``workers.training.published.model.load``.
         tell: called with what is going on, and a run.
     """
 

@@ -17,8 +17,8 @@ from workers.training.forms import InputForm, fainter
 from workers.training.networks.architectures import zeros
 from workers.training.networks.base import first_difference
 from workers.training.networks.held import digests_held
+from workers.training.networks.network import require_tied_alike
 from workers.training.networks.operator_code import called
-from workers.training.networks.tensor_names import require_tied_alike
 from workers.training.tasks.task import INPUTS
 
 _COMPANIONS: Final = 3

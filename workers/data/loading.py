@@ -25,16 +25,16 @@ from app.domain.schema import InputSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.ledger.member_trainings import read_as_head
+from app.registry import repository, tasks
 from app.registry import repository as registry
-from app.registry.backbones.use import backbone_of
+from app.registry.backbones import backbone_of
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
 from app.registry.tasks import task_of as stored_task
 from app.runtime.settings import Settings
 from app.services import Services
-from workers.data.backbone import Backbone, FrozenBackbone, trainable
-from workers.data.backbone_loading import load_backbone
+from workers.data.backbone import Backbone, FrozenBackbone, load_backbone, trainable
 from workers.data.features import FeatureReader
 from workers.data.member_records import MemberRecords
 from workers.data.shards import Read, reader_of
@@ -306,13 +306,11 @@ def load_start(
     # The lineage's history accounts for exactly the certified version.
     if head is not None and hashlib.sha256(content).hexdigest() != head.sha256:
         raise RunFailedError("the initial weights are not the version's: run 'expunge log fsck'")
-    return trainable(architecture, _views_of(content))
-
-
-def _views_of(content: mmap.mmap) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file, whose numbers stay where they are."""
     tensors = WeightsFile(cast("BinaryIO", content)).tensors()
-    return {name: _view_of(content, each).reshape(each.shape) for name, each in tensors.items()}
+    return trainable(
+        architecture,
+        {name: _view_of(content, each).reshape(each.shape) for name, each in tensors.items()},
+    )
 
 
 def _view_of(content: mmap.mmap, stored: StoredTensor) -> torch.Tensor:
@@ -330,3 +328,34 @@ def _dtype_of(stored: StoredTensor) -> torch.dtype:
     kind = stored.dtype.rstrip("0123456789")
     dtype: torch.dtype = getattr(torch, _KINDS[kind] + stored.dtype.removeprefix(kind))
     return dtype
+
+
+def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDescription:
+    """Return the description of a model's next version.
+
+    While a run of the model goes on, only that run can publish, so that the number stays the next.
+    """
+    architecture, task = ArchitectureSpec.from_json(model.architecture), tasks.task_of(model)
+    return ModelDescription(
+        model=model.name,
+        version=repository.next_number(session, model.id),
+        architecture=architecture,
+        task=task,
+        schema=task.schema(),
+        backbone=_backbone(session, architecture),
+        record_id=dataset.schema["record_id"],
+    )
+
+
+def _backbone(session: Session, architecture: ArchitectureSpec) -> BackboneDescription | None:
+    row = backbone_of(session, architecture)
+    if row is None or row.sha256 is None or architecture.backbone is None:
+        return None
+    return BackboneDescription(
+        name=row.name,
+        sha256=row.sha256,
+        frozen=architecture.backbone.frozen,
+        architecture=ArchitectureSpec.from_json(row.architecture),
+        classes=row.classes,
+        layers=FeatureLayer.all_from_json(row.layers),
+    )

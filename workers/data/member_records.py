@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from app.domain.errors import GoneError
 from app.registry.datasets import repository as datasets
 from app.services import Services
-from workers.data.footprint import Footprint
-from workers.data.memory import give_back
-from workers.data.selecting import Selected
-from workers.data.shards import Read
+from workers.data.memory import Footprint, give_back
+from workers.data.shards import Read, Selected
 from workers.leases.outages import outlast_outages
 from workers.training.examples import Examples
 from workers.training.forms import InputForm

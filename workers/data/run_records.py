@@ -27,12 +27,10 @@ from app.registry.datasets.repository import stock_of
 from app.registry.statistics_file import StatisticsFile
 from app.registry.tables import ModelRow
 from app.services import Services
-from workers.data.footprint import Footprint
 from workers.data.loading import ModelSpec, Readers, RunData, readers_for
 from workers.data.member_records import member_records
-from workers.data.memory import Needs, allowance, give_back, in_words
-from workers.data.selecting import Selected
-from workers.data.shards import read_records, read_shards
+from workers.data.memory import Footprint, Needs, allowance, give_back, in_words
+from workers.data.shards import Selected, read_records, read_shards
 from workers.data.streaming import Streamed, Survey
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages

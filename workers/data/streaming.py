@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from app.domain.errors import ExpungeError, GoneError, RunFailedError
 from workers.data.memory import give_back
-from workers.data.selecting import Selected
-from workers.data.shards import Read
+from workers.data.shards import Read, Selected
 from workers.leases.outages import outlast_outages
 from workers.seal.scrubbing import scrubbed
 from workers.training.examples import Examples, Order, Records, batch_sizes, require_some

@@ -20,9 +20,8 @@ from app.domain.errors import ProcessLostError, RunFailedError
 from app.domain.states import Parallelism
 from workers.distributed.shards import Shards
 from workers.noise.generators import NoiseSource
-from workers.training.gradients import parts_of
 from workers.training.tasks.task import INPUTS, Batch
-from workers.training.team import Dealt, Team
+from workers.training.team import Dealt, Team, parts_of
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -20,8 +20,7 @@ from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.ledger import repository
 from app.runtime.database import Database
 from app.runtime.logs import describe
-from app.runtime.processes.repeated import Repeated
-from app.runtime.processes.stopping import GRACE_S, StopSignal
+from app.runtime.processes.stopping import GRACE_S, Repeated, StopSignal
 from app.runtime.spans import Span, hand_over
 
 _log = logging.getLogger("expunge.lease")

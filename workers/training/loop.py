@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ from app.domain.errors import RunFailedError
 from app.domain.recipes import TrainingRecipe
 from workers.training.evaluate import mean_loss
 from workers.training.examples import Records
-from workers.training.gradients import add_gradient
 from workers.training.networks.flat import FlatParameters
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
 from workers.training.seed import Seed
+from workers.training.tasks.task import Batch, Forward, Task
 
 if TYPE_CHECKING:
     from workers.training.networks.network import Network
@@ -208,3 +208,36 @@ class _Patience:
 def _require_finite(number: torch.Tensor) -> None:
     if not bool(torch.isfinite(number)):
         raise RunFailedError("training diverged: lower learning_rate")
+
+
+def add_gradient(
+    module: Forward, task: Task, parts: Iterable[tuple[Batch, float]], *, precision: str
+) -> torch.Tensor:
+    """Add the gradient of a batch's mean loss; return that loss, detached, 0-dim.
+
+    The batch comes in parts with their shares, of which a process may have a few: then both are
+    what these add to the whole batch's.
+
+    In ``bfloat16`` the forward pass runs under autocast; the loss is computed in float32, and
+    weights and gradients keep their dtype. Noisy and tracked phases never use it.
+    """
+    total: torch.Tensor | None = None
+    forward = _halved(module) if precision == "bfloat16" else module
+    for part, share in parts:
+        loss = task.loss(forward, part).mean()
+        if share != 1.0:
+            loss = loss * share
+        loss.backward()  # type: ignore[no-untyped-call]
+        total = loss.detach() if total is None else total + loss.detach()
+    return torch.zeros(()) if total is None else total
+
+
+def _halved(module: Forward) -> Forward:
+    """Return the network with its arithmetic in bfloat16, and its outputs in float32."""
+
+    def forward(*inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(inputs[0].device.type, dtype=torch.bfloat16):
+            outputs: torch.Tensor = module(*inputs)
+        return outputs.to(torch.float32)
+
+    return forward

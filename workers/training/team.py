@@ -17,14 +17,28 @@ from torch import nn
 
 from app.domain.states import Parallelism
 from workers.noise.generators import NoiseSource
-from workers.training.gradients import parts_of
 from workers.training.networks.flat import FlatParameters
-from workers.training.tasks.task import Batch
+from workers.training.tasks.task import INPUTS, Batch
 
 Dealt = list[tuple[Batch, float]]
 """A process's parts of a batch, and their shares of it: as many in each process.
 
 A process without rows of its own has some of another one, with share 0."""
+
+
+def parts_of(batch: Batch, parts: int) -> list[tuple[Batch, float]]:
+    """Return a batch in parts, each with its share of the records.
+
+    Their sizes differ by at most one. No part has a single record, which BatchNorm cannot process,
+    if the batch has more: there are fewer parts then.
+    """
+    records = len(batch[INPUTS])
+    parts = min(parts, max(1, records // 2))
+    if parts == 1:
+        return [(batch, 1.0)]
+    split = zip(*(tensor.tensor_split(parts) for tensor in batch.values()), strict=True)
+    named = [dict(zip(batch, part, strict=True)) for part in split]
+    return [(part, len(part[INPUTS]) / records) for part in named]
 
 
 class Team:

@@ -294,21 +294,17 @@ class CorollaryJ1(Setting, Bound[RenyiGuarantee]):
         """Return the Renyi curve of the release."""
         steps = require_steps("epochs", self.epochs) * self.batches
         lost = self.epochs_lost(require_steps("training_epochs", self.training_epochs))
-        distance = min(lost * self._epoch_drift() * (1 + 1e-13), 2 * self.radius)
-        return self.proportional(self.divergence_factor(distance) * self.amplification(steps))
-
-    def _epoch_drift(self) -> float:
-        """Return how far apart the worlds are after the first epoch."""
-        total = 0.0
+        drift = 0.0  # after the first epoch
         for batch, count in self.records_by_batch:
             if require_count("records_by_batch", batch) >= self.batches:
                 raise ParameterError("records_by_batch", f"batch numbers below {self.batches}")
             if require_steps("records_by_batch", count) > self.batch_size:
                 raise ParameterError("records_by_batch", f"at most {self.batch_size} of one batch")
-            total += self.decay(self.batches - batch - 1) * self.shift * count
-        if total == 0:
+            drift += self.decay(self.batches - batch - 1) * self.shift * count
+        if drift == 0:
             raise ParameterError("records_by_batch", "at least one pair")
-        return total
+        distance = min(lost * drift * (1 + 1e-13), 2 * self.radius)
+        return self.proportional(self.divergence_factor(distance) * self.amplification(steps))
 
 
 theorem_3_2 = account_of(Theorem32)

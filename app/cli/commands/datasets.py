@@ -29,9 +29,8 @@ from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
-from app.registry.datasets.columns.parts import check_rows
 from app.registry.datasets.columns.reading import read_source
-from app.registry.datasets.columns.sources import Source
+from app.registry.datasets.columns.sources import Source, check_rows
 
 Table = Annotated[
     list[Path],

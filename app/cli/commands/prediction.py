@@ -84,7 +84,7 @@ def _predictions(
     published: PublishedFile, table: object, *, factories: list[str], base: Path | None
 ) -> Any:  # noqa: ANN401 - pyarrow.Table
     if not published.is_plain_head:
-        modules: Any = loaded("workers.training.published.loading", extra=TORCH)
+        modules: Any = loaded("workers.training.published.model", extra=TORCH)
         model = modules.assembled(published, factories=factories, base=base)
         return model.predict(table)
     heads: Any = loaded("app.registry.datasets.columns.outputs", extra=TABLES)
@@ -110,7 +110,7 @@ def export(
     """
     if to is not ExportFormat.ONNX:
         raise InvalidInputError(f"unknown format {to}")
-    modules: Any = loaded("workers.training.published.loading", extra=ONNX)
+    modules: Any = loaded("workers.training.published.model", extra=ONNX)
     exporting: Any = loaded("workers.training.published.onnx_export", extra=ONNX)
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)

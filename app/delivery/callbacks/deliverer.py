@@ -25,7 +25,7 @@ from app.domain.errors import CallbackError
 from app.evidence.certificates.processor_signing import ProcessorSigner
 from app.runtime.database import Database
 from app.runtime.logs import describe
-from app.runtime.processes.repeated import Repeated
+from app.runtime.processes.stopping import Repeated
 from app.runtime.spans import Facts, Span, Step, Work, hand_over
 
 _log = logging.getLogger("expunge.callbacks")

@@ -7,7 +7,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, fun
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
-from app.runtime.database.logged import Logged
+from app.runtime.database.engine import Logged
 
 
 class CallbackEndpointRow(Base):

@@ -29,7 +29,7 @@ from app.registry.tables import ModelRow
 from app.runtime.database import Database
 from app.runtime.failpoints import reach
 from app.runtime.logs import describe
-from app.runtime.processes.repeated import Repeated
+from app.runtime.processes.stopping import Repeated
 from app.runtime.spans import Facts, Step, Work, at_commit, is_on
 
 _CLASS = 0x7075626C

@@ -42,7 +42,7 @@ class ClassificationSpec(TaskSpec):
     def __post_init__(self) -> None:
         if type(self.classes) is not int or not 2 <= self.classes <= MAX_CLASSES:
             raise InvalidInputError(f"task: classes must lie between 2 and {MAX_CLASSES:,}")
-        weights = factors("class_weights", self.class_weights, self.classes)
+        weights = factors(self.class_weights, self.classes)
         object.__setattr__(self, "class_weights", weights)
         require_number("label_smoothing", self.label_smoothing, least=0, below=1)
 
@@ -103,7 +103,7 @@ class MultiLabelSpec(TaskSpec):
 
     def __post_init__(self) -> None:
         require_columns(self.labels, most=MOST_LABELS)
-        weights = factors("class_weights", self.class_weights, len(self.labels))
+        weights = factors(self.class_weights, len(self.labels))
         object.__setattr__(self, "class_weights", weights)
         require_number("label_smoothing", self.label_smoothing, least=0, below=1)
 

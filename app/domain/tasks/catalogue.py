@@ -34,7 +34,10 @@ def from_json(document: object) -> TaskSpec:
     weight = fields.pop("weight", None)
     if weight is not None:
         weight = WeightColumn(**_only(weight, "weight", "column", "most"))
-    common |= {"weight": weight, "augment": _augment(fields)}
+    listed = fields.pop("augment", [])
+    if not isinstance(listed, list):
+        raise InvalidInputError("task: augment must be a list")
+    common |= {"weight": weight, "augment": tuple(map(Augmentation.from_json, listed))}
     try:
         spec = make(fields, common)
     except (TypeError, KeyError, AttributeError) as error:
@@ -76,13 +79,6 @@ def _inputs(document: object) -> InputColumns | None:
     if not isinstance(document, list):
         raise InvalidInputError("task: inputs must be a list of columns")
     return InputColumns(columns=tuple(map(column_from_json, document)))
-
-
-def _augment(fields: Fields) -> tuple[Augmentation, ...]:
-    listed = fields.pop("augment", [])
-    if not isinstance(listed, list):
-        raise InvalidInputError("task: augment must be a list")
-    return tuple(map(Augmentation.from_json, listed))
 
 
 def _classification(fields: Fields, common: Fields) -> TaskSpec:

@@ -262,15 +262,16 @@ def require_columns(names: tuple[str, ...], *, most: int) -> None:
         raise InvalidInputError(f"task: target.columns must list 1 to {most:,} different columns")
 
 
-def factors(name: str, values: object, count: int) -> tuple[float, ...]:
-    """Return a list of ``count`` factors, some of which may be 0, or none."""
+def factors(values: object, count: int) -> tuple[float, ...]:
+    """Return ``count`` class weights, some of which may be 0, or none."""
     if not values:
         return ()
     if not isinstance(values, list | tuple) or len(values) != count:
-        raise InvalidInputError(f"task: {name} must list {count} numbers")
+        raise InvalidInputError(f"task: class_weights must list {count} numbers")
     found = tuple(
-        0.0 if is_number(value) and value == 0 else require_factor(name, value) for value in values
+        0.0 if is_number(value) and value == 0 else require_factor("class_weights", value)
+        for value in values
     )
     if max(found) <= 0:
-        raise InvalidInputError(f"task: {name} must have a number above 0")
+        raise InvalidInputError("task: class_weights must have a number above 0")
     return found

@@ -4,7 +4,7 @@ from sqlalchemy import ForeignKey, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.runtime.database import Base
-from app.runtime.database.logged import Logged
+from app.runtime.database.engine import Logged
 
 
 class CertificateRow(Logged, Base):

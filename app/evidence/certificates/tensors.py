@@ -74,7 +74,14 @@ def _check_against(
         if isinstance(mechanism, Tracked):
             _check_tracked(predicate, mechanism, weights, task)
     if mechanism.needs is Needs.RIDGE_HEAD:
-        _check_ridge_head(predicate, tensors)
+        _require(predicate.mechanism.tensors == _own(tensors) == [BIAS, HEAD], "not a ridge head")
+        weight, bias = tensors[HEAD], tensors[BIAS]
+        _require(
+            weight.dtype == bias.dtype == "F64"
+            and len(weight.shape) == 2
+            and tuple(bias.shape) == (weight.shape[0],),
+            "not a ridge head in float64",
+        )
         _check_sums(mechanism, tensors[BIAS], description)
     if isinstance(mechanism, Boosting):
         _check_trees(predicate, mechanism, tensors, description)
@@ -194,18 +201,6 @@ def _check_linear_head(
     return task
 
 
-def _check_ridge_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -> None:
-    """Check that every number of the model is part of the solution."""
-    _require(predicate.mechanism.tensors == _own(tensors) == [BIAS, HEAD], "not a ridge head")
-    weight, bias = tensors[HEAD], tensors[BIAS]
-    _require(
-        weight.dtype == bias.dtype == "F64"
-        and len(weight.shape) == 2
-        and tuple(bias.shape) == (weight.shape[0],),
-        "not a ridge head in float64",
-    )
-
-
 def _check_trees(
     predicate: Release,
     mechanism: Boosting,
@@ -242,19 +237,8 @@ def _check_tracked(
     predicate: Release, mechanism: Tracked, weights: WeightsFile, task: TaskSpec
 ) -> None:
     """Check the constants of a linear head whose history is tracked, and its noise's grid."""
-    _check_recipe(mechanism, task)
-    noise, history = predicate.mechanism.noise, mechanism.history
-    head = weights.tensors()[HEAD]
-    norm = 0.0 if history.recipe.radius is None else weights.norm(head)
-    if noise is not None and noise.grid is not None and _ends_on_grid(history, norm):
-        _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
-    _require(
-        norm <= history.furthest, "the weights are outside of the ball to which they were projected"
-    )
-
-
-def _check_recipe(mechanism: Tracked, task: TaskSpec) -> None:
-    recipe, bounds = mechanism.history.recipe, task.bounds
+    history, bounds = mechanism.history, task.bounds
+    recipe = history.recipe
     _require(
         bounds is not None and (recipe.smoothness, recipe.lipschitz) == astuple(bounds)[::-1],
         f"smoothness or lipschitz are not those of its task, {task.name}",
@@ -264,6 +248,13 @@ def _check_recipe(mechanism: Tracked, task: TaskSpec) -> None:
         weight_decay=recipe.weight_decay, smoothness=recipe.smoothness
     )
     _require(rate in (None, recipe.learning_rate), f"learning_rate is not that of {mechanism.name}")
+    noise, head = predicate.mechanism.noise, weights.tensors()[HEAD]
+    norm = 0.0 if recipe.radius is None else weights.norm(head)
+    if noise is not None and noise.grid is not None and _ends_on_grid(history, norm):
+        _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
+    _require(
+        norm <= history.furthest, "the weights are outside of the ball to which they were projected"
+    )
 
 
 def _check_curvature(mechanism: NoisyGdNonconvex, description: ModelDescription) -> None:

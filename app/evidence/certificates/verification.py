@@ -131,7 +131,19 @@ def verify(
         finding = check_growth(statement, before, parts.growth, old_payload=payload)
         report(VerifiedStep("previous", finding))
     if receipt is not None:
-        finding = _check_receipt(receipt, parts, predicate, older)
+        if isinstance(predicate, AsTrained):
+            raise VerificationError("receipt", "the certificate covers no forgotten record")
+        same = (
+            isinstance(older, Release)
+            and older.forgotten.since_version == predicate.forgotten.since_version
+        )
+        finding = check_receipt(
+            Receipt.from_json(receipt),
+            parts.request,
+            predicate.forgotten,
+            members=predicate.members if isinstance(predicate, Release) else None,
+            since=older if same else None,
+        )
         report(VerifiedStep("receipt", finding))
     return stated
 
@@ -143,24 +155,6 @@ def _older(bundle: bytes, keys: TrustedKeys) -> tuple[bytes, Statement]:
         return payload, _read(payload)[0]
     except VerificationError as error:
         raise VerificationError("previous", f"the older certificate: {error}") from error
-
-
-def _check_receipt(
-    receipt: bytes, parts: Bundle, predicate: Predicate, older: Predicate | None
-) -> str:
-    if isinstance(predicate, AsTrained):
-        raise VerificationError("receipt", "the certificate covers no forgotten record")
-    same = (
-        isinstance(older, Release)
-        and older.forgotten.since_version == predicate.forgotten.since_version
-    )
-    return check_receipt(
-        Receipt.from_json(receipt),
-        parts.request,
-        predicate.forgotten,
-        members=predicate.members if isinstance(predicate, Release) else None,
-        since=older if same else None,
-    )
 
 
 def check_place(*, bundle: bytes, trusted: bytes) -> None:

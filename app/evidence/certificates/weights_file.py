@@ -75,7 +75,13 @@ class WeightsFile:
             }
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise VerificationError("weights", "not a safetensors file") from error
-        _require_filled(tensors, start=data_start, end=size)
+        reached = data_start
+        for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
+            if tensor.start != reached:
+                raise VerificationError("weights", "the file's tensors overlap or leave a gap")
+            reached = tensor.end
+        if reached != size:
+            raise VerificationError("weights", "the file's tensors do not fill it")
         return tensors
 
     def description(self) -> ModelDescription | None:
@@ -198,13 +204,3 @@ def _tensor(entry: dict[str, Any], data_start: int) -> StoredTensor:
     if end - start != tensor.size * _ITEM_BYTES[tensor.dtype]:
         raise ValueError
     return tensor
-
-
-def _require_filled(tensors: Mapping[str, StoredTensor], *, start: int, end: int) -> None:
-    reached = start
-    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
-        if tensor.start != reached:
-            raise VerificationError("weights", "the file's tensors overlap or leave a gap")
-        reached = tensor.end
-    if reached != end:
-        raise VerificationError("weights", "the file's tensors do not fill it")

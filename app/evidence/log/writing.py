@@ -23,7 +23,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor, checkpoints, trees
 from app.evidence.log.tables import LogEntryRow
-from app.runtime.database.logged import Logged
+from app.runtime.database.engine import Logged
 from app.runtime.database.queries import known
 
 _MAX_INDEX = 2**63 - 1

@@ -19,8 +19,8 @@ from app.evidence.log import signing_keys
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.tables import ObligationRow
 from app.planning.tracking import CurrentRelease, Tracking
+from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import use
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database.queries import known
 
@@ -128,7 +128,7 @@ def require_same_base(session: Session, model: ModelRow, base: BaseDigest | None
 
 def digest_of_backbone(session: Session, model: ModelRow) -> BackboneDigest | None:
     """Return a model's backbone as its next certificate names it, or None."""
-    return use.digest_of(session, ArchitectureSpec.from_json(model.architecture))
+    return backbones.digest_of(session, ArchitectureSpec.from_json(model.architecture))
 
 
 def digest_of(previous: CertificateRow | None) -> str | None:

@@ -26,7 +26,7 @@ from app.ledger.runs import create_run
 from app.planning.planner import make_plan
 from app.registry import counts
 from app.registry import repository as registry
-from app.registry.backbones.use import lock_backbone, parameters_of_model, require_usable
+from app.registry.backbones import lock_backbone, parameters_of_model, require_usable
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow
 from app.registry.forecasts import Occasion, PlanMaker

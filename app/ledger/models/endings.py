@@ -12,15 +12,14 @@ from app.evidence import log
 from app.ledger import repository, runs
 from app.ledger.certificates import issuing
 from app.ledger.withdrawal import withdraw
+from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import repository as backbones
-from app.registry.backbones.tables import BackboneRow
 from app.registry.datasets import features
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.imports import service as imports
 from app.registry.datasets.service import give_up_records
 from app.registry.datasets.tables import DatasetRow
-from app.registry.tables import ModelRow
+from app.registry.tables import BackboneRow, ModelRow
 from app.runtime.database.endings import require_live
 from app.runtime.database.queries import database_time
 from app.storage.blobs import doom

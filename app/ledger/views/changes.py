@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.domain.states import ACTIVE_RUN_STATES
 from app.ledger.reports import finite
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
-from app.registry.datasets.imports.tables import ImportRow
+from app.registry.datasets.tables import ImportRow
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database.queries import is_one_of
 

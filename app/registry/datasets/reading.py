@@ -1,7 +1,7 @@
 """Decodes uploaded files in a separate process with limited memory.
 
 A small file can unpack to any size, and decoders have had vulnerabilities. So all uploads are
-decoded by ``app.registry.datasets.reader``, which inherits no secret and no open file. Its output
+decoded by ``app.registry.datasets.decoder``, which inherits no secret and no open file. Its output
 is validated again for what Arrow relies on. A process is not reused after a large file or a
 failure.
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.typed import arrow_schema
-from app.registry.datasets.reader import refuse
+from app.registry.datasets.decoder import OVERHEAD_BYTES, refuse
 from app.registry.datasets.uploads import Upload, joined
 from app.runtime.processes.frames import LONGEST_S, FrameProcess, receive, send
 
@@ -29,7 +29,6 @@ WORKING_BYTES: Final = 512 << 20
 """The memory for reading a file in addition to the file itself."""
 
 _FEW_BYTES: Final = 16 << 20
-_PART_OVERHEAD_BYTES: Final = 64 << 20
 
 
 class Readers:
@@ -78,8 +77,7 @@ class _Reader(FrameProcess):
     """One reader process; ``is_done`` says whether its output is complete."""
 
     def __init__(self, max_bytes: int) -> None:
-        limits = (max_bytes + WORKING_BYTES, max_bytes + _PART_OVERHEAD_BYTES)
-        super().__init__("app.registry.datasets.reader", *limits)
+        super().__init__("app.registry.datasets.decoder", max_bytes + WORKING_BYTES)
         self.is_done = True
 
     @property
@@ -92,19 +90,17 @@ class _Reader(FrameProcess):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the parts of a file, which have these columns."""
         self.is_done = False
-        most = order["max_bytes"] + _PART_OVERHEAD_BYTES
+        most = order["max_bytes"] + OVERHEAD_BYTES
         try:
             with self.timed():
                 send(self.orders, json.dumps(order).encode())
                 send(self.orders, content)
-                while frame := receive(self.answers, most=most):
-                    if frame[:1] == b"{":
-                        self.is_done = True
-                        refuse(json.loads(frame))
-                    part = pa.ipc.read_record_batch(pa.py_buffer(frame), columns)
+                while (frame := receive(self.answers, most=most))[:1] == b"P":
+                    part = pa.ipc.read_record_batch(pa.py_buffer(frame)[1:], columns)
                     part.validate(full=True)
                     yield part
             self.is_done = True
+            refuse(json.loads(frame[1:]))
         except (EOFError, BrokenPipeError) as error:
             raise PayloadTooLargeError(
                 f"reading the file of {len(content)} bytes took more than {WORKING_BYTES} bytes of "

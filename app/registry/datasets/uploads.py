@@ -103,7 +103,7 @@ class ReadingPlan:
 def reading_plan(file: pq.ParquetFile, schema: TableSchema) -> ReadingPlan:
     """Return how a file becomes records of a dataset."""
     problems, rows = Problems(), file.metadata.num_rows
-    announced = _announced(file)
+    announced = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
     kinds = [kind for _, kind in schema.columns]
     wanted = {schema.record_id, schema.subject_id, *schema.names}
     return ReadingPlan(
@@ -114,11 +114,6 @@ def reading_plan(file: pq.ParquetFile, schema: TableSchema) -> ReadingPlan:
         lambda part: typed_rows(part, schema, problems),
         problems,
     )
-
-
-def _announced(file: pq.ParquetFile) -> int:
-    """Return the unpacked size that the file's metadata tell."""
-    return sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
 
 
 def joined(parts: Iterable[pa.RecordBatch], schema: TableSchema) -> Upload:

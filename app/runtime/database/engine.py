@@ -217,3 +217,10 @@ def require_none(database: Database) -> None:
     if found:
         running = ", ".join(f"{name.removeprefix(PROCESSES)} ({place})" for name, place in found)
         raise ConfigurationError(f"the service runs: {running}; stop it on every machine first")
+
+
+class Logged:
+    """A table with the digest of each row in the log: see ``app/evidence/log/writing.py``."""
+
+    __left_out__: ClassVar[frozenset[str]] = frozenset()
+    """Columns that change without an entry, so no digest tells of them."""

@@ -88,11 +88,6 @@ class Child:
         if self.backoff.is_due(now):
             self.start()
 
-    def ask_to_stop(self) -> None:
-        """Ask the process to stop."""
-        if self.process is not None:
-            self.process.terminate()
-
     def wait_until_stopped(self) -> None:
         """Wait for a process that was asked to stop; kill it after a timeout."""
         if self.process is None:
@@ -127,7 +122,8 @@ def supervise(
             stop.wait(_CHECK_INTERVAL_S)
     finally:
         for child in children:
-            child.ask_to_stop()
+            if child.process is not None:
+                child.process.terminate()
         for child in children:
             child.wait_until_stopped()
 

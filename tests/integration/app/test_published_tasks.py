@@ -14,7 +14,7 @@ import expunge
 from app.cli.main import app
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.tables import RecordRow
 from app.registry.membership import membership_of
 from app.services import Services

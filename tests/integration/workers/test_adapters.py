@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 import expunge
 from app.domain.errors import InvalidInputError
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.settings import Settings
 from app.services import Services
 from workers.recompute import recompute

@@ -16,10 +16,9 @@ from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.verification import check_statement
 from app.ledger.certificates import issuing
 from app.operations.reconciliation import reconcile
+from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import service as backbones
-from app.registry.backbones.repository import backbone_named
-from app.registry.backbones.service import BackboneDefinition
+from app.registry.backbones import BackboneDefinition, backbone_named
 from tests.support.operators import PACKAGE, operators_package
 from workers import jobs
 from workers import run as run_module

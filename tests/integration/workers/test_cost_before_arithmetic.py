@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.domain.architectures import ArchitectureSpec
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.processes.stopping import StopSignal
 from app.services import Services

@@ -22,7 +22,7 @@ from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import runs
 from app.ledger.models import definitions
 from app.ledger.new_requests import NewForgetRequest
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.runtime.processes.stopping import StopSignal
 from demo.tables import record_table

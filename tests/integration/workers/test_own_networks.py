@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task

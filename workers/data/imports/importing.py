@@ -35,9 +35,8 @@ from app.registry.datasets.comparison import KeyedUpload
 from app.registry.datasets.imports import repository, service
 from app.registry.datasets.imports.decoding import Decoder
 from app.registry.datasets.imports.service import Position, SourceFile
-from app.registry.datasets.imports.tables import ImportRow
 from app.registry.datasets.service import PushResult, definition_of
-from app.registry.datasets.tables import DatasetRow
+from app.registry.datasets.tables import DatasetRow, ImportRow
 from app.registry.datasets.uploads import Upload, joined
 from app.runtime.database import Database
 from app.runtime.failpoints import reach

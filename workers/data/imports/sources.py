@@ -7,7 +7,6 @@ again cannot help, and ``SourceUnavailableError`` where it may.
 
 import os
 import re
-import ssl
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -170,11 +169,14 @@ class HttpsSource:
         self._name = place.segments[-1]
         path = "/".join(quote(segment, safe="") for segment in place.segments)
         self._url = f"https://{place.host}/{path}"
+        context = httpx.create_ssl_context(trust_env=False)
+        if ca_file is not None:
+            trust(context, ca_file)
         self._client = httpx.Client(
             follow_redirects=False,
             trust_env=False,
             timeout=_TIMEOUT_S,
-            verify=_tls(ca_file),
+            verify=context,
             headers={"Accept-Encoding": "identity", "User-Agent": "Expunge"},
         )
 
@@ -361,10 +363,3 @@ def _failed(name: str, error: OSError) -> Exception:
     if denied or code in _AWS_REFUSALS:
         return ImportFailedError(f"{name}: {code}")
     return SourceUnavailableError(f"{name}: {code}")
-
-
-def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    context = httpx.create_ssl_context(trust_env=False)
-    if ca_file is not None:
-        trust(context, ca_file)
-    return context

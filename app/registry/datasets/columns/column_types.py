@@ -18,10 +18,9 @@ from app.registry.datasets.columns.cells import (
     numbers_of,
     plain,
 )
-from app.registry.datasets.columns.parts import IdsCheck
 from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.proposal import spelt
-from app.registry.datasets.columns.sources import Source
+from app.registry.datasets.columns.sources import IdsCheck, Source
 from app.registry.datasets.columns.typed import arrow_type, nulls_of
 
 _OF_TEXT: Final = ("int64", "float64", "bool", "date", "timestamp")

@@ -61,7 +61,8 @@ def predictions_of(description: ModelDescription, outputs: Numbers, inputs: Numb
         case _:
             names = pa.array(description.output_names)
             found = {PREDICTION: names.take(pa.array(exact.argmax(axis=1)))}
-            share = _softmax(exact)
+            weights = np.exp(exact - exact.max(axis=-1, keepdims=True, initial=-np.inf))
+            share = np.asarray(weights / weights.sum(axis=-1, keepdims=True))
     if description.architecture.name == ridge_head.NAME:
         return pa.table(found | {SCORES: _lists(exact)})
     return pa.table(found | {PROBABILITIES: _lists(share)})
@@ -70,23 +71,19 @@ def predictions_of(description: ModelDescription, outputs: Numbers, inputs: Numb
 def table_of(tensors: Mapping[str, Numbers]) -> pa.Table:
     """Return arrays [n, …] as columns; those of more than one number a record become lists."""
     try:
-        return pa.table({name: _column(values) for name, values in tensors.items()})
+        return pa.table(
+            {
+                name: pa.array(values) if values.ndim == 1 else _lists(values)
+                for name, values in tensors.items()
+            }
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError("the task's predictions are no columns of numbers") from error
-
-
-def _column(values: Numbers) -> pa.Array:
-    return pa.array(values) if values.ndim == 1 else _lists(values)
 
 
 def _lists(values: Numbers) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
-
-
-def _softmax(scores: Numbers) -> Numbers:
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def _chosen(labels: tuple[str, ...], chosen: npt.NDArray[np.bool_]) -> pa.Array:
@@ -114,15 +111,15 @@ def _of_texts(task: LanguageModelSpec, scores: Numbers, tokens: Numbers) -> dict
     next_token = scores[np.arange(len(scores)), last].argmax(axis=1)
     return {
         "next_token": next_token,
-        **({"next_text": _texts(next_token)} if _is_text(task) else {}),
+        **(
+            {"next_text": _texts(next_token)}
+            if task.inputs is not None and isinstance(task.inputs.only, TextColumn)
+            else {}
+        ),
         "log_likelihood": log_likelihood,
         "tokens": counts,
         "perplexity": pa.array(np.exp(np.minimum(-mean, 700.0)), mask=counts == 0),
     }
-
-
-def _is_text(task: LanguageModelSpec) -> bool:
-    return task.inputs is not None and isinstance(task.inputs.only, TextColumn)
 
 
 def _texts(tokens: Numbers) -> pa.Array:

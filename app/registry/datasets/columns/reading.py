@@ -79,7 +79,12 @@ def _opened_all(path: Path, dialect: Dialect) -> Iterator[TableFile]:
     if not path.is_dir():
         yield _opened_file(path, path.name, dialect)
         return
-    paths = sorted(p for p in path.rglob("*") if p.is_file() and _is_visible(p, path))
+    paths = sorted(
+        p
+        for p in path.rglob("*")
+        if p.is_file()
+        and not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)
+    )
     if not paths:
         raise TableError([f"{path.name}: the folder has no files"])
     for each in paths:
@@ -347,10 +352,6 @@ def _index_names(schema: pa.Schema) -> Iterator[str]:
     for name in names if isinstance(names, list) else ():
         if isinstance(name, str):
             yield INDEX if name == "__index_level_0__" else normal_text(name)
-
-
-def _is_visible(path: Path, folder: Path) -> bool:
-    return not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
 
 
 def _with_folders(file: TableFile, path: Path) -> TableFile:

@@ -1,4 +1,4 @@
-"""Decodes files of imports in a separate process with limited memory; see ``decoder.py``.
+"""Decodes files of imports in a separate process with limited memory: see ``decoder.py``.
 
 The process asks for ranges of the file, which are read here. Its output is validated again for what
 Arrow relies on.
@@ -15,8 +15,12 @@ import pyarrow as pa
 from app.domain.errors import DecodingBrokeOffError, PayloadTooLargeError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.typed import arrow_schema
-from app.registry.datasets.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES, OUT_OF_MEMORY
-from app.registry.datasets.reader import refuse
+from app.registry.datasets.decoder import (
+    MOST_PART_BYTES,
+    MOST_RANGE_BYTES,
+    OUT_OF_MEMORY,
+    refuse,
+)
 from app.runtime.processes.frames import LONGEST_S, FrameProcess, receive, send
 
 DECODER_BYTES: Final = 1 << 30
@@ -46,7 +50,7 @@ class Decoder(FrameProcess):
         self._schema = schema.to_json()
         self._columns = arrow_schema(schema)
         self._memory_bytes = memory_bytes
-        super().__init__("app.registry.datasets.imports.decoder", memory_bytes)
+        super().__init__("app.registry.datasets.decoder", memory_bytes)
 
     def rows_of(self, file: RandomAccess) -> int:
         """Return how many rows a file has whose columns fit; no row is read."""
@@ -73,8 +77,7 @@ class Decoder(FrameProcess):
         except (EOFError, BrokenPipeError) as error:
             raise self._ended() from error
         verdict = json.loads(frame[1:])
-        if "rows" not in verdict:
-            refuse(verdict)
+        refuse(verdict)
         self._rows = int(verdict["rows"])
 
     def _ended(self) -> PayloadTooLargeError | DecodingBrokeOffError:

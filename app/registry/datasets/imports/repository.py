@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_IMPORT_STATES, ImportState
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.imports.tables import ImportRow
+from app.registry.datasets.tables import ImportRow
 from app.runtime.database.leases import prolong
 from app.runtime.database.queries import known, newest_first
 

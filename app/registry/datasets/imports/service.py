@@ -13,8 +13,8 @@ from app.domain.states import ACTIVE_IMPORT_STATES, RETRYABLE_IMPORT_STATES, Imp
 from app.evidence import log
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.imports import repository
-from app.registry.datasets.imports.tables import ImportRow
 from app.registry.datasets.service import PushResult
+from app.registry.datasets.tables import ImportRow
 from app.runtime.database.endings import require_live
 from app.runtime.database.leases import in_future
 from app.runtime.database.queries import stored

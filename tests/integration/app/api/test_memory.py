@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.settings import Settings
 from demo.tables import record_table
 from tests.support.arrays import array_schema

@@ -15,7 +15,6 @@ from app.cli.application import create_app
 from app.domain.states import Phase, Scope
 from app.ledger import runs
 from app.operations.monitoring.queue_state import QUEUE, note_dispatcher
-from app.runtime.locations import redis_connection
 from app.services import Services, open_services
 from app.storage.blobs import doom
 from tests.integration.app.api.conftest import CallerOf
@@ -25,13 +24,6 @@ from tests.support.workshop import LEASE_S, Workshop
 DAY_S = 86400.0
 CALL = ("method", "route", "status")
 Figures = Callable[..., dict[tuple[str, ...], float]]
-
-
-@pytest.fixture
-def redis(services: Services) -> Redis:
-    connection = redis_connection(services.settings)
-    connection.flushdb()
-    return connection
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from app.operations.schema import migration_config
 from app.runtime.locations import (
     key_store_dir,
     model_signing_key_file,
-    redis_connection,
     signing_key_file,
 )
 from app.services import Services, open_services
@@ -37,13 +36,6 @@ PARTS = (
     "workers",
     "dispatcher",
 )
-
-
-@pytest.fixture
-def redis(services: Services) -> Redis:
-    connection = redis_connection(services.settings)
-    connection.flushdb()
-    return connection
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.plan import Plan
 from app.domain.tasks import catalogue
 from app.planning import planner
-from app.registry.backbones.use import parameters_of_model
+from app.registry.backbones import parameters_of_model
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
 from app.services import Services

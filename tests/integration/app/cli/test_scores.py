@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from app.cli.application import create_app
 from app.cli.main import app
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.services import Services
 from demo.tables import record_table
 from tests.integration.app.web.conftest import log_in

@@ -21,7 +21,7 @@ from app.cli.main import app
 from app.domain.errors import VerificationError
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.shards import unpack
 from app.registry.membership import membership_of
 from app.runtime.processes.starting import START

@@ -16,11 +16,10 @@ from app.ledger.tables import ForgetRequestRow
 from app.operations import erase_check
 from app.operations.erase_check import Stores
 from app.operations.storage_check import Finding, Verdict
-from app.registry.backbones import service
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features, repository
 from app.registry.datasets.tables import FeatureShardRow, ShardRow
-from app.runtime.locations import redis_connection
 from app.services import Services
 from app.storage.stores import key_store
 from app.storage.tables import BlobRow
@@ -34,13 +33,6 @@ pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
 SUBJECT = "subject-3"
 RECORD = "record-12"  # one of the subject's
 Search = Callable[[str], list[Finding]]
-
-
-@pytest.fixture
-def redis(services: Services) -> Redis:
-    connection = redis_connection(services.settings)
-    connection.flushdb()
-    return connection
 
 
 @pytest.fixture
@@ -84,7 +76,7 @@ def _cache_features(workshop: Workshop) -> None:
             classes=2,
             source="a test",
         )
-        backbone_id = service.define_backbone(session, definition).id
+        backbone_id = backbones.define_backbone(session, definition).id
         dataset = repository.dataset_named(session, DATASET)
         (shard,) = repository.shards(session, dataset.id)
         source = features.source_of(

@@ -26,9 +26,9 @@ from app.ledger.models import policies
 from app.ledger.tables import ForgetRequestRow
 from app.operations.fsck import check_rows
 from app.operations.schema import all_tables, logged_tables
-from app.registry.backbones import service
-from app.registry.backbones.service import BackboneDefinition
-from app.registry.datasets.imports.tables import ImportRow
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
+from app.registry.datasets.tables import ImportRow
 from app.registry.tables import VersionRow
 from app.services import Services
 from migrations.guards import FIXED
@@ -145,11 +145,11 @@ def ids(workshop: Workshop, services: Services) -> dict[str, str]:
             workshop.give_up(held)
     with workshop.transaction() as session:
         services.forget_requests.retry(session, failed)
-        service.define_backbone(
+        backbones.define_backbone(
             session,
             BackboneDefinition("bb", ArchitectureSpec("logistic"), (2,), 2, "somewhere"),
         )
-        service.upload_weights(session, services.blobs, "bb", b"weights")
+        backbones.upload_weights(session, services.blobs, "bb", b"weights")
     policies.change_policy(services.database, "two", {"window_s": 7.0})
     opened, cancelled = workshop.forget(trained[2]), workshop.forget(trained[3])
     submit(workshop)

@@ -19,9 +19,9 @@ from app.ledger.certificates import issuing
 from app.ledger.models import endings
 from app.operations import reconciliation
 from app.operations.reconciliation import Findings
+from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import service as backbones
-from app.registry.backbones.service import BackboneDefinition
+from app.registry.backbones import BackboneDefinition
 from app.registry.datasets.tables import RecordRow, ShardRow
 from app.registry.training_set import TrainingSet
 from app.runtime.locations import key_store_dir, signing_key_file

@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ObjectStoreError
-from app.registry.backbones import service
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from app.runtime.database import Database
 from app.runtime.settings import Settings
 from app.services import Services, open_services
@@ -61,9 +61,9 @@ def _bring_backbone(workshop: Workshop) -> None:
         source="a test",
     )
     with workshop.transaction() as session:
-        service.define_backbone(session, backbone)
+        backbones.define_backbone(session, backbone)
     with workshop.transaction() as session:
-        service.upload_weights(session, workshop.services.blobs, "public", b"weights")
+        backbones.upload_weights(session, workshop.services.blobs, "public", b"weights")
 
 
 def _erase(workshop: Workshop) -> None:

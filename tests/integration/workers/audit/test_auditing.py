@@ -24,7 +24,7 @@ from app.cli.main import app
 from app.client import ExpungeClient
 from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.states import BlobState, Scope
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.services import Services
 from app.storage.tables import BlobRow
 from benchmarks.audits_cases import (

@@ -11,12 +11,18 @@ from torch import nn
 from app.domain.architectures import ArchitectureSpec, BackboneUse, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
-from app.registry.backbones import service
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package
-from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
-from workers.data.backbone_loading import load_backbone
+from workers.data.backbone import (
+    FrozenBackbone,
+    frame_of,
+    load_backbone,
+    publishable,
+    starting,
+    trainable,
+)
 from workers.training.examples import classified
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
@@ -92,7 +98,7 @@ def package(monkeypatch):
 def store(services, architecture, weights, *, shape=(8, 8), classes=10, layers=(), features=None):
     """Define a backbone and give it its weights."""
     with services.database.transaction() as session:
-        service.define_backbone(
+        backbones.define_backbone(
             session,
             BackboneDefinition(
                 name="public",
@@ -106,7 +112,7 @@ def store(services, architecture, weights, *, shape=(8, 8), classes=10, layers=(
         )
     content = safetensors.torch.save(dict(weights))
     with services.database.transaction() as session:
-        return service.upload_weights(session, services.blobs, "public", content).sha256
+        return backbones.upload_weights(session, services.blobs, "public", content).sha256
 
 
 def network(architecture=MLP, *, shape=(8, 8), classes=10):

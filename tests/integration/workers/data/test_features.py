@@ -9,16 +9,14 @@ from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import GoneError
 from app.domain.tasks import catalogue
 from app.operations.reconciliation import reconcile
-from app.registry.backbones import repository as backbones
-from app.registry.backbones import service
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features as kept_features
 from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow
 from tests.support.workshop import RECORDS, TASK
 from workers.data import features as features_module
-from workers.data.backbone import FrozenBackbone
-from workers.data.backbone_loading import load_backbone
+from workers.data.backbone import FrozenBackbone, load_backbone
 from workers.data.features import FeatureReader
 from workers.data.loading import columns_by
 from workers.data.shards import read_shards
@@ -45,11 +43,11 @@ def backbone(workshop):
     public = build(MLP, input_shape=(2,), classes=2, allowed_factories=[]).state_dict()
     content = safetensors.torch.save(dict(public))
     with workshop.transaction() as session:
-        service.define_backbone(
+        backbones.define_backbone(
             session,
             BackboneDefinition("public", MLP, input_shape=(2,), classes=2, source="a test"),
         )
-        service.upload_weights(session, services.blobs, "public", content)
+        backbones.upload_weights(session, services.blobs, "public", content)
     return loaded(services)
 
 
@@ -193,7 +191,7 @@ def test_weights_that_take_the_place_of_lost_ones_make_their_own_features(
     assert rows(workshop) == []
     with workshop.transaction() as session:
         content = safetensors.torch.save(dict(other))
-        service.upload_weights(session, services.blobs, "public", content)
+        backbones.upload_weights(session, services.blobs, "public", content)
     read(workshop, backbone)  # by a worker that loaded the lost ones before
     present = loaded(services)
     (part,) = read(workshop, present)

@@ -20,7 +20,7 @@ from app.operations import erase_check
 from app.operations.erase_check import Stores
 from app.operations.storage_check import Verdict
 from app.registry import repository as registry
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.registry.datasets.tables import FeatureShardRow
 from app.registry.statistics_file import KIND, StatisticsFile

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from app.domain.errors import GoneError, LeaseLostError, ObjectStoreError, RunFailedError
-from workers.data.selecting import Selected
+from workers.data.shards import Selected
 from workers.data.streaming import Streamed, Survey
 from workers.training.forms import InputForm
 from workers.training.noisy_phase import FixedBatches, RandomBatches

@@ -6,9 +6,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.domain.recipes import TrainingRecipe
-from workers.training.gradients import add_gradient, parts_of
+from workers.training.loop import add_gradient
 from workers.training.networks.network import Network
 from workers.training.tasks.built_in import CLASSIFICATION
+from workers.training.team import parts_of
 
 
 class Watched(nn.Module):

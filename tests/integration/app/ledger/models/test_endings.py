@@ -11,8 +11,8 @@ from app.domain.policy import Policy
 from app.domain.states import WeightsSource
 from app.ledger import runs
 from app.ledger.models import definitions, endings
-from app.registry.backbones import service as backbones
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import define_dataset, schema_of

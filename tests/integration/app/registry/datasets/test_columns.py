@@ -11,7 +11,7 @@ from app.operations import erase_check
 from app.operations.erase_check import Stores
 from app.operations.storage_check import Finding, Verdict
 from app.registry.datasets import repository
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset, schema_of
 from app.registry.datasets.shards import unpack
 from tests.support.workshop import Workshop

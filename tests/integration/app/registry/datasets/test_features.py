@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select
 
 from app.domain.architectures import ArchitectureSpec
-from app.registry.backbones import service
-from app.registry.backbones.service import BackboneDefinition
+from app.registry import backbones
+from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features, repository
 from app.registry.datasets.features import FeatureSource
 from app.registry.datasets.tables import FeatureShardRow
@@ -37,7 +37,7 @@ def _backbone(workshop: Workshop, name: str) -> str:
             classes=2,
             source="a test",
         )
-        return service.define_backbone(session, definition).id
+        return backbones.define_backbone(session, definition).id
 
 
 def _source(workshop: Workshop, backbone_id: str) -> FeatureSource:

@@ -135,7 +135,7 @@ def _children() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "app.registry.datasets.reader" in line_of(child)
+        if "app.registry.datasets.decoder" in line_of(child)
     ]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.domain.errors import ConflictError, InvalidRecordsError, PayloadTooLargeError
 from app.ledger import accepting
 from app.registry.datasets import repository
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
 from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.storage.tables import BlobRow

@@ -16,7 +16,7 @@ from tests.support.described import DESCRIPTIONS, raw_features
 from tests.support.networks import Computing
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.representatives import mostly_nightly
-from workers.training.published.loading import load
+from workers.training.published.model import load
 
 DESCRIPTION = replace(
     DESCRIPTIONS["mlp"], architecture=ArchitectureSpec(name="custom", factory=f"{PACKAGE}:build")

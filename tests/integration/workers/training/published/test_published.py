@@ -252,7 +252,7 @@ def test_the_exported_model_answers_as_the_module(name: str, tmp_path: Path) -> 
 
 
 def test_what_is_not_installed_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "workers.training.published.loading")
+    monkeypatch.delitem(sys.modules, "workers.training.published.model")
     monkeypatch.delitem(vars(expunge), "load", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'expunge\[torch\]'"):

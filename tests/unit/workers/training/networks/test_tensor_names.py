@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain.errors import RunFailedError
-from workers.training.networks.tensor_names import renamed
+from workers.training.networks.network import renamed
 
 OWN = ["first.weight", "first.bias", "head.weight"]
 

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, r2_score, roc_auc_score
 
-from workers.training.tasks import metrics
+from workers.training.tasks.built_in import (
+    metrics_of_classes,
+    metrics_of_labels,
+    metrics_of_numbers,
+)
 
 PROBABILITIES = np.array([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.7, 0.3]])
 
@@ -12,8 +16,8 @@ PROBABILITIES = np.array([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.7, 0.3]])
 @pytest.mark.parametrize(
     ("of", "target"),
     [
-        (metrics.of_classes, np.array([0, 1, 0, 0])),
-        (metrics.of_labels, np.array([[1, 0], [0, 1], [1, 0], [1, 0]])),
+        (metrics_of_classes, np.array([0, 1, 0, 0])),
+        (metrics_of_labels, np.array([[1, 0], [0, 1], [1, 0], [1, 0]])),
     ],
 )
 def test_scores_that_are_no_probabilities_have_no_calibration_error(of, target):
@@ -34,7 +38,7 @@ def test_figures_of_classes_are_scikit_learns(classes):
     if classes == 6:
         probabilities[:, [3, 4]] = 0
     chosen = probabilities.argmax(axis=1)
-    measured = metrics.of_classes(probabilities, target)
+    measured = metrics_of_classes(probabilities, target)
     assert measured["f1"] == pytest.approx(f1_score(target, chosen, average="macro"))
     if classes == 2:
         expected = roc_auc_score(target, probabilities[:, 1])
@@ -48,7 +52,7 @@ def test_figures_of_labels_are_scikit_learns():
     probabilities = generator.random((50, 4)).round(1)
     target[:, 2] = probabilities[:, 2] = 0  # never there, never said
     target[:, 3] = 1
-    measured = metrics.of_labels(probabilities, target)
+    measured = metrics_of_labels(probabilities, target)
     expected = f1_score(target, probabilities > 0.5, average="macro", zero_division=0)
     assert measured["f1"] == pytest.approx(expected)
     areas = [roc_auc_score(target[:, k], probabilities[:, k]) for k in (0, 1)]
@@ -59,7 +63,7 @@ def test_the_share_of_variance_explained_is_scikit_learns():
     generator = np.random.default_rng(2)
     target = generator.normal(size=(30, 3)) * [1, 10, 100]
     predicted = target + generator.normal(size=(30, 3)) * [0.1, 20, 3]
-    measured = metrics.of_numbers(predicted, target)
+    measured = metrics_of_numbers(predicted, target)
     assert measured["r2"] == pytest.approx(r2_score(target, predicted))
     target[:, 1] = 4.0
-    assert "r2" not in metrics.of_numbers(predicted, target)
+    assert "r2" not in metrics_of_numbers(predicted, target)

@@ -24,9 +24,9 @@ from app.domain.tasks.built_in import ClassificationSpec, RegressionSpec
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
 from app.registry.datasets.columns.encoding import features_of, labels_of, numbers_in
-from app.registry.datasets.columns.parts import typed_parts
 from app.registry.datasets.columns.proposal import Choices, Listed, proposed
 from app.registry.datasets.columns.reading import read_source
+from app.registry.datasets.columns.sources import typed_parts
 
 PLANS = Listed(values=("a", "b"), other=False)
 OPEN = Listed(values=("a", "b"), other=True)

@@ -12,7 +12,6 @@ from app.domain.schema import TableSchema
 from app.domain.tasks.built_in import ClassificationSpec, LanguageModelSpec, RegressionSpec
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.encoding import features_of, labels_of
-from app.registry.datasets.columns.parts import typed_parts
 from app.registry.datasets.columns.proposal import (
     LEAST_ROWS,
     Choices,
@@ -21,6 +20,7 @@ from app.registry.datasets.columns.proposal import (
     proposed,
 )
 from app.registry.datasets.columns.reading import read_source
+from app.registry.datasets.columns.sources import typed_parts
 
 Rows = tuple[TableSchema, pa.Table]
 

@@ -12,9 +12,9 @@ import pytest
 from app.domain.errors import TableError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.column_types import proposed_schema
-from app.registry.datasets.columns.parts import check_rows, typed_parts
 from app.registry.datasets.columns.proposal import Choices, proposed
 from app.registry.datasets.columns.reading import read_source
+from app.registry.datasets.columns.sources import check_rows, typed_parts
 from tests.support.layouts import TEXTS
 
 

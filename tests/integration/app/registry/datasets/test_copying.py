@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from app.ledger import outbox
 from app.ledger.tables import OutboxRow
+from app.registry.datasets.repository import copy_parts
 from app.runtime.database import Database
-from app.runtime.database.direct import copy_parts
 from app.services import Services
 
 _COPY = "COPY outbox (id, topic, subject_id, available_at) FROM STDIN"

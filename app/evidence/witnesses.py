@@ -1,4 +1,4 @@
-"""Requests cosignatures of the log from witnesses, in the background.
+"""Asks the log's witnesses for cosignatures (C2SP tlog-witness), in the background.
 
 Each witness has its own thread, so a slow one delays neither publication, which never waits for
 witnesses, nor the other witnesses. Several processes may ask at once; a cosignature is stored once.
@@ -18,7 +18,7 @@ from app.evidence.log.cosignatures import Uncosigned
 from app.runtime.database import Database
 from app.runtime.logs import describe
 from app.runtime.outgoing import client_options
-from app.runtime.processes.repeated import Repeated
+from app.runtime.processes.stopping import Repeated
 
 PATH: Final = "/add-checkpoint"
 SIZE_MEDIA_TYPE: Final = "text/x.tlog.size"

@@ -1,4 +1,4 @@
-"""``/opendsr/v2``: capabilities and certificate, requests, status, cancellation.
+"""OpenDSR 2.0 (``/opendsr/v2``): an adapter over the service of subject requests.
 
 Answers about requests are signed, with errors in the specification's own format. Unknown members of
 bodies are ignored, as it demands.
@@ -377,3 +377,8 @@ def _datasets(body: SubjectRequestBody, settings: Settings) -> list[str]:
     if allowed and not set(chosen) <= set(allowed):
         raise InvalidInputError("extensions: a dataset that OpenDSR requests do not concern")
     return chosen or list(allowed)
+
+
+router = APIRouter()
+router.include_router(public)
+router.include_router(signed)

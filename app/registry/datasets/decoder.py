@@ -1,16 +1,19 @@
-"""The sandboxed process that decodes imported files: little memory, no secrets, no open files.
+"""The sandboxed process that decodes files of others: little memory, no secrets, no open files.
 
-It asks for what it needs of a file: every answer of its begins with a byte that says what it is.
-``R`` asks for a range, which comes as the next frame of the input; ``P`` is a part as an Arrow
-record batch; ``V`` ends an order, with JSON: an error, or the file's number of rows.
+An order is a frame of JSON. The file of an upload is the next frame; of an import, it asks for what
+it needs. Every answer begins with a byte that says what it is: ``R`` asks for a range, which comes
+as the next frame of the input; ``P`` is a part as an Arrow record batch; ``V`` ends an order, with
+JSON: an error, or an imported file's number of rows. The process prints nothing.
 """
 
 import contextlib
 import io
 import json
 import os
+import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple
 from itertools import accumulate
 from threading import Lock
 from typing import IO, Any, Final
@@ -20,9 +23,15 @@ import pyarrow.parquet as pq
 
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import TableSchema
-from app.registry.datasets.reader import confine, verdict_of
-from app.registry.datasets.uploads import ReadingPlan, opened, read_parts, reading_plan
+from app.registry.datasets.uploads import (
+    ReadingPlan,
+    checked_parts,
+    opened,
+    read_parts,
+    reading_plan,
+)
 from app.runtime.processes.frames import receive, send
+from app.runtime.processes.hardening import harden
 
 OUT_OF_MEMORY: Final = 3
 """How it exits when a file takes more memory than it may have."""
@@ -31,6 +40,8 @@ MOST_PART_BYTES: Final = 256 << 20
 MOST_RANGE_BYTES: Final = 32 << 20
 MOST_BUFFERED_BYTES: Final = 64 << 20
 """The largest row group that is fetched as a whole; of others, columns are read in pieces."""
+OVERHEAD_BYTES: Final = 64 << 20
+"""By how much a frame may be longer than the file of an upload, or what it unpacks to."""
 _PIECE_BYTES: Final = 4 << 20
 _MOST_ORDER_BYTES: Final = 64 << 20
 
@@ -77,18 +88,18 @@ class _Remote(io.RawIOBase):
         return content
 
 
-def _checked_plan(file: pq.ParquetFile, order: dict[str, Any]) -> ReadingPlan:
+def _checked_plan(file: pq.ParquetFile, schema: TableSchema) -> ReadingPlan:
     """Return how a file is read; raise what its columns are refused for, without a row."""
-    plan = reading_plan(file, TableSchema.from_json(order["schema"]))
+    plan = reading_plan(file, schema)
     if plan.row_bytes > MOST_PART_BYTES:
         raise PayloadTooLargeError(f"it announces rows of {plan.row_bytes} bytes")
-    plan.check(_no_rows(file.schema_arrow))
+    plan.check(
+        pa.RecordBatch.from_arrays(
+            [_empty(each.type) for each in file.schema_arrow], schema=file.schema_arrow
+        )
+    )
     plan.problems.raise_any()
     return plan
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([_empty(each.type) for each in schema], schema=schema)
 
 
 def _empty(kind: pa.DataType) -> pa.Array:
@@ -106,7 +117,20 @@ def _parts(
         if end <= start:
             continue
         row = end - sizes[group]
-        for part in read_parts(_prepared(file, remote, group), plan, [group]):
+        # A row group is fetched at once if it is small, else in pieces.
+        metadata = file.metadata.row_group(group)
+        chunks = (metadata.column(number) for number in range(metadata.num_columns))
+        small = sum(chunk.total_compressed_size for chunk in chunks) <= MOST_BUFFERED_BYTES
+        for part in read_parts(
+            pq.ParquetFile(
+                pa.PythonFile(remote, mode="r"),
+                metadata=file.metadata,
+                pre_buffer=small,
+                buffer_size=0 if small else _PIECE_BYTES,
+            ),
+            plan,
+            [group],
+        ):
             left = part.slice(max(0, start - row))
             if left.num_rows:
                 plan.problems.first = row + part.num_rows - left.num_rows
@@ -121,41 +145,53 @@ def _parts(
             raise InvalidRecordsError([RowProblem(None, plan.id_column, reason)], 1)
 
 
-def _prepared(file: pq.ParquetFile, remote: _Remote, group: int) -> pq.ParquetFile:
-    """Return the file, opened to fetch a row group at once if it is small, else in pieces."""
-    metadata = file.metadata.row_group(group)
-    chunks = (metadata.column(number) for number in range(metadata.num_columns))
-    small = sum(chunk.total_compressed_size for chunk in chunks) <= MOST_BUFFERED_BYTES
-    return pq.ParquetFile(
-        pa.PythonFile(remote, mode="r"),
-        metadata=file.metadata,
-        pre_buffer=small,
-        buffer_size=0 if small else _PIECE_BYTES,
-    )
-
-
 def _carry_out(order: dict[str, Any], orders: IO[bytes], answers: IO[bytes]) -> None:
     lock = Lock()
-    verdict: dict[str, Any]
+    schema = TableSchema.from_json(order["schema"])
+    verdict: dict[str, Any] = {}
+    parts: Iterable[pa.RecordBatch] = ()
     try:
-        remote = _Remote(order["size"], orders, answers, lock)
-        file = opened(pa.PythonFile(remote, mode="r"))
-        plan = _checked_plan(file, order)
-        verdict = {"rows": file.metadata.num_rows}
-        if order["start"] is not None:
-            for part in _parts(file, remote, plan, order["start"]):
-                content = part.serialize()
-                with lock:
-                    send(answers, b"P" + content.to_pybytes())
-    except (InvalidRecordsError, PayloadTooLargeError) as error:
-        verdict = verdict_of(error)
+        if "max_bytes" in order:
+            most = order["max_bytes"]
+            content = receive(orders, most=most + OVERHEAD_BYTES)
+            parts = checked_parts(content, schema, max_bytes=most)
+        else:
+            remote = _Remote(order["size"], orders, answers, lock)
+            file = opened(pa.PythonFile(remote, mode="r"))
+            plan = _checked_plan(file, schema)
+            verdict = {"rows": file.metadata.num_rows}
+            if order["start"] is not None:
+                parts = _parts(file, remote, plan, order["start"])
+        for part in parts:
+            packed = part.serialize()
+            with lock:
+                send(answers, b"P" + packed.to_pybytes())
+    except InvalidRecordsError as error:
+        problems = [astuple(problem) for problem in error.problems]
+        verdict = {"problems": problems, "count": error.count}
+    except PayloadTooLargeError as error:
+        verdict = {"too_large": str(error)}
     send(answers, b"V" + json.dumps(verdict).encode())
+
+
+def refuse(verdict: Mapping[str, Any]) -> None:
+    """Raise the error that the process has sent, if it has."""
+    if "too_large" in verdict:
+        raise PayloadTooLargeError(verdict["too_large"])
+    if "problems" in verdict:
+        problems = [RowProblem(*problem) for problem in verdict["problems"]]
+        raise InvalidRecordsError(problems, verdict["count"])
 
 
 def main() -> None:
     """Process orders until the input ends, or ``OUT_OF_MEMORY``."""
     orders, answers = sys.stdin.buffer, sys.stdout.buffer
-    confine(int(sys.argv[1]))
+    memory_bytes = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    harden()
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
     try:
         while True:
             _carry_out(json.loads(receive(orders, most=_MOST_ORDER_BYTES)), orders, answers)

@@ -11,7 +11,7 @@ from app.domain.errors import VerificationError
 from app.evidence.certificates.note import check_witnesses, size_of
 from app.evidence.certificates.verification import verify
 from app.evidence.log import checkpoints, cosignatures
-from app.evidence.witnesses.collector import CosignatureCollector, WitnessError
+from app.evidence.witnesses import CosignatureCollector, WitnessError
 from app.ledger.certificates import bundles, issuing
 from app.services import Services, open_services
 from tests.support.logbook import altered, bodies, forging, rewrite, sign, write

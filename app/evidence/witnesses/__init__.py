@@ -1,1 +1,0 @@
-"""Asks the log's witnesses for cosignatures (C2SP tlog-witness)."""
