@@ -2,13 +2,14 @@
 
 import hashlib
 import mmap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, Final, cast
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -24,6 +25,8 @@ from app.domain.schema import InputSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.registry import repository as registry
+from app.registry.datasets.columns.typed import kept_schema
+from app.registry.datasets.service import schema_of
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
 from app.registry.describing import describe
@@ -50,15 +53,15 @@ from workers.training.tasks.task import Task
 _MOST_SHOWN: Final = 20
 
 
-def columns_by(encoder: Encoder, names: Collection[str]) -> Decode:
-    """Return what decodes shards, whose columns with these names the encoder reads.
+def columns_by(encoder: Encoder, columns: pa.Schema) -> Decode:
+    """Return what decodes shards, of which the encoder reads these columns.
 
     It raises ``RunFailedError`` for records that cannot be encoded, and names them by number, and
     ``WriteRefusedError`` where encoding would leave anything outside of memory.
     """
 
     def decode(content: bytes, wanted: Wanted) -> Part:
-        seqs, rows = unpack(content, names)
+        seqs, rows = unpack(content, columns)
         places = np.arange(len(seqs)) if wanted is None else places_of(seqs, wanted)[0]
         if len(places) < len(seqs):
             seqs, rows = seqs[places], rows.take(places)
@@ -97,6 +100,7 @@ class ModelSpec:
     Attributes:
         description: what the file of its next version says of it.
         schema: of what its network reads: records, or a frozen backbone's features of them.
+        columns: those that its task reads, as its dataset has them.
         task: what it learns.
     """
 
@@ -105,6 +109,7 @@ class ModelSpec:
     policy: Policy
     schema: InputSchema
     dataset_id: str
+    columns: pa.Schema
     task: Task = CLASSIFICATION
     backbone: Backbone | None = None
 
@@ -122,7 +127,7 @@ class ModelSpec:
     def decode(self) -> Decode:
         """What makes the task's tensors of a stored shard."""
         task = self.description.task
-        return columns_by(encoder_of(task, self.task), task.columns)
+        return columns_by(encoder_of(task, self.task), self.columns)
 
     @cached_property
     def form(self) -> InputForm:
@@ -186,7 +191,7 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         policy = Policy.from_json(model.policy)
         recipe = TrainingRecipe.from_json(model.recipe)
         described = describe(session, model, dataset)
-        dataset_id = dataset.id
+        dataset_id, kept = dataset.id, kept_schema(schema_of(dataset))
     task = task_of(
         described.task,
         allowed=services.settings.allowed_factories,
@@ -203,6 +208,7 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         policy=policy,
         schema=schema,
         dataset_id=dataset_id,
+        columns=pa.schema([each for each in kept if each.name in described.task.columns]),
         task=task,
         backbone=backbone,
     )
