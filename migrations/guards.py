@@ -24,7 +24,7 @@ APPEND_ONLY = (
 
 # What a row says from its beginning on.
 FIXED = {
-    "datasets": ("id", "name", "schema", "public"),
+    "datasets": ("id", "name", "public"),
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
     "imports": ("id", "dataset_id", "url"),
     "forget_requests": (
@@ -54,9 +54,13 @@ _ENDED = (
     "o.archived_at IS NOT NULL AND n.archived_at IS DISTINCT FROM o.archived_at"
     " OR o.deleted_at IS NOT NULL AND n.deleted_at IS DISTINCT FROM o.deleted_at"
 )
+_COLUMNS = "jsonb_path_query_array({}.schema, '$.columns.keyvalue().key')"
 # What must not become of a row; o is how it was, n how it is to be.
 FORBIDDEN = {
-    "datasets": f"n.forget_epoch < o.forget_epoch OR {_ENDED}",
+    "datasets": f"n.forget_epoch < o.forget_epoch OR {_ENDED}"
+    # A dataset may be altered, and keeps its columns and where it has ids.
+    f" OR NOT {_COLUMNS.format('n')} @> {_COLUMNS.format('o')}"
+    " OR n.schema - 'columns' <> o.schema - 'columns'",
     "models": _ENDED,
     "backbones": _ENDED,
     "records": "o.forgotten_epoch IS NOT NULL AND n.forgotten_epoch IS DISTINCT FROM"

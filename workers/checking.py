@@ -116,7 +116,10 @@ class Order:
         """What runs would know of it."""
         described = self.description
         task = task_of(described.task, allowed=self.paths, in_full=True)
-        return ModelSpec(described, _RECIPE, Policy(), described.schema, dataset_id="", task=task)
+        schema, none = described.schema, pa.schema([])
+        return ModelSpec(
+            described, _RECIPE, Policy(), schema, dataset_id="", columns=none, task=task
+        )
 
     @cached_property
     def build(self) -> Callable[[], nn.Module]:

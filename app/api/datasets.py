@@ -66,6 +66,16 @@ class DatasetBody(Body):
     )
 
 
+class DatasetChange(Body):
+    """What is altered of a dataset's columns."""
+
+    columns: Columns = Field(
+        description="New columns, whose types have a question mark, and those of the dataset that "
+        "get a wider type: a larger int, float64, or a question mark. All others stay.",
+        examples=[{"tenure": "int16?", "age": "int32?"}],
+    )
+
+
 class DatasetAnswer(Answer):
     """A dataset with its counts; record ids are never stored, so never shown."""
 
@@ -129,6 +139,15 @@ def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnsw
     """Show one dataset."""
     with services.database.transaction() as session:
         return _answer(session, repository.dataset_named(session, name))
+
+
+@router.patch("/{name}", **answers(404, 409, 410))
+def alter_dataset(
+    name: str, body: DatasetChange, services: ServicesOf, _: DataWriter
+) -> DatasetAnswer:
+    """Add columns and widen types. Repeating it changes nothing; models keep their tasks."""
+    with services.database.transaction() as session:
+        return _answer(session, service.alter_dataset(session, name, body.columns))
 
 
 @router.post("/{name}/archive", **answers(404, 409, 410))

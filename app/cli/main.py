@@ -42,7 +42,7 @@ _COMMANDS = {
 }
 _WITHIN_GROUPS = {
     "dataset": "datasets: push; resources: import_ imports cancel_import retry_import; "
-    "datasets: columns create",
+    "datasets: columns create alter",
     "backbone": "networks: add",
     "model": "definitions: create; networks: check; prediction: export",
     "log": "checks: fsck",

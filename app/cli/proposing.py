@@ -45,10 +45,10 @@ def choices_of(
         drop=listed(drop),
         classes=() if classes is None or is_count else listed([classes]),
         class_count=int(classes) if classes is not None and is_count else None,
-        categories=_by_column("--category", category, _category),
-        bounds=_by_column("--bounds", bounds, _bounds),
-        missing=_by_column("--missing", missing, normal_text),
-        shapes=_by_column("--shape", shape, partial(whole_numbers, "--shape …")),
+        categories=by_column("--category", category, _category),
+        bounds=by_column("--bounds", bounds, _bounds),
+        missing=by_column("--missing", missing, normal_text),
+        shapes=by_column("--shape", shape, partial(whole_numbers, "--shape …")),
         vocabulary=vocabulary,
     )
 
@@ -73,7 +73,8 @@ def proposal_of(
         return proposed(schema, choices, rows)
 
 
-def _by_column(name: str, texts: Texts, value_of: Callable[[str], T]) -> dict[str, T]:
+def by_column(name: str, texts: Texts, value_of: Callable[[str], T]) -> dict[str, T]:
+    """Return the values of an option's texts COLUMN=…, by column."""
     pairs = [_PAIR.fullmatch(text) for text in texts or ()]
     if None in pairs:
         raise InvalidInputError(f"{name} must have the form COLUMN=…")

@@ -110,6 +110,10 @@ class ExpungeClient:
         """Return all datasets, by name."""
         return self._list("/v1/datasets")
 
+    def alter_dataset(self, name: str, columns: Mapping[str, str]) -> Json:
+        """Add columns to a dataset, and widen the types of others."""
+        return self._object("PATCH", at("datasets", name), json={"columns": dict(columns)})
+
     def archive_dataset(self, name: str) -> Json:
         """Shred a dataset's records for good."""
         return self._object("POST", at("datasets", name, "archive"))

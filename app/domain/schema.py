@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from app.domain.checks import require_finite
@@ -150,6 +150,24 @@ class ColumnType:
         return cls(kind, is_list=True, length=length, nullable=nullable)
 
     @property
+    def wider(self) -> tuple["ColumnType", ...]:
+        """The types that it may become, the narrowest first: each holds all of its numbers.
+
+        Only float64 rounds whole numbers, from 2⁵³ on, as models read them in any case.
+        """
+        if self.is_list or self.kind not in WIDTHS or self.kind in ("float16", "float64"):
+            return ()
+        if self.kind == "float32":
+            return (replace(self, kind="float64"),)
+        fits = ("int", "uint") if self.kind.startswith("u") else ("int",)
+        wider = [
+            kind
+            for kind, width in WIDTHS.items()
+            if kind.rstrip("0123456789") in fits and width > WIDTHS[self.kind]
+        ]
+        return tuple(replace(self, kind=kind) for kind in (*wider, "float64"))
+
+    @property
     def numbers(self) -> int:
         """How many numbers a cell has at least."""
         return 0 if self.kind not in WIDTHS else self.length or int(not self.is_list)
@@ -208,6 +226,31 @@ class TableSchema:
     def names(self) -> list[str]:
         """The columns' names, in order."""
         return [name for name, _ in self.columns]
+
+    def altered(self, columns: Mapping[str, str]) -> "TableSchema":
+        """Return the schema with new columns, and others of wider types.
+
+        Every record that fits this one fits the other, too.
+
+        Raises:
+            InvalidInputError: an alteration is none of these; it says which ones are allowed.
+        """
+        asked = TableSchema.of(columns, record_id=self.record_id, subject_id=self.subject_id)
+        kept = dict(self.columns)
+        for name, kind in asked.columns:
+            before = kept.setdefault(name, kind)
+            if before is kind and not kind.nullable:
+                raise InvalidInputError(
+                    f"columns: {name!r} is new, and stored records have no value: make it {kind}?"
+                )
+            allowed = [before, *before.wider]
+            allowed += [replace(each, nullable=True) for each in allowed if not each.nullable]
+            if kind not in allowed:
+                rest = ", ".join(map(str, allowed[1:])) or "nothing else"
+                raise InvalidInputError(
+                    f"columns: {name!r} is {before}, and cannot become {kind}, but {rest}"
+                )
+        return replace(self, columns=tuple((kept | dict(asked.columns)).items()))
 
     @classmethod
     def of(

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import BinaryIO, Final, cast
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
@@ -28,6 +29,8 @@ from app.ledger.member_trainings import read_as_head
 from app.registry import repository, tasks
 from app.registry import repository as registry
 from app.registry.backbones import backbone_of
+from app.registry.datasets.columns.typed import kept_schema
+from app.registry.datasets.service import schema_of
 from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
@@ -53,15 +56,15 @@ from workers.training.tasks.task import Task
 _MOST_SHOWN: Final = 20
 
 
-def columns_by(encoder: Encoder, names: Collection[str]) -> Decode:
-    """Return what decodes shards, whose columns with these names the encoder reads.
+def columns_by(encoder: Encoder, columns: pa.Schema) -> Decode:
+    """Return what decodes shards, of which the encoder reads these columns.
 
     It raises ``RunFailedError`` for records that cannot be encoded, and names them by number, and
     ``WriteRefusedError`` where encoding would leave anything outside of memory.
     """
 
     def decode(content: bytes, wanted: Wanted) -> Part:
-        seqs, rows = unpack(content, names)
+        seqs, rows = unpack(content, columns)
         places = np.arange(len(seqs)) if wanted is None else places_of(seqs, wanted)[0]
         if len(places) < len(seqs):
             seqs, rows = seqs[places], rows.take(places)
@@ -100,6 +103,7 @@ class ModelSpec:
     Attributes:
         description: what the file of its next version says of it.
         schema: of what its network reads: records, or a frozen backbone's features of them.
+        columns: those that its task reads, as its dataset has them.
         task: what it learns.
     """
 
@@ -108,6 +112,7 @@ class ModelSpec:
     policy: Policy
     schema: InputSchema
     dataset_id: str
+    columns: pa.Schema
     task: Task = CLASSIFICATION
     backbone: Backbone | None = None
 
@@ -125,7 +130,7 @@ class ModelSpec:
     def decode(self) -> Decode:
         """What makes the task's tensors of a stored shard."""
         task = self.description.task
-        return columns_by(encoder_of(task, self.task), task.columns)
+        return columns_by(encoder_of(task, self.task), self.columns)
 
     @cached_property
     def form(self) -> InputForm:
@@ -189,7 +194,7 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         policy = Policy.from_json(model.policy)
         recipe = TrainingRecipe.from_json(model.recipe)
         described = _described(session, model, dataset)
-        dataset_id = dataset.id
+        dataset_id, kept = dataset.id, kept_schema(schema_of(dataset))
     task = task_of(
         described.task,
         allowed=services.settings.allowed_factories,
@@ -206,6 +211,7 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         policy=policy,
         schema=schema,
         dataset_id=dataset_id,
+        columns=pa.schema([each for each in kept if each.name in described.task.columns]),
         task=task,
         backbone=backbone,
     )

@@ -1,13 +1,15 @@
 """``expunge dataset``: tables are read here, and only what the dataset keeps is sent."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import httpx
+import typer
 
+from app.cli.altering import as_needed, learners, meanings
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import service
 from app.cli.files import json_file
@@ -21,7 +23,8 @@ from app.cli.options import (
     option,
     with_options_of,
 )
-from app.cli.output import print_table, show, wants_json
+from app.cli.output import print_table, printable, show, wants_json
+from app.cli.proposing import by_column
 from app.cli.pushing import push_table, warn_of_notations
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
@@ -51,11 +54,16 @@ class _Asked(NamedTuple):
     drop: tuple[str, ...]
     text: tuple[str, ...]
 
-    def schema(self) -> TableSchema:
-        """Read all rows; return the columns of a new dataset."""
-        _, record_id, subject_id, drop, text = self
+    def schema(self, held: TableSchema | None = None) -> TableSchema:
+        """Read all rows; return the columns of a dataset that takes them."""
+        ids = held or self
         return proposed_schema(
-            self.source, record_id=record_id, subject_id=subject_id, drop=drop, text=text
+            self.source,
+            record_id=ids.record_id,
+            subject_id=ids.subject_id,
+            drop=self.drop,
+            text=self.text,
+            held=held,
         )
 
 
@@ -93,23 +101,32 @@ def push(
         bool,
         option("Changed records take the place of those stored, which are forgotten.", "--replace"),
     ] = False,
+    alter: Annotated[
+        bool,
+        option("New columns of FILE are added, and types that are too narrow widened.", "--alter"),
+    ] = False,
 ) -> None:
     """Push the records of FILE to DATASET, which is defined if it is new.
 
     A new dataset keeps the columns of FILE, each with the type of its cells; 'dataset columns'
     shows them. New records are added, equal ones are left, changed ones are named and left, or
-    replaced with --replace.
+    replaced with --replace. With --alter, what it means for each model is printed first.
     """
     with service() as client:
         asked = read()
         existing = _existing(client, name)
-        schema = asked.schema() if existing is None else _schema_of(existing, asked)
+        schema = held = asked.schema() if existing is None else _schema_of(existing, asked)
         if public and existing is not None and not existing["public"]:
             raise ConflictError(
                 f"dataset {name!r} is not public, and never becomes so: push to another"
             )
         if existing is not None:
-            check_rows(asked.source, schema)
+            models = learners(client, name)
+            if alter:
+                schema = asked.schema(held)
+                _tell(meanings(models, held, schema, asked.source))
+            check_rows(asked.source, as_needed(schema, models))
+            _send(client, name, held, schema)
         warn_of_notations(asked.source)
         if existing is None:
             client.define_dataset(name, **schema.to_json(), public=public)
@@ -174,6 +191,37 @@ def create(
     schema = TableSchema.of(types, record_id=record_id, subject_id=subject_id)
     with service() as client:
         show(client.define_dataset(name, **schema.to_json(), public=public))
+
+
+def alter(
+    name: DatasetName,
+    *,
+    column: Annotated[
+        list[str],
+        option("A new column, or one that is widened: COLUMN=TYPE, such as 'tenure=int16?'."),
+    ],
+) -> None:
+    """Add columns to DATASET and widen types; what it means for each model is printed first.
+
+    A new column allows rows without a value: '?'. An int may become a wider int or float64, float32
+    may become float64, and any column may get '?'. Nothing else changes.
+    """
+    with service() as client:
+        held = TableSchema.from_json(client.dataset(name))
+        schema = held.altered(by_column("--column", column, str.strip))
+        _tell(meanings(learners(client, name), held, schema))
+        show(_send(client, name, held, schema) or client.dataset(name))
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(printable(line), err=True)
+
+
+def _send(client: ExpungeClient, name: str, held: TableSchema, schema: TableSchema) -> Json | None:
+    """Have a dataset altered, if it has to be."""
+    columns = {each: str(kind) for each, kind in set(schema.columns) - set(held.columns)}
+    return client.alter_dataset(name, columns) if columns else None
 
 
 def _existing(client: ExpungeClient, name: str) -> Json | None:

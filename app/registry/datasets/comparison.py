@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 from sqlalchemy.orm import Session
 
 from app.domain.errors import GoneError
+from app.domain.schema import TableSchema
 from app.registry.datasets import repository
+from app.registry.datasets.columns.typed import kept_schema
 from app.registry.datasets.repository import KeyedRecord
-from app.registry.datasets.shards import unpack
-from app.registry.datasets.tables import ShardRow
+from app.registry.datasets.shards import fitted, unpack
+from app.registry.datasets.tables import DatasetRow, ShardRow
 from app.registry.datasets.uploads import Upload
 from app.storage.blobs import Blobs
 
@@ -82,6 +84,8 @@ def compare(session: Session, blobs: Blobs, dataset_id: str, pushed: KeyedUpload
     Raises:
         GoneError: a shard was rewritten meanwhile; compare again.
     """
+    schema = TableSchema.from_json(session.get_one(DatasetRow, dataset_id).schema)
+    columns = kept_schema(schema)
     keys = [key.tobytes() for key in pushed.record_keys]
     held = repository.held_records(session, dataset_id, keys)
     new = []
@@ -101,7 +105,7 @@ def compare(session: Session, blobs: Blobs, dataset_id: str, pushed: KeyedUpload
     changed: list[int] = []
     for shard_id, pairs in by_shard.items():
         content = blobs.read(session.get_one(ShardRow, shard_id).blob_id)
-        for (row, _), same in zip(pairs, _sameness(content, pairs, pushed), strict=True):
+        for (row, _), same in zip(pairs, _sameness(content, pairs, pushed, columns), strict=True):
             (equal if same else changed).append(row)
     for row, before in repeated:
         (equal if _repeats(pushed, row, before) else changed).append(row)
@@ -109,10 +113,13 @@ def compare(session: Session, blobs: Blobs, dataset_id: str, pushed: KeyedUpload
 
 
 def _sameness(
-    content: bytes, pairs: Sequence[tuple[int, KeyedRecord]], pushed: KeyedUpload
+    content: bytes,
+    pairs: Sequence[tuple[int, KeyedRecord]],
+    pushed: KeyedUpload,
+    columns: pa.Schema,
 ) -> Iterator[bool]:
-    """Yield for each pair whether the pushed row is as the shard has it."""
-    seqs, held = unpack(content)
+    """Yield for each pair whether the pushed row is as the shard has it; either may be older."""
+    seqs, held = unpack(content, columns)
     order = np.argsort(seqs)
     wanted = np.array([record.seq for _, record in pairs], dtype=np.int64)
     if not np.isin(wanted, seqs).all():
@@ -123,7 +130,7 @@ def _sameness(
         rows = pa.array([row for row, _ in few], pa.int64())
         same = equal_rows(
             held.take(pa.array(places[begin : begin + _ROWS_AT_ONCE])),
-            pushed.upload.content.take(rows),
+            fitted(pushed.upload.content.take(rows), columns, len(rows)),
         )
         for (row, record), equal in zip(few, same.tolist(), strict=True):
             yield record.subject_key == pushed.subject_key(row) and equal

@@ -1,6 +1,6 @@
 """Operations on datasets: define, push, erase."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from app.evidence import log
 from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of
 from app.registry.datasets.comparison import KeyedUpload, compare
+from app.registry.datasets.imports.repository import active_of
 from app.registry.datasets.reading import Readers
 from app.registry.datasets.shards import pack, without_rows
 from app.registry.datasets.tables import DatasetRow, ShardRow
@@ -97,6 +98,28 @@ def define_dataset(
     session.flush()
     log.append(session, "dataset.defined", dataset=row.id)
     return row
+
+
+def alter_dataset(session: Session, name: str, columns: Mapping[str, str]) -> DatasetRow:
+    """Add columns to a dataset and widen others (``TableSchema.altered``).
+
+    Stored records keep their bytes, and models their tasks, which read them as before. Nothing
+    happens if the dataset is so already.
+    """
+    dataset = repository.lock_dataset_named(session, name)
+    require_live("dataset", dataset)
+    before = schema_of(dataset)
+    after = before.altered(columns)
+    if after == before:
+        return dataset
+    if going := active_of(session, dataset.id):  # its files' further columns would be lost
+        raise ConflictError(f"import {going[0].id} reads the columns of before: wait for its end")
+    dataset.schema = after.to_json()
+    kinds = dict(before.columns)
+    changed = {name: str(kind) for name, kind in after.columns if kinds.get(name) != kind}
+    log.append(session, "dataset.altered", dataset=dataset.id, columns=changed)
+    session.flush()
+    return dataset
 
 
 def warnings(session: Session, name: str) -> list[str]:

@@ -1,5 +1,7 @@
 """Shards: records as Arrow tables, whose first column is ``seq``; no owner's id.
 
+A shard keeps its bytes when its dataset is altered: ``fitted`` makes its rows those of today.
+
 They are Arrow IPC streams whose buffers are compressed by LZ4, inside the encrypted object. LZ4 is
 read faster than a disk delivers; zstd makes smaller files, and each run would wait for it.
 """
@@ -26,18 +28,48 @@ def pack(seqs: npt.NDArray[np.int64], rows: pa.Table) -> bytes:
 
 
 def unpack(
-    content: bytes, names: Collection[str] | None = None
+    content: bytes, columns: pa.Schema | None = None
 ) -> tuple[npt.NDArray[np.int64], pa.Table]:
     """Return a shard's seqs (n,) and rows, whose column may have the name ``seq``, too.
 
-    Of the rows' columns nothing is decompressed but those with these ``names``, if any are given.
+    With ``columns``, some or all that its dataset has by now, the rows are ``fitted`` to them, and
+    no other column is decompressed.
     """
-    columns = None
-    if names is not None:
+    places = None
+    if columns is not None:
         stored = pa.ipc.open_stream(pa.BufferReader(content)).schema.names
-        columns = [0, *(place for place, name in enumerate(stored) if place and name in names)]
-    table = _table(content, columns).combine_chunks()
-    return table.column(0).to_numpy(), table.remove_column(0)
+        wanted = set(columns.names)
+        places = [0, *(place for place, name in enumerate(stored) if place and name in wanted)]
+    table = _table(content, places).combine_chunks()
+    seqs, rows = table.column(0).to_numpy(), table.remove_column(0)
+    return seqs, rows if columns is None else fitted(rows, columns, len(seqs))
+
+
+def fitted(rows: pa.Table, columns: pa.Schema, count: int) -> pa.Table:
+    """Return ``count`` rows in the columns that their dataset has by now, which may be wider.
+
+    Those that it had not are missing in each row. Whole numbers are cast, and never to a narrower
+    type, which another reader's older schema may have. What float32 holds stays such: its numbers
+    and its texts mean the same in each precision, and a cast would make other texts of them.
+    """
+    stored = set(rows.column_names)
+    return pa.table(
+        [
+            _widened(rows[each.name], each.type)
+            if each.name in stored
+            else pa.nulls(count, each.type)
+            for each in columns
+        ],
+        names=columns.names,
+    )
+
+
+def _widened(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if not pa.types.is_integer(column.type) or not (
+        pa.types.is_floating(kind) or kind.bit_width > column.type.bit_width
+    ):
+        return column
+    return column.cast(kind, safe=False)
 
 
 def seqs_of_shard(content: bytes) -> npt.NDArray[np.int64]:

@@ -36,8 +36,11 @@ def proposed_schema(
     subject_id: str | None = None,
     drop: Collection[str] = (),
     text: Collection[str] = (),
+    held: TableSchema | None = None,
 ) -> TableSchema:
     """Return a schema that all rows of a table fit, whose ids are checked, too.
+
+    Each of its columns allows rows without a value, which later files may have.
 
     Args:
         source: the table.
@@ -45,6 +48,7 @@ def proposed_schema(
         subject_id: the column of the persons' ids; by default ``subject_id``, if there is one.
         drop: columns that are not kept.
         text: columns of a CSV that are kept as text, whatever they look like.
+        held: what a dataset has already, of which the schema is then the least alteration.
 
     Raises:
         TableError: a column has no type, or ids are faulty; it names file, row and column.
@@ -59,8 +63,11 @@ def proposed_schema(
     if subject_id is None and "subject_id" in types:
         subject_id = "subject_id"
     left_out = {record_id, subject_id, file.index, *drop}
+    kinds = {} if held is None else dict(held.columns)
     columns = [
-        _Column(source, name, kind, is_text=file.kind != "CSV" or name in text)
+        _Held(source, name, kinds[name])
+        if name in kinds
+        else _Column(source, name, kind, is_text=file.kind != "CSV" or name in text)
         for name, kind in types.items()
         if name not in left_out
     ]
@@ -70,11 +77,37 @@ def proposed_schema(
         ids.check(part, problems)
         for column in columns:
             column.add(first, part)
-    found = [(column.name, column.type()) for column in columns]
+    found = {column.name: column.type() for column in columns}
     ids.find_repeated(problems)
     with source.places():
         problems.raise_any()
-    return TableSchema(tuple(found), record_id, subject_id)
+    return TableSchema(tuple((kinds | found).items()), record_id, subject_id)
+
+
+class _Held:
+    """A column of a dataset, and which of the types that it may get hold a file's cells."""
+
+    def __init__(self, source: Source, name: str, kind: ColumnType) -> None:
+        self.name = name
+        self._source = source
+        self._nullable = kind.nullable
+        self._fits = [_Fit(name, each) for each in (kind, *kind.wider)]
+
+    def add(self, first: int, part: pa.Table) -> None:
+        """Look at the next rows."""
+        column = plain(part[self.name])
+        for fit in self._fits:
+            if fit.problems.none:
+                fit.add(first, column)
+
+    def type(self) -> ColumnType:
+        """Return the narrowest of these types; ``TableError`` if there is none."""
+        for fit in self._fits:
+            if fit.problems.none:
+                return replace(fit.kind, nullable=self._nullable or fit.nulls > 0)
+        with self._source.places():
+            self._fits[0].problems.raise_any()
+        raise AssertionError  # it has problems
 
 
 class _Column:
@@ -136,7 +169,7 @@ class _Column:
             self._require_numbers()
         for fit in self._fits:
             if fit.problems.none and fit.nulls < self._rows:
-                return replace(fit.kind, nullable=fit.nulls > 0)
+                return fit.kind
         for fit in self._fits[-1:]:
             if fit.nulls == self._rows:
                 fit.problems.add(None, self.name, "holds no values")

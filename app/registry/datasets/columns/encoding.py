@@ -53,6 +53,7 @@ from app.registry.datasets.columns.cells import (
 from app.registry.datasets.columns.problems import Problems
 
 _NUMBER: Final = "a number is"
+_NO_RULE: Final = ", and the task has no rule for it: give its input"
 _TOO_LARGE: Final = "a number too large for float32"
 
 
@@ -178,7 +179,7 @@ class _Cells:
         self._fault(found.faulty, rule.name, f"text, where {_NUMBER} expected")
         values = found.values
         if rule.missing is None:
-            self._fault(found.missing, rule.name, "is missing, and the schema has no rule for it")
+            self._fault(found.missing, rule.name, f"is missing{_NO_RULE} 'missing'")
         else:
             values = np.where(found.missing, rule.missing, values)
         infinite = np.isinf(values)
@@ -203,14 +204,14 @@ class _Cells:
         if rule.other:
             found[unknown] = len(rule.values)
         else:
-            reason = f"{self._kind(rule.name)} that is not one of the column's listed values"
+            reason = f"{self._kind(rule.name)} that is not a listed value{_NO_RULE} 'other'"
             self._fault(unknown, rule.name, reason)
         if rule.missing is not None:
             found[missing] = rule.values.index(rule.missing)
         elif rule.other:
             found[missing] = len(rule.values)
         else:
-            self._fault(missing, rule.name, "is missing, and the schema has no rule for it")
+            self._fault(missing, rule.name, f"is missing{_NO_RULE} 'missing' or 'other'")
         features[np.arange(len(found)), found] = 1
 
     def _fill_arrays(self, rule: ArrayColumn, features: npt.NDArray[Any]) -> None:

@@ -218,10 +218,19 @@ class _Proposer:
         offset, scale = 0.0, 1.0
         if "bounds" not in given and kind.kind != "bool":
             offset, scale = self._scaling(name)
-        said: dict[str, Any] = {"missing": 0.0, "flag_missing": True} if kind.nullable else {}
-        if kind.nullable and "missing" not in given:  # what the network sees as a middle
+        said: dict[str, Any] = {}
+        if kind.nullable:  # what the network sees as a middle
             said["missing"] = sum(given["bounds"]) / 2 if "bounds" in given else offset
+            said["flag_missing"] = self._misses(name)
         return NumberColumn(name=name, offset=offset, scale=scale, **said)
+
+    def _misses(self, name: str) -> bool:
+        """Return whether enough rows, or persons, have no value, as far as they are known."""
+        if self._rows is None:
+            return True
+        missing = self._rows[name].is_null().to_numpy()
+        owners = np.arange(len(missing)) if self._persons is None else self._persons
+        return len(np.unique(owners[missing & (owners >= 0)])) >= LEAST_ROWS
 
     def _scaling(self, name: str) -> tuple[float, float]:
         """Return constants that bring most numbers to about -1 … 1, rounded to one digit."""
@@ -251,7 +260,7 @@ class _Proposer:
             raise _UnfitError(f"text: name a file of rows with --data; otherwise {advice}")
         texts = _texts(self._rows, name)
         if {text.lower() for text in texts.distinct} <= TRUTH:
-            return CategoryColumn(name=name, values=tuple(sorted(texts.distinct)))
+            return CategoryColumn(name=name, values=tuple(sorted(texts.distinct)), other=True)
         if len(texts.distinct) > MOST_PROPOSED:
             if alone:
                 return TextColumn(name=name, length=_TEXT_LENGTH)

@@ -64,7 +64,12 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
 def arrow_schema(schema: TableSchema) -> pa.Schema:
     """Return the columns of ``typed_rows``: ids, then what is kept."""
     ids = [(name, pa.string()) for name in (schema.record_id, schema.subject_id) if name]
-    return pa.schema([*ids, *((name, arrow_type(kind)) for name, kind in schema.columns)])
+    return pa.schema([*ids, *kept_schema(schema)])
+
+
+def kept_schema(schema: TableSchema) -> pa.Schema:
+    """Return the columns of shards, as far as they were stored under this schema."""
+    return pa.schema([(name, arrow_type(kind)) for name, kind in schema.columns])
 
 
 def typed_rows(

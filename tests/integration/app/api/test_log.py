@@ -221,6 +221,10 @@ def _dataset(api: TestClient, _: Workshop) -> object:
     return api.post("/v1/datasets", json=body)
 
 
+def _alter(api: TestClient, _: Workshop) -> object:
+    return api.patch(f"/v1/datasets/{DATASET}", json={"columns": {"more": "int8?"}})
+
+
 def _model(api: TestClient, _: Workshop) -> object:
     body = {"name": "m", "dataset": DATASET, "task": TASK, "architecture": {"name": "logistic"}}
     return api.post("/v1/models", json=body)
@@ -406,6 +410,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/datasets/{name}/imports/{import_id}/cancel": (_cancel_import, "import.cancelled"),
     "POST /v1/datasets/{name}/imports/{import_id}/retry": (_retry_import, "import.requeued"),
     "POST /v1/datasets": (_dataset, "dataset.defined"),
+    "PATCH /v1/datasets/{name}": (_alter, "dataset.altered"),
     "PUT /v1/datasets/{name}/records": (_push, "records.pushed"),
     "POST /v1/datasets/{name}/archive": (_archive_dataset, "dataset.archived"),
     "DELETE /v1/datasets/{name}": (_delete_dataset, "dataset.deleted"),

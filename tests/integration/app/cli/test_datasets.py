@@ -16,11 +16,11 @@ from tests.support.commands import dataset_answer, dataset_command
 
 TYPES = {
     "age": "int64?",
-    "height": "float64",
-    "member": "bool",
-    "postcode": "string",
+    "height": "float64?",
+    "member": "bool?",
+    "postcode": "string?",
     "remark": "string?",
-    "since": "date",
+    "since": "date?",
 }
 CSV = """id,person,age,height,member,postcode,remark,since,empty
 a,x,20,1.80,true,01234,,2026-01-02,
@@ -68,13 +68,13 @@ def test_types_are_proposed_from_arrow(tmp_path: Path) -> None:
     assert shown == {
         "rows": 2,
         "columns": {
-            "at": "timestamp",
-            "code": "string",
+            "at": "timestamp?",
+            "code": "string?",
             "nothing": "string?",
             "photo": "binary?",
-            "small": "uint8",
-            "vector": "list<float32, 2>",
-            "words": "list<string>",
+            "small": "uint8?",
+            "vector": "list<float32, 2>?",
+            "words": "list<string>?",
         },
         "record_id": "record_id",
         "subject_id": None,
@@ -136,7 +136,7 @@ def test_any_layout_of_arrow_becomes_the_same_dataset(served: None, tmp_path: Pa
         writer.write_table(table)
     types = tmp_path / "types.json"
     shown = dataset_answer("columns", "--json", rows, "--record-id", "id", "--write", types)
-    assert shown["columns"] == {"note": "string?", "price": "int64", "tags": "list<string>"}
+    assert shown["columns"] == {"note": "string?", "price": "int64?", "tags": "list<string>?"}
     dataset_answer("create", "members", "--columns", types)
     assert dataset_answer("push", "members", rows)["added"] == 2
     pq.write_table(
@@ -186,7 +186,7 @@ def test_one_command_from_a_table_to_a_dataset(served: None, churn: Path) -> Non
     assert (pushed["added"], pushed["changed"], pushed["forget_requests"]) == (ROWS, 0, [])
     shown = dataset_answer("show", "churn")
     assert shown["records"] == ROWS
-    assert shown["columns"] == {"age": "int64?", "churned": "string", "plan": "string"}
+    assert shown["columns"] == {"age": "int64?", "churned": "string?", "plan": "string?"}
     assert (shown["record_id"], shown["subject_id"]) == ("(index)", "customer")
 
 

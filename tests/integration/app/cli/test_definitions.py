@@ -127,13 +127,13 @@ def test_arrays_have_shapes_and_bounds(served: None, tmp_path: Path) -> None:
         (("--bounds", "age=x:9"), "--bounds …=x:9: not two numbers"),
         (("--shape", "age=x"), "--shape … x: expected whole numbers"),
         (("--drop", "gone"), "column 'gone': the dataset has no such column"),
-        (("--data", "FILE"), "column 'rent, net': is missing"),
+        (("--data", "FILE"), "column 'rent, net': text that is not float64"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(
     customers: Path, options: tuple[str, ...], said: str
 ) -> None:
-    customers.write_text(customers.read_text().replace("505.5", ""))
+    customers.write_text(customers.read_text().replace("505.5", "word"))
     given = [str(customers) if each == "FILE" else each for each in options]
     refused = _create("churn", "--dataset", "customers", "--target", "churned", *given)
     assert refused.exit_code == 1

@@ -85,6 +85,8 @@ REFUSED = {
     "take up a cancelled request": "UPDATE forget_requests SET state = 'certified'"
     " WHERE id = :cancelled",
     "count epochs backwards": "UPDATE datasets SET forget_epoch = 0",
+    "lose a column": "UPDATE datasets SET schema = schema #- '{columns,label}'",
+    "read ids elsewhere": """UPDATE datasets SET schema = schema || '{"record_id": "other"}'""",
     "let a version cover more": "UPDATE versions SET covers_epoch = covers_epoch + 100",
     "give a version another certificate": "UPDATE versions SET certificate_id ="
     " (SELECT min(certificate_id) FROM versions)",

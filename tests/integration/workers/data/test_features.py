@@ -12,8 +12,10 @@ from app.operations.reconciliation import reconcile
 from app.registry import backbones
 from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features as kept_features
+from app.registry.datasets.columns.typed import kept_schema
 from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow
+from tests.support.arrays import array_schema
 from tests.support.workshop import RECORDS, TASK
 from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone, load_backbone
@@ -31,7 +33,7 @@ from workers.training.team import choose_device
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 SPEC = catalogue.from_json(TASK)
 SCHEMA = SPEC.schema()
-DECODE = columns_by(encoder_of(SPEC, task_of(SPEC)), SPEC.columns)
+DECODE = columns_by(encoder_of(SPEC, task_of(SPEC)), kept_schema(array_schema(2)))
 
 FORM = InputForm.of(SCHEMA)
 READING = "0" * 64

@@ -93,3 +93,58 @@ def test_impossible_schemas_are_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=reason):
         TableSchema.of(columns, record_id=ids[0], subject_id=ids[1])
+
+
+ALTERED = TableSchema.of(
+    {"age": "int16", "code": "uint8?", "name": "string", "share": "float32", "list": "list<int8>"},
+    record_id="id",
+    subject_id="who",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("age", kind) for kind in ("int16", "int16?", "int32", "int64?", "float64", "float64?")),
+        *(("code", kind) for kind in ("int16?", "uint16?", "uint64?", "float64?")),
+        *(
+            ("name", "string?"),
+            ("share", "float64"),
+            ("share", "float32?"),
+            ("list", "list<int8>?"),
+        ),
+        *(("new", "string?"), ("new", "list<float32, 3>?")),
+    ],
+)
+def test_columns_are_added_and_widened(name: str, kind: str) -> None:
+    altered = ALTERED.altered({name: kind})
+    assert altered.to_json()["columns"] == ALTERED.to_json()["columns"] | {name: kind}
+    assert altered.altered({name: kind}) == altered
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("age", "int8", "'age' is int16, and cannot become int8, but int32, int64, float64, int16"),
+        ("age", "uint32", "'age' is int16, and cannot become uint32"),
+        ("age", "float32", "cannot become float32"),
+        ("age", "string", "cannot become string"),
+        ("code", "uint8", "is uint8[?], and cannot become uint8, but int16[?], int32[?], int64[?]"),
+        ("code", "int8?", "cannot become int8[?]"),
+        ("name", "binary", "'name' is string, and cannot become binary, but string[?]$"),
+        ("share", "float16", "but float64, float32[?], float64[?]$"),
+        ("list", "list<int16>", "but list<int8>[?]$"),
+        ("new", "int8", "'new' is new, and stored records have no value: make it int8[?]"),
+        ("id", "string?", "'id' holds ids"),
+        ("who", "string?", "'who' holds ids"),
+    ],
+)
+def test_other_alterations_are_refused_by_column(name: str, kind: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        ALTERED.altered({name: kind})
+
+
+def test_what_may_have_no_value_has_nothing_narrower_to_become() -> None:
+    schema = TableSchema.of({"name": "string?"}, record_id="id")
+    with pytest.raises(InvalidInputError, match="cannot become string, but nothing else"):
+        schema.altered({"name": "string"})

@@ -57,9 +57,32 @@ def test_seqs_are_read_alone() -> None:
 
 def test_of_some_columns_nothing_else_is_unpacked() -> None:
     rows = pa.table({"age": LABELS, "seq": LABELS + 1, "note": pa.array(["x"] * len(SEQS))})
-    seqs, found = unpack(pack(SEQS, rows), ("seq", "age", "other"))
+    columns = pa.schema([("age", pa.int64()), ("seq", pa.int64())])
+    seqs, found = unpack(pack(SEQS, rows), columns)
     np.testing.assert_array_equal(seqs, SEQS)
     assert found.equals(rows.select(["age", "seq"]))
+
+
+@pytest.mark.parametrize(
+    ("stored", "today", "read"),
+    [
+        (pa.int16(), pa.int64(), pa.int64()),
+        (pa.int64(), pa.float64(), pa.float64()),
+        (pa.int64(), pa.int16(), pa.int64()),  # by a reader that began before
+        (pa.float64(), pa.int64(), pa.float64()),
+        (pa.float32(), pa.float64(), pa.float32()),  # whose texts would be others
+    ],
+)
+def test_rows_of_an_altered_dataset_are_read_as_wide_as_it_is(
+    stored: pa.DataType, today: pa.DataType, read: pa.DataType
+) -> None:
+    rows = pa.table({"age": pa.array([*range(len(SEQS) - 1), None], stored)})
+    kinds = {"age": today, "name": pa.string(), "pixels": pa.list_(pa.uint8(), 4)}
+    _, found = unpack(pack(SEQS, rows), pa.schema(list(kinds.items())))
+    assert found.column_names == ["age", "name", "pixels"]
+    assert found["age"].type == read
+    assert found["age"].to_pylist() == rows["age"].to_pylist()
+    assert found["name"].null_count == found["pixels"].null_count == len(SEQS)
 
 
 @pytest.mark.parametrize("content", [b"", b"record-17", shard()[:-900]])

@@ -123,13 +123,25 @@ def test_numbers_are_brought_to_about_one_by_rounded_constants(tmp_path: Path) -
 
     found = _proposal(rows)
 
-    assert _inputs(found) == (NumberColumn(name="age", offset=50, scale=0.02),)
+    assert _inputs(found) == (NumberColumn(name="age", offset=50, scale=0.02, missing=50),)
     assert isinstance(found.task, RegressionSpec)
     assert (found.task.offset, found.task.scale, found.task.loss) == (4000, 0.0002, "huber")
     assert found.unconfirmed == ["age", "out"]
     given = _proposal(rows, bounds={"age": (18.0, 98.0)})
-    assert _inputs(given) == (NumberColumn(name="age", low=18, high=98),)
+    assert _inputs(given) == (NumberColumn(name="age", low=18, high=98, missing=58),)
     assert given.unconfirmed == ["out"]
+
+
+@pytest.mark.parametrize(("persons", "flagged"), [(9, False), (10, True)])
+def test_that_a_number_is_missing_is_told_apart_if_enough_persons_have_none(
+    tmp_path: Path, persons: int, *, flagged: bool
+) -> None:
+    lines = [f"{i},p{i // 2},{'' if i < 2 * persons else i % 9},{i % 2}" for i in range(200)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,person,age,out", *lines]))
+
+    (age,) = _inputs(_proposal(_read(tmp_path / "t.csv")))
+
+    assert (age.missing, age.flag_missing) == (age.offset, flagged)
 
 
 COLUMNS = TableSchema.of(

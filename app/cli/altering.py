@@ -1,0 +1,96 @@
+"""What a table's missing and unlisted values, and an altered schema, mean for models."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from app.client import ExpungeClient
+from app.domain.columns import CategoryColumn, Column, NumberColumn
+from app.domain.schema import TableSchema
+from app.domain.tasks import catalogue
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.spec import TaskSpec
+from app.registry.datasets.columns.cells import MISSING_WORDS, plain, texts_of
+from app.registry.datasets.columns.sources import Source
+
+
+class Learner(NamedTuple):
+    """A model of a dataset."""
+
+    name: str
+    task: TaskSpec
+
+    def input(self, name: str) -> Column | None:
+        """Return how it reads a column."""
+        columns = () if self.task.inputs is None else self.task.inputs.columns
+        return next((each for each in columns if each.name == name), None)
+
+    def missing(self, name: str) -> str | None:
+        """Say what it makes of a missing value in a column that it reads; None without a rule."""
+        column = self.input(name)
+        if isinstance(self.task, CustomSpec):
+            return "goes to its own class"
+        if isinstance(column, NumberColumn) and column.missing is not None:
+            return f"counts as {column.missing:g}"
+        if isinstance(column, CategoryColumn) and column.missing is not None:
+            return f"counts as {column.missing!r}"
+        if isinstance(column, CategoryColumn) and column.other:
+            return "counts as any unlisted value"
+        return None
+
+
+def learners(client: ExpungeClient, dataset: str) -> list[Learner]:
+    """Return a dataset's models that are not archived."""
+    return [
+        Learner(model["name"], catalogue.from_json(model["task"]))
+        for model in client.models(dataset=dataset)
+        if model["archived_at"] is None
+    ]
+
+
+def as_needed(schema: TableSchema, models: Sequence[Learner]) -> TableSchema:
+    """Return a schema without rows that a model could not read: those stop its next run."""
+    needed = {
+        name for model in models for name in model.task.columns if model.missing(name) is None
+    }
+    return replace(
+        schema,
+        columns=tuple(
+            (name, replace(kind, nullable=kind.nullable and name not in needed))
+            for name, kind in schema.columns
+        ),
+    )
+
+
+def meanings(
+    models: Sequence[Learner], before: TableSchema, after: TableSchema, source: Source | None = None
+) -> Iterator[str]:
+    """Yield what an alteration, and the unlisted values of a table, mean for each model."""
+    kinds = dict(before.columns)
+    for name, kind in after.columns:
+        held = kinds.get(name)
+        if held == kind:
+            continue
+        yield f"{name!r}: {'new, ' if held is None else f'{held} becomes '}{kind}"
+        for model in models:
+            if name not in model.task.columns:
+                yield f"  {model.name} does not use it"
+                continue
+            if held is None or replace(held, nullable=kind.nullable) != kind:
+                yield f"  {model.name} reads stored rows as before"
+            if kind.nullable and held is not None and not held.nullable:
+                rule = model.missing(name) or "is refused: its task has no rule for one"
+                yield f"  {model.name}: a missing value {rule}"
+    for model in models if source is not None else ():
+        for column in () if model.task.inputs is None else model.task.inputs.columns:
+            if isinstance(column, CategoryColumn) and (count := _unlisted(source, column)):
+                rule = "count as one" if column.other else "stop its next run: its task lacks other"
+                yield f"{model.name}: {count} unlisted value(s) of {column.name!r} {rule}"
+
+
+def _unlisted(source: Source | None, column: CategoryColumn) -> int:
+    listed, found = {value.lower() for value in column.values}, set[str]()
+    for _, part in () if source is None else source.parts():
+        if column.name in part.column_names:
+            found |= {*texts_of(plain(part[column.name])).distinct}
+    return sum(text.lower() not in listed for text in found - MISSING_WORDS)
