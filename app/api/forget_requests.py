@@ -1,4 +1,4 @@
-"""``/v1/forget-requests``: made, previewed, read, cancelled, tried again.
+"""``/v1/forget-requests``: made, previewed, read, decided on, cancelled, tried again.
 
 New requests that arrive at the same time are accepted together. Each dataset has its own lane, so
 that no request waits for another dataset.
@@ -6,9 +6,10 @@ that no request waits for another dataset.
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
@@ -35,9 +36,9 @@ from app.api.protocol.schemas import (
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
 from app.domain.errors import NotFoundError
-from app.domain.states import ObligationState, RequestState
+from app.domain.states import Ground, ObligationState, RequestState
 from app.evidence.log import actor
-from app.ledger import leaving_out, previews, repository
+from app.ledger import decisions, leaving_out, previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.everywhere import external_keys, parts_of
@@ -54,7 +55,10 @@ from app.services import Services
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
 RETRY_AFTER_S = "2"
-_ENDED = (RequestState.COMPLETED, RequestState.FAILED, RequestState.CANCELLED)
+_ENDED = (
+    *(RequestState.COMPLETED, RequestState.FAILED),
+    *(RequestState.CANCELLED, RequestState.REFUSED),
+)
 
 
 @shaped_as(
@@ -91,6 +95,31 @@ class CertificateOfObligation(Answer):
     model: str
     certificate: str
     bundle: BundleAnswer
+
+
+PersonsText = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=2000, pattern=r"^[^\x00]+$"),
+]
+
+
+class RefusalBody(Body):
+    """Why a request is refused."""
+
+    ground: Annotated[Ground, Field(strict=False)] = Field(
+        description="A paragraph of GDPR Art. 17(3), or `other`, with an explanation."
+    )
+    explanation: PersonsText | None = Field(
+        default=None, description="For the person; the log has only a digest that binds it."
+    )
+
+
+class ExtensionBody(Body):
+    """Why the deadline of a request is extended."""
+
+    reason: PersonsText = Field(
+        description="For the person; the log has only a digest that binds it."
+    )
 
 
 class Polls:
@@ -170,10 +199,7 @@ def cancel_forget_request(request_id: str, services: ServicesOf, _: ForgetWriter
     Its records stay forgotten, and the models that learned from them still owe a certificate for
     it. Pushed again, they are new records, which later trainings learn from.
     """
-    with services.database.transaction() as session:
-        services.forget_requests.cancel(session, request_id)
-        session.flush()
-        return answer_of(services, request_views.one(session, request_id))
+    return _changed(services, request_id, services.forget_requests.cancel)
 
 
 @router.post(
@@ -183,12 +209,35 @@ def retry_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, response: Response
 ) -> ForgetAnswer:
     """Give the obligations of a request that failed another run."""
-    with services.database.transaction() as session:
-        row = services.forget_requests.retry(session, request_id)
-        session.flush()
-        response.headers["Location"] = f"/v1/forget-requests/{row.id}"
-        response.headers["Retry-After"] = RETRY_AFTER_S
-        return answer_of(services, request_views.one(session, row.id))
+    response.headers["Location"] = f"/v1/forget-requests/{request_id}"
+    response.headers["Retry-After"] = RETRY_AFTER_S
+    return _changed(services, request_id, services.forget_requests.retry)
+
+
+@router.post("/{request_id}/refuse", **answers(404, 409))
+def refuse_forget_request(
+    request_id: str, body: RefusalBody, services: ServicesOf, _: ForgetWriter
+) -> ForgetAnswer:
+    """Refuse a request that was held. Nothing was forgotten for it; it can be reopened."""
+    return _changed(
+        services,
+        request_id,
+        partial(decisions.refuse, ground=body.ground, explanation=body.explanation),
+    )
+
+
+@router.post("/{request_id}/reopen", **answers(404, 409))
+def reopen_forget_request(request_id: str, services: ServicesOf, _: ForgetWriter) -> ForgetAnswer:
+    """Let a refused request be decided on again, with the deadline that it had."""
+    return _changed(services, request_id, decisions.reopen)
+
+
+@router.post("/{request_id}/extend", **answers(404, 409))
+def extend_forget_request(
+    request_id: str, body: ExtensionBody, services: ServicesOf, _: ForgetWriter
+) -> ForgetAnswer:
+    """Extend the deadline by two months (GDPR Art. 12(3)): once, and before it has passed."""
+    return _changed(services, request_id, partial(decisions.extend, reason=body.reason))
 
 
 @router.get("/{request_id}/certificates", **answers(404), response_model_exclude_none=True)
@@ -213,6 +262,16 @@ def list_forget_request_certificates(
             for obligation in repository.obligations_of_request(session, request_id)
             if obligation.certificate_id is not None
         ]
+
+
+def _changed(
+    services: Services, request_id: str, change: Callable[[Session, str], object]
+) -> ForgetAnswer:
+    """Change a request in one transaction; return it as it is shown."""
+    with services.database.transaction() as session:
+        change(session, request_id)
+        session.flush()
+        return answer_of(services, request_views.one(session, request_id))
 
 
 def answer_of(
@@ -264,6 +323,11 @@ class ForgetBody(PreviewBody):
         description="Receive every change of the request's state; see docs/callbacks.md.",
         examples=[["https://privacy.example/expunge"]],
     )
+    hold: bool = Field(
+        default=False,
+        description="Whether a person decides on it first: it is `received`, its deadline runs, "
+        "and nothing is forgotten until it is accepted.",
+    )
 
 
 class Forgetting:
@@ -282,6 +346,21 @@ class Forgetting:
         if call.request.size > _FEW:
             return await run_in_threadpool(self._alone, call)
         return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))
+
+    def accept_held(self, request_id: str) -> RequestView:
+        """Accept a request that was held; return it.
+
+        Raises:
+            ExpungeError: as ``Acceptance.accept`` does.
+        """
+        with self._services.database.transaction() as session:
+            self._services.acceptance.accept(session, request_id)
+            session.flush()
+            view = request_views.one(session, request_id)
+        (accepted,) = self._answered([view])
+        if isinstance(accepted, Exception):
+            raise accepted
+        return accepted
 
     def everywhere(self, call: Call) -> list[tuple[RequestView, NewForgetRequest]]:
         """Accept a request about people in each dataset that knows them, all or none.
@@ -481,6 +560,17 @@ async def create_forget_request(
     answer = made[0] if body.dataset else ForgetAnswers(requests=made)
     response = json_response(answer, 202 if waits else 201)
     response.headers["Location"] = f"/v1/forget-requests/{views[0].id}"
-    if waits:
+    if waits and not body.hold:
         response.headers["Retry-After"] = RETRY_AFTER_S
     return response
+
+
+@router.post("/{request_id}/accept", **answers(404, 409))
+def accept_forget_request(
+    request_id: str, services: ServicesOf, forgetting: ForgettingOf, _: ForgetWriter
+) -> ForgetAnswer:
+    """Accept a request that was held: its records are forgotten from now on.
+
+    Accepting it again changes nothing.
+    """
+    return answer_of(services, forgetting.accept_held(request_id))

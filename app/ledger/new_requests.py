@@ -29,6 +29,7 @@ class NewForgetRequest:
         external_id: the caller's own id, unique per caller; a repeated one gets the first answer.
         idempotency_key: works alike. Of both only keyed hashes are stored.
         everywhere: all people of the request without a dataset of which this is a part.
+        hold: whether a person decides on it first; until then nothing is forgotten.
     """
 
     dataset: str
@@ -39,6 +40,7 @@ class NewForgetRequest:
     status_callback_urls: Sequence[str] = ()
     subject_request_id: str | None = None
     everywhere: Sequence[str] = ()
+    hold: bool = False
 
     @property
     def size(self) -> int:
@@ -172,4 +174,6 @@ def _content(request: NewForgetRequest) -> bytes:
         body.append(request.subject_request_id)
     if request.status_callback_urls:
         body.append(sorted(set(request.status_callback_urls)))
+    if request.hold:
+        body.append("hold")
     return json.dumps(body).encode()
