@@ -28,7 +28,7 @@ FIXED = {
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
     "imports": ("id", "dataset_id", "url"),
     "forget_requests": (
-        *("id", "dataset_id", "api_key_id", "record_count"),
+        *("id", "dataset_id", "api_key_id", "record_count", "replacement_count"),
         # By these a call is recognised as repeated, and answered as the first was.
         *("external_key", "idempotency_key", "request_digest"),
     ),

@@ -13,13 +13,22 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.api.certificates import BundleAnswer, Since, bundle_answer
-from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, Make, ServicesOf, part
+from app.api.datasets import ColumnName
+from app.api.protocol.access import (
+    ForgetReader,
+    ForgetWriter,
+    GuardedRoute,
+    Make,
+    ServicesOf,
+    part,
+    require_scope,
+)
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.idempotency import ClaimOf
 from app.api.protocol.schemas import (
@@ -35,8 +44,8 @@ from app.api.protocol.schemas import (
 )
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
-from app.domain.errors import NotFoundError
-from app.domain.states import Ground, ObligationState, RequestState
+from app.domain.errors import InvalidInputError, NotFoundError
+from app.domain.states import Ground, ObligationState, RequestState, Scope
 from app.evidence.log import actor
 from app.ledger import decisions, leaving_out, previews, repository
 from app.ledger.accepting import Accepted
@@ -289,6 +298,7 @@ def answer_of(
 
 
 _LINGER_S = 0.005
+MAX_REPLACEMENTS = 1000
 _FEW = 1000
 """A request for more ids is handled by itself, so that no other waits for its lookups."""
 _CERTIFIED = (RequestState.CERTIFIED, RequestState.COMPLETED)
@@ -323,6 +333,14 @@ class ForgetBody(PreviewBody):
         description="Receive every change of the request's state; see docs/callbacks.md.",
         examples=[["https://privacy.example/expunge"]],
     )
+    replacement: list[dict[ColumnName, JsonValue]] = Field(
+        default_factory=list,
+        max_length=MAX_REPLACEMENTS,
+        description="Rows that take the place of the records that are named (GDPR Art. 16): stored "
+        "in the same transaction, they join at each model's next training. Each has the id of such "
+        "a record or person. It needs a dataset, and the scope `data:write`, too.",
+        examples=[[{"member": "m-17", "person": "person-0017", "age": 44}]],
+    )
     hold: bool = Field(
         default=False,
         description="Whether a person decides on it first: it is `received`, its deadline runs, "
@@ -343,6 +361,8 @@ class Forgetting:
         Raises:
             ExpungeError: as ``Acceptance.submit`` does.
         """
+        if call.request.replacement:
+            return await run_in_threadpool(self._rectify, call)
         if call.request.size > _FEW:
             return await run_in_threadpool(self._alone, call)
         return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))
@@ -377,12 +397,47 @@ class Forgetting:
         """Return the requests that a call makes: itself, or one for each dataset."""
         if call.request.dataset:
             return [call.request]
+        if call.request.replacement:
+            raise InvalidInputError("a replacement has one dataset: name it")
         with self._services.database.transaction() as session:
             pseudonyms = self._services.pseudonyms
             return parts_of(session, call.request, pseudonyms, api_key_id=call.api_key_id)
 
     def _alone(self, call: Call) -> RequestView:
         (answer,) = self.submit_all([call])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _rectify(self, call: Call) -> RequestView:
+        """Accept a request whose records are replaced, in one transaction with what replaces them.
+
+        A repeated one gets the first answer, and adds nothing.
+        """
+        asked, acceptance = call.request, self._services.acceptance
+        if asked.hold:
+            raise InvalidInputError("a request with a replacement cannot be held: decide first")
+
+        def forget(session: Session, _: Sequence[str]) -> str:
+            acceptance.present_releases.warm(session, asked.dataset)
+            row, is_new = acceptance.submit(session, asked, api_key_id=call.api_key_id)
+            if not is_new:
+                raise _RepeatedError(row.id)
+            return row.id
+
+        try:
+            request_id = self._services.records.exchange(
+                asked.dataset,
+                asked.replacement,
+                record_ids=asked.record_ids,
+                subject_ids=asked.subject_ids,
+                forget=forget,
+            )
+        except _RepeatedError as error:
+            request_id = error.request_id
+        with self._services.database.transaction() as session:
+            view = request_views.one(session, request_id)
+        (answer,) = self._answered([view])
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -429,6 +484,14 @@ class Forgetting:
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
         ]
+
+
+class _RepeatedError(Exception):
+    """A request was accepted before."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__()
+        self.request_id = request_id
 
 
 ForgettingOf = Annotated[Forgetting, part("forgetting")]
@@ -503,8 +566,8 @@ def preview_forget_request(
 
 
 def _asked(body: PreviewBody, call_id: str | None = None) -> NewForgetRequest:
-    named = vars(body) | {"dataset": body.dataset or ""}
-    return NewForgetRequest(**named, idempotency_key=call_id)
+    named = vars(body) | {"dataset": body.dataset or "", "idempotency_key": call_id}
+    return NewForgetRequest(**named, replacements=len(named.get("replacement", ())))
 
 
 def _effect_answer(effect: Effect) -> EffectAnswer:
@@ -548,6 +611,8 @@ async def create_forget_request(
     forgotten by every dataset that knows them, all or none: the answer lists a request for each,
     and ``Location`` is the first one's.
     """
+    if body.replacement:
+        require_scope(caller, Scope.DATA_WRITE)
     call = Call(
         _asked(body, None if claim is None else claim.call_id), caller.key_id, actor.current()
     )

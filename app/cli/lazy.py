@@ -45,6 +45,7 @@ expunge status fr_0123456789abcdef --wait
 expunge requests
 expunge requests --state failed --model digits-mlp
 expunge forget digits --subject person-17 --hold
+expunge forget members --record m-17 --replacement corrected.jsonl
 expunge accept fr_0123456789abcdef
 expunge refuse fr_0123456789abcdef --ground '17(3)(b)' --explanation 'kept for the tax office'
 expunge reopen fr_0123456789abcdef

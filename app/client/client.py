@@ -258,11 +258,13 @@ class ExpungeClient:
         idempotency_key: str | None = None,
         status_callback_urls: Sequence[str] = (),
         hold: bool = False,
+        replacement: Sequence[Json] = (),
     ) -> Json:
         """Ask that records or subjects be forgotten; whole numbers are ids, too.
 
         Without a dataset, every one that knows the subjects gets one of the ``requests``. With
-        ``hold``, nothing is forgotten until it is accepted.
+        ``hold``, nothing is forgotten until it is accepted. Rows of a ``replacement`` take the
+        place of what is forgotten.
         """
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
@@ -270,6 +272,7 @@ class ExpungeClient:
             "external_id": external_id,
             "status_callback_urls": list(status_callback_urls),
             "hold": hold,
+            "replacement": list(replacement),
         }
         return self._object("POST", "/v1/forget-requests", json=body, headers=headers)
 

@@ -145,7 +145,9 @@ class Acceptance:
                     "the file in parts"
                 )
             self.present_releases.warm(session, dataset)
-            asked = NewForgetRequest(dataset=dataset, record_ids=record_ids)
+            asked = NewForgetRequest(
+                dataset=dataset, record_ids=record_ids, replacements=len(record_ids)
+            )
             return self.submit(session, asked, api_key_id=api_key_id)[0].id
 
         return forget
@@ -276,6 +278,7 @@ class _Batch:
             due_at=self._deadline,
             subject_request_id=asked.subject_request_id,
             callback_count=len(callback_urls),
+            replacement_count=asked.replacements,
         )
         for name in keys.names(call.api_key_id):
             self._earlier[name] = (row.id, keys.digest)
@@ -410,5 +413,6 @@ def _facts(new: _New, epochs: Mapping[int, int]) -> dict[str, Any]:
         "records": row.record_count,
         "due_at": row.due_at.astimezone(UTC).isoformat(),
         **({} if part_of is None else {"subject_request": part_of}),
+        **({"replacements": row.replacement_count} if row.replacement_count else {}),
         "rows": rows,
     }

@@ -96,6 +96,8 @@ class ForgetRequestRow(Logged, Base):
     extension_reason: Mapped[str | None]
     """What a person wrote when the deadline was extended, which is done once."""
     callback_count: Mapped[int] = mapped_column(server_default="0")
+    replacement_count: Mapped[int] = mapped_column(server_default="0")
+    """How many records took the place of those that it names, when it was accepted."""
     subject_request_id: Mapped[str | None] = mapped_column(
         ForeignKey("subject_requests.id"), index=True
     )

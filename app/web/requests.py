@@ -15,11 +15,11 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api import forget_requests as api
 from app.api.forget_requests import ForgettingOf
-from app.api.protocol.access import Make, ServicesOf
+from app.api.protocol.access import Make, ServicesOf, require_scope
 from app.api.protocol.schemas import ExternalId, OwnerId, PageByMoment
 from app.delivery.publishing import repository as publishing
 from app.domain.errors import InvalidInputError, NotFoundError
-from app.domain.states import UNMET_OBLIGATION_STATES, Ground, RequestState
+from app.domain.states import UNMET_OBLIGATION_STATES, Ground, RequestState, Scope
 from app.evidence.certificates.receipts import Receipt
 from app.ledger import decisions, previews, repository
 from app.ledger.certificates import issuing
@@ -52,6 +52,7 @@ _MOST_IDS = 10_000
 _Ids = TypeAdapter(list[OwnerId])
 _Ticket = TypeAdapter(ExternalId)
 _Text = TypeAdapter(api.PersonsText)
+_Row = TypeAdapter(dict[str, Any])
 
 
 @router.get("/requests")
@@ -297,6 +298,9 @@ def _certificates(request_id: str, services: Services, visitor: Visitor) -> list
 
 
 def _call(fields: Mapping[str, str], visitor: Visitor) -> Call:
+    replacement = _rows(fields["replacement"])
+    if replacement:
+        require_scope(visitor.caller, Scope.DATA_WRITE)
     request = NewForgetRequest(
         dataset=fields["dataset"],
         record_ids=_lines(fields["record_ids"]),
@@ -304,6 +308,8 @@ def _call(fields: Mapping[str, str], visitor: Visitor) -> Call:
         external_id=fields["external_id"] or None,
         idempotency_key=fields["call"],
         hold=bool(fields["hold"]),
+        replacement=replacement,
+        replacements=len(replacement),
     )
     return Call(request, visitor.caller.key_id, visitor.caller.key_id)
 
@@ -329,8 +335,16 @@ def _fields(form: Mapping[str, str]) -> dict[str, str]:
         "dataset": form.get("dataset", ""),
         "external_id": external_id,
         "hold": form.get("hold", ""),
+        "replacement": form.get("replacement", "").strip(),
         "call": form.get("call") or str(uuid4()),
     }
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    try:
+        return [_Row.validate_json(line) for line in text.splitlines() if line.strip()]
+    except ValidationError as error:
+        raise InvalidInputError("give each corrected row as a JSON object on one line") from error
 
 
 def _ids(text: str) -> list[str]:

@@ -132,6 +132,7 @@ def create_requests() -> None:
         sa.Column("explanation", sa.String),
         sa.Column("extension_reason", sa.String),
         sa.Column("callback_count", sa.Integer, server_default="0", nullable=False),
+        sa.Column("replacement_count", sa.Integer, server_default="0", nullable=False),
         sa.Column(
             "subject_request_id", sa.String, sa.ForeignKey("subject_requests.id"), index=True
         ),

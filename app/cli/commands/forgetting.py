@@ -12,7 +12,7 @@ import typer
 
 from app.cli.connection import service, show_answer
 from app.cli.files import read_ids
-from app.cli.options import argument, option
+from app.cli.options import argument, existing_file, option
 from app.cli.output import conclude, fail, say, show
 from app.cli.waiting import Wait, show_request
 from app.client.answers import Json
@@ -52,6 +52,13 @@ def forget(
     preview: Annotated[
         bool, option("Only say what it would reach and cost; nothing is forgotten.", "--preview")
     ] = False,
+    replacement: Annotated[
+        Path | None,
+        existing_file(
+            "File of corrected rows, a JSON object on each line: they take the place of what is "
+            "forgotten, and join at each model's next training."
+        ),
+    ] = None,
     hold: Annotated[
         bool,
         option("Let a person accept or refuse it first; nothing is forgotten before.", "--hold"),
@@ -65,7 +72,7 @@ def forget(
     every affected model; each finishes with a certificate. Repeating an --external-id shows the
     existing request.
     """
-    if preview and (receipt is not None or external_id is not None or callback or hold or wait):
+    if preview and any((receipt, external_id is not None, callback, replacement, hold, wait)):
         raise typer.BadParameter("--preview makes no request: leave its other options out")
     if records_from is not None and records_from == subjects_from:
         raise typer.BadParameter("--records-from and --subjects-from name the same ids")
@@ -87,6 +94,7 @@ def forget(
                 external_id=external_id,
                 status_callback_urls=callback or [],
                 hold=hold,
+                replacement=_rows(replacement),
             )
             try:
                 if dataset_name is not None:
@@ -192,6 +200,14 @@ def retry(request_id: RequestId) -> None:
 def cancel(request_id: RequestId) -> None:
     """Cancel a request before any run has started on it; its records stay forgotten."""
     show_answer(lambda client: client.cancel(request_id))
+
+
+def _rows(path: Path | None) -> list[Json]:
+    lines = [] if path is None else path.read_bytes().splitlines()
+    try:
+        return [json.loads(line) for line in lines if line.strip()]
+    except ValueError:  # it may quote a value
+        raise InvalidInputError(f"{path} is not a JSON object on each line") from None
 
 
 @contextmanager

@@ -45,6 +45,7 @@ class RequestView:
 
     Attributes:
         pushes: How many pushes brought the records that it names.
+        replacements: How many corrected records took the place of those that it names.
         completed_at: When its records were erased, also those of a cancelled request.
         ground: Of a refusal: a paragraph of GDPR Art. 17(3), or `other`.
         explanation: What a person wrote about the refusal.
@@ -56,6 +57,7 @@ class RequestView:
     state: str
     records: int
     pushes: int
+    replacements: int
     received_at: datetime
     due_at: datetime
     completed_at: datetime | None
@@ -76,6 +78,7 @@ _ROW = (
     ForgetRequestRow.state,
     ForgetRequestRow.record_count.label("records"),
     ForgetRequestRow.push_count.label("pushes"),
+    ForgetRequestRow.replacement_count.label("replacements"),
     ForgetRequestRow.received_at,
     ForgetRequestRow.due_at,
     ForgetRequestRow.completed_at,

@@ -182,3 +182,25 @@ def test_a_person_decides_on_a_request_that_is_held(trained: list[str]) -> None:
     assert ask("extend", name, "--reason", "holidays")["due_at"] > request["due_at"]
     assert ask("accept", name)["state"] == "accepted"
     assert runner.invoke(app, ["refuse", name, "--ground", "17(3)(b)"]).exit_code == 1
+
+
+def test_a_file_of_corrected_rows_replaces_what_is_forgotten(
+    trained: list[str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    corrected = {
+        "record_id": trained[0],
+        "subject_id": "subject-0",
+        "features": [1, 2.5],
+        "label": 0,
+    }
+    rows.write_text(f"{json.dumps(corrected)}\n\n")
+    command = ["forget", DATASET, "--record", trained[0], "--json"]
+
+    answer = runner.invoke(app, [*command, "--replacement", str(rows)])
+
+    assert json.loads(answer.stdout)["replacements"] == 1
+    rows.write_text("no JSON, but a secret")
+    answer = runner.invoke(app, [*command, "--replacement", str(rows)])
+    assert (answer.exit_code, "secret" in answer.stderr) == (1, False)
+    assert len(_requests()) == 1

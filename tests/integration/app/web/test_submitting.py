@@ -391,3 +391,28 @@ def test_a_held_request_is_refused_reopened_extended_and_accepted(
     assert accepted.status_code == 303
     assert workshop.request(request).state == "accepted"
     assert "We are working on your request" in operator.get(f"{path}/answer").text
+
+
+def test_corrected_rows_replace_what_is_forgotten(
+    operator: TestClient, workshop: Workshop, visitor_of: VisitorOf
+) -> None:
+    workshop.define()
+    workshop.work()
+    record = workshop.split()[0][0]
+    row = json.dumps({"record_id": record, "subject_id": "s", "features": [1, 2.5], "label": 0})
+    named = {"kind": "record_ids", "ids": record, "replacement": row}
+    sender = visitor_of(Scope.FORGET_READ, Scope.FORGET_WRITE)
+    assert "Corrected rows" not in sender.get("/requests/new").text
+    token = {"token": token_in(sender.get("/requests/new").text), "dataset": DATASET}
+    assert sender.post("/requests/preview", data=token | named).status_code == 403
+    token["token"] = token_in(operator.get("/requests/new").text)
+    for wrong in ("a secret", "[1]"):
+        answer = operator.post("/requests/preview", data=token | named | {"replacement": wrong})
+        assert (answer.status_code, wrong in answer.text) == (422, False)
+
+    (request,) = _ids(_submit(operator, _preview(operator, **named)))
+
+    assert workshop.request(request).replacement_count == 1
+    assert "1 corrected record has taken their place" in (
+        operator.get(f"/requests/{request}/answer").text
+    )
