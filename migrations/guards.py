@@ -28,7 +28,7 @@ FIXED = {
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
     "imports": ("id", "dataset_id", "url"),
     "forget_requests": (
-        *("id", "dataset_id", "api_key_id", "forget_epoch", "record_count"),
+        *("id", "dataset_id", "api_key_id", "record_count", "replacement_count"),
         # By these a call is recognised as repeated, and answered as the first was.
         *("external_key", "idempotency_key", "request_digest"),
     ),
@@ -70,7 +70,14 @@ FORBIDDEN = {
     "forget_requests": (
         "n.state <> o.state AND (o.state IN ('completed', 'cancelled')"
         " OR (o.state = 'certified') <> (n.state = 'completed')"
-        " OR n.state = 'cancelled' AND o.state <> 'accepted')"
+        " OR n.state = 'cancelled' AND o.state <> 'accepted'"
+        # Only one that a person has still to decide on is refused, or was.
+        " OR (o.state = 'refused') <> (n.state = 'received')"
+        " OR n.state = 'refused' AND o.state <> 'received'"
+        " OR o.state = 'received' AND n.state NOT IN ('accepted', 'refused'))"
+        " OR o.forget_epoch IS NOT NULL AND n.forget_epoch IS DISTINCT FROM o.forget_epoch"
+        " OR o.extension_reason IS NOT NULL AND (n.extension_reason, n.due_at)"
+        " IS DISTINCT FROM (o.extension_reason, o.due_at)"
     ),
     "obligations": "o.state IN ('certified', 'cancelled') AND n.state <> o.state"
     " OR o.certificate_id <> n.certificate_id"
@@ -132,9 +139,9 @@ def guard_ledger() -> None:
     guard(
         "subject_requests",
         "o.status IS NOT NULL AND (n.id, n.api_key_id, n.subject_request_id, n.request_digest,"
-        " n.regulation, n.submitted_at, n.received_at, n.due_at) IS DISTINCT FROM (o.id,"
-        " o.api_key_id, o.subject_request_id, o.request_digest, o.regulation, o.submitted_at,"
-        " o.received_at, o.due_at)",
+        " n.regulation, n.submitted_at, n.received_at) IS DISTINCT FROM (o.id, o.api_key_id,"
+        " o.subject_request_id, o.request_digest, o.regulation, o.submitted_at, o.received_at)"
+        " OR n.due_at < o.due_at",
     )
     # Verifiers believe an entry's time: a key that has ended must not be helped by an older one.
     # Postgres refuses to read some escapes that JSON may have; none is needed to spell a time.

@@ -1,4 +1,4 @@
-"""``/v1/forget-requests``: made, previewed, read, cancelled, tried again.
+"""``/v1/forget-requests``: made, previewed, read, decided on, cancelled, tried again.
 
 New requests that arrive at the same time are accepted together. Each dataset has its own lane, so
 that no request waits for another dataset.
@@ -6,19 +6,29 @@ that no request waits for another dataset.
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.api.certificates import BundleAnswer, Since, bundle_answer
-from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, Make, ServicesOf, part
+from app.api.datasets import ColumnName
+from app.api.protocol.access import (
+    ForgetReader,
+    ForgetWriter,
+    GuardedRoute,
+    Make,
+    ServicesOf,
+    part,
+    require_scope,
+)
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.idempotency import ClaimOf
 from app.api.protocol.schemas import (
@@ -34,10 +44,10 @@ from app.api.protocol.schemas import (
 )
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
-from app.domain.errors import NotFoundError
-from app.domain.states import ObligationState, RequestState
+from app.domain.errors import InvalidInputError, NotFoundError
+from app.domain.states import Ground, ObligationState, RequestState, Scope
 from app.evidence.log import actor
-from app.ledger import leaving_out, previews, repository
+from app.ledger import decisions, leaving_out, previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.durations import Seconds
@@ -55,7 +65,10 @@ from app.services import Services
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
 RETRY_AFTER_S = "2"
-_ENDED = (RequestState.COMPLETED, RequestState.FAILED, RequestState.CANCELLED)
+_ENDED = (
+    *(RequestState.COMPLETED, RequestState.FAILED),
+    *(RequestState.CANCELLED, RequestState.REFUSED),
+)
 
 
 @shaped_as(
@@ -92,6 +105,31 @@ class CertificateOfObligation(Answer):
     model: str
     certificate: str
     bundle: BundleAnswer
+
+
+PersonsText = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=2000, pattern=r"^[^\x00]+$"),
+]
+
+
+class RefusalBody(Body):
+    """Why a request is refused."""
+
+    ground: Annotated[Ground, Field(strict=False)] = Field(
+        description="A paragraph of GDPR Art. 17(3), or `other`, with an explanation."
+    )
+    explanation: PersonsText | None = Field(
+        default=None, description="For the person; the log has only a digest that binds it."
+    )
+
+
+class ExtensionBody(Body):
+    """Why the deadline of a request is extended."""
+
+    reason: PersonsText = Field(
+        description="For the person; the log has only a digest that binds it."
+    )
 
 
 class Polls:
@@ -171,10 +209,7 @@ def cancel_forget_request(request_id: str, services: ServicesOf, _: ForgetWriter
     Its records stay forgotten, and the models that learned from them still owe a certificate for
     it. Pushed again, they are new records, which later trainings learn from.
     """
-    with services.database.transaction() as session:
-        services.forget_requests.cancel(session, request_id)
-        session.flush()
-        return answer_of(services, request_views.one(session, request_id))
+    return _changed(services, request_id, services.forget_requests.cancel)
 
 
 @router.post(
@@ -184,12 +219,35 @@ def retry_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, response: Response
 ) -> ForgetAnswer:
     """Give the obligations of a request that failed another run."""
-    with services.database.transaction() as session:
-        row = services.forget_requests.retry(session, request_id)
-        session.flush()
-        response.headers["Location"] = f"/v1/forget-requests/{row.id}"
-        response.headers["Retry-After"] = RETRY_AFTER_S
-        return answer_of(services, request_views.one(session, row.id))
+    response.headers["Location"] = f"/v1/forget-requests/{request_id}"
+    response.headers["Retry-After"] = RETRY_AFTER_S
+    return _changed(services, request_id, services.forget_requests.retry)
+
+
+@router.post("/{request_id}/refuse", **answers(404, 409))
+def refuse_forget_request(
+    request_id: str, body: RefusalBody, services: ServicesOf, _: ForgetWriter
+) -> ForgetAnswer:
+    """Refuse a request that was held. Nothing was forgotten for it; it can be reopened."""
+    return _changed(
+        services,
+        request_id,
+        partial(decisions.refuse, ground=body.ground, explanation=body.explanation),
+    )
+
+
+@router.post("/{request_id}/reopen", **answers(404, 409))
+def reopen_forget_request(request_id: str, services: ServicesOf, _: ForgetWriter) -> ForgetAnswer:
+    """Let a refused request be decided on again, with the deadline that it had."""
+    return _changed(services, request_id, decisions.reopen)
+
+
+@router.post("/{request_id}/extend", **answers(404, 409))
+def extend_forget_request(
+    request_id: str, body: ExtensionBody, services: ServicesOf, _: ForgetWriter
+) -> ForgetAnswer:
+    """Extend the deadline by two months (GDPR Art. 12(3)): once, and before it has passed."""
+    return _changed(services, request_id, partial(decisions.extend, reason=body.reason))
 
 
 @router.get("/{request_id}/certificates", **answers(404), response_model_exclude_none=True)
@@ -216,6 +274,16 @@ def list_forget_request_certificates(
         ]
 
 
+def _changed(
+    services: Services, request_id: str, change: Callable[[Session, str], object]
+) -> ForgetAnswer:
+    """Change a request in one transaction; return it as it is shown."""
+    with services.database.transaction() as session:
+        change(session, request_id)
+        session.flush()
+        return answer_of(services, request_views.one(session, request_id))
+
+
 def answer_of(
     services: Services, view: RequestView, *, external_id: str | None = None
 ) -> ForgetAnswer:
@@ -231,6 +299,7 @@ def answer_of(
 
 
 _LINGER_S = 0.005
+MAX_REPLACEMENTS = 1000
 _FEW = 1000
 """A request for more ids is handled by itself, so that no other waits for its lookups."""
 _CERTIFIED = (RequestState.CERTIFIED, RequestState.COMPLETED)
@@ -265,6 +334,19 @@ class ForgetBody(PreviewBody):
         description="Receive every change of the request's state; see docs/callbacks.md.",
         examples=[["https://privacy.example/expunge"]],
     )
+    replacement: list[dict[ColumnName, JsonValue]] = Field(
+        default_factory=list,
+        max_length=MAX_REPLACEMENTS,
+        description="Rows that take the place of the records that are named (GDPR Art. 16): stored "
+        "in the same transaction, they join at each model's next training. Each has the id of such "
+        "a record or person. It needs a dataset, and the scope `data:write`, too.",
+        examples=[[{"member": "m-17", "person": "person-0017", "age": 44}]],
+    )
+    hold: bool = Field(
+        default=False,
+        description="Whether a person decides on it first: it is `received`, its deadline runs, "
+        "and nothing is forgotten until it is accepted.",
+    )
 
 
 class Forgetting:
@@ -280,9 +362,26 @@ class Forgetting:
         Raises:
             ExpungeError: as ``Acceptance.submit`` does.
         """
+        if call.request.replacement:
+            return await run_in_threadpool(self._rectify, call)
         if call.request.size > _FEW:
             return await run_in_threadpool(self._alone, call)
         return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))
+
+    def accept_held(self, request_id: str) -> RequestView:
+        """Accept a request that was held; return it.
+
+        Raises:
+            ExpungeError: as ``Acceptance.accept`` does.
+        """
+        with self._services.database.transaction() as session:
+            self._services.acceptance.accept(session, request_id)
+            session.flush()
+            view = request_views.one(session, request_id)
+        (accepted,) = self._answered([view])
+        if isinstance(accepted, Exception):
+            raise accepted
+        return accepted
 
     def everywhere(self, call: Call) -> list[tuple[RequestView, NewForgetRequest]]:
         """Accept a request about people in each dataset that knows them, all or none.
@@ -299,12 +398,47 @@ class Forgetting:
         """Return the requests that a call makes: itself, or one for each dataset."""
         if call.request.dataset:
             return [call.request]
+        if call.request.replacement:
+            raise InvalidInputError("a replacement has one dataset: name it")
         with self._services.database.transaction() as session:
             pseudonyms = self._services.pseudonyms
             return parts_of(session, call.request, pseudonyms, api_key_id=call.api_key_id)
 
     def _alone(self, call: Call) -> RequestView:
         (answer,) = self.submit_all([call])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _rectify(self, call: Call) -> RequestView:
+        """Accept a request whose records are replaced, in one transaction with what replaces them.
+
+        A repeated one gets the first answer, and adds nothing.
+        """
+        asked, acceptance = call.request, self._services.acceptance
+        if asked.hold:
+            raise InvalidInputError("a request with a replacement cannot be held: decide first")
+
+        def forget(session: Session, _: Sequence[str]) -> str:
+            acceptance.present_releases.warm(session, asked.dataset)
+            row, is_new = acceptance.submit(session, asked, api_key_id=call.api_key_id)
+            if not is_new:
+                raise _RepeatedError(row.id)
+            return row.id
+
+        try:
+            request_id = self._services.records.exchange(
+                asked.dataset,
+                asked.replacement,
+                record_ids=asked.record_ids,
+                subject_ids=asked.subject_ids,
+                forget=forget,
+            )
+        except _RepeatedError as error:
+            request_id = error.request_id
+        with self._services.database.transaction() as session:
+            view = request_views.one(session, request_id)
+        (answer,) = self._answered([view])
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -351,6 +485,14 @@ class Forgetting:
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
         ]
+
+
+class _RepeatedError(Exception):
+    """A request was accepted before."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__()
+        self.request_id = request_id
 
 
 ForgettingOf = Annotated[Forgetting, part("forgetting")]
@@ -426,8 +568,8 @@ def preview_forget_request(
 
 
 def _asked(body: PreviewBody, call_id: str | None = None) -> NewForgetRequest:
-    named = vars(body) | {"dataset": body.dataset or ""}
-    return NewForgetRequest(**named, idempotency_key=call_id)
+    named = vars(body) | {"dataset": body.dataset or "", "idempotency_key": call_id}
+    return NewForgetRequest(**named, replacements=len(named.get("replacement", ())))
 
 
 def _effect_answer(effect: Effect) -> EffectAnswer:
@@ -473,6 +615,8 @@ async def create_forget_request(
     forgotten by every dataset that knows them, all or none: the answer lists a request for each,
     and ``Location`` is the first one's.
     """
+    if body.replacement:
+        require_scope(caller, Scope.DATA_WRITE)
     call = Call(
         _asked(body, None if claim is None else claim.call_id), caller.key_id, actor.current()
     )
@@ -485,6 +629,17 @@ async def create_forget_request(
     answer = made[0] if body.dataset else ForgetAnswers(requests=made)
     response = json_response(answer, 202 if waits else 201)
     response.headers["Location"] = f"/v1/forget-requests/{views[0].id}"
-    if waits:
+    if waits and not body.hold:
         response.headers["Retry-After"] = RETRY_AFTER_S
     return response
+
+
+@router.post("/{request_id}/accept", **answers(404, 409))
+def accept_forget_request(
+    request_id: str, services: ServicesOf, forgetting: ForgettingOf, _: ForgetWriter
+) -> ForgetAnswer:
+    """Accept a request that was held: its records are forgotten from now on.
+
+    Accepting it again changes nothing.
+    """
+    return answer_of(services, forgetting.accept_held(request_id))

@@ -44,6 +44,12 @@ expunge forget digits --subject person-17 --receipt receipt.json
 expunge status fr_0123456789abcdef --wait
 expunge requests
 expunge requests --state failed --model digits-mlp
+expunge forget digits --subject person-17 --hold
+expunge forget members --record m-17 --replacement corrected.jsonl
+expunge accept fr_0123456789abcdef
+expunge refuse fr_0123456789abcdef --ground '17(3)(b)' --explanation 'kept for the tax office'
+expunge reopen fr_0123456789abcdef
+expunge extend fr_0123456789abcdef --reason 'many requests at once'
 expunge retry fr_0123456789abcdef
 expunge cancel fr_0123456789abcdef
 expunge certificates fr_0123456789abcdef --out proofs

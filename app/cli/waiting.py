@@ -118,6 +118,8 @@ def show_request(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
             raise InvalidInputError(f"the request failed: {part['failure_reason']}")
         if wait and part["state"] == "cancelled":
             raise InvalidInputError("the request was cancelled: no model forgot anything for it")
+        if wait and part["state"] == "refused":
+            raise InvalidInputError(f"the request was refused: {part['ground']}")
 
 
 def _ended(client: ExpungeClient, request: Json) -> Json:

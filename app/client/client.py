@@ -33,7 +33,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _HOLD_S = 20
 _POLL_S = 0.2
 _PIECE_BYTES = 1 << 18
-_ENDED = {"completed", "failed", "cancelled"}
+_ENDED = {"completed", "failed", "cancelled", "refused"}
 _GOING = {"queued", "leased", "running"}
 _KEY: Final = re.compile("[!-~]+")
 _Seen = TypeVar("_Seen")
@@ -261,16 +261,22 @@ class ExpungeClient:
         external_id: str | None = None,
         idempotency_key: str | None = None,
         status_callback_urls: Sequence[str] = (),
+        hold: bool = False,
+        replacement: Sequence[Json] = (),
     ) -> Json:
         """Ask that records or subjects be forgotten; whole numbers are ids, too.
 
-        Without a dataset, every one that knows the subjects gets one of the ``requests``.
+        Without a dataset, every one that knows the subjects gets one of the ``requests``. With
+        ``hold``, nothing is forgotten until it is accepted. Rows of a ``replacement`` take the
+        place of what is forgotten.
         """
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
             **_named(dataset, record_ids, subject_ids),
             "external_id": external_id,
             "status_callback_urls": list(status_callback_urls),
+            "hold": hold,
+            "replacement": list(replacement),
         }
         return self._object("POST", "/v1/forget-requests", json=body, headers=headers)
 
@@ -308,6 +314,24 @@ class ExpungeClient:
     def rotate_callback_secret(self) -> Json:
         """Replace that secret; for a day, callbacks are signed with both."""
         return self._object("POST", "/v1/callback-secret/rotate")
+
+    def accept(self, request_id: str) -> Json:
+        """Accept a request that was held."""
+        return self._object("POST", at("forget-requests", request_id, "accept"))
+
+    def refuse(self, request_id: str, ground: str, explanation: str | None = None) -> Json:
+        """Refuse a request that was held, on a ground such as ``17(3)(b)``, or ``other``."""
+        body = {"ground": ground, "explanation": explanation}
+        return self._object("POST", at("forget-requests", request_id, "refuse"), json=body)
+
+    def reopen(self, request_id: str) -> Json:
+        """Let a refused request be decided on again."""
+        return self._object("POST", at("forget-requests", request_id, "reopen"))
+
+    def extend(self, request_id: str, reason: str) -> Json:
+        """Extend a request's deadline by two months, once."""
+        body = {"reason": reason}
+        return self._object("POST", at("forget-requests", request_id, "extend"), json=body)
 
     def retry(self, request_id: str) -> Json:
         """Give a failed request another run."""

@@ -5,8 +5,13 @@ from typing import Final
 
 
 class RequestState(StrEnum):
-    """accepted -> unlearning -> certified -> completed; or failed, or cancelled."""
+    """accepted -> unlearning -> certified -> completed; or failed, or cancelled.
 
+    One that a person has to decide on is received first; then accepted or refused.
+    """
+
+    RECEIVED = "received"
+    REFUSED = "refused"
     ACCEPTED = "accepted"
     UNLEARNING = "unlearning"
     CERTIFIED = "certified"
@@ -16,7 +21,18 @@ class RequestState(StrEnum):
 
 
 ENDED_REQUEST_STATES = (RequestState.COMPLETED, RequestState.CANCELLED)
-"""Final states; a failed request may still be retried."""
+"""Final states; a failed request may still be retried, a refused one reopened."""
+
+
+class Ground(StrEnum):
+    """Why a request is refused: a paragraph of GDPR Art. 17(3), or as the explanation says."""
+
+    EXPRESSION = "17(3)(a)"
+    LEGAL_OBLIGATION = "17(3)(b)"
+    PUBLIC_HEALTH = "17(3)(c)"
+    ARCHIVES_AND_RESEARCH = "17(3)(d)"
+    LEGAL_CLAIMS = "17(3)(e)"
+    OTHER = "other"
 
 
 class SubjectRequestStatus(StrEnum):

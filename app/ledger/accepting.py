@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from app.access.pseudonyms import Pseudonyms
 from app.delivery.callbacks.events import Callbacks
 from app.domain.errors import (
+    ConflictError,
     ExpungeError,
     InvalidInputError,
     PayloadTooLargeError,
@@ -48,6 +49,7 @@ from app.registry.datasets import digests
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.datasets.service import Forget
+from app.registry.datasets.tables import DatasetRow
 from app.runtime.spans import Span, at_commit, nanoseconds, span_of_request
 
 
@@ -66,7 +68,7 @@ class _New:
     row: ForgetRequestRow
     actor: str
     records: list[tuple[KeyedRecord, bytes]]
-    callback_urls: Sequence[str]
+    callback_urls: Sequence[str] = ()
     owed: list[ObligationRow] = field(default_factory=list)
 
     @property
@@ -115,6 +117,24 @@ class Acceptance:
             at_commit(session, batch.spans)
         return [answers[i] for i in range(len(calls))]
 
+    def accept(self, session: Session, request_id: str) -> ForgetRequestRow:
+        """Accept a request that was held; one that was accepted already stays as it is.
+
+        It reaches the records that it named when it was received: what came later is new.
+
+        Raises:
+            NotFoundError: the request does not exist.
+            ConflictError: it was refused.
+        """
+        row = repository.request(session, request_id)
+        name = session.get_one(DatasetRow, row.dataset_id).name
+        self.present_releases.warm(session, name)
+        batch = _Batch(session, self)
+        batch.accept_held(name, row)
+        batch.certify(self.signer)
+        at_commit(session, batch.spans)
+        return row
+
     def replacing(self, dataset: str, *, api_key_id: str) -> Forget:
         """Return what has those records forgotten whose place others take in a dataset."""
 
@@ -125,7 +145,9 @@ class Acceptance:
                     "the file in parts"
                 )
             self.present_releases.warm(session, dataset)
-            asked = NewForgetRequest(dataset=dataset, record_ids=record_ids)
+            asked = NewForgetRequest(
+                dataset=dataset, record_ids=record_ids, replacements=len(record_ids)
+            )
             return self.submit(session, asked, api_key_id=api_key_id)[0].id
 
         return forget
@@ -136,6 +158,7 @@ class _Batch:
 
     def __init__(self, session: Session, acceptance: Acceptance) -> None:
         self._new: list[_New] = []  # in the order of their epochs
+        self._held: list[_New] = []  # nothing is forgotten for these yet
         self._answers: list[Answer] = []  # what the models answer at once
         self._session = session
         self._pseudonyms = acceptance.pseudonyms
@@ -145,21 +168,38 @@ class _Batch:
     def accept(self, name: str, calls: Sequence[Call]) -> list[Accepted | ExpungeError]:
         session = self._session
         try:
-            dataset, self._now = datasets.lock_dataset_at(session, name)
+            self._lock(name)
         except ExpungeError as error:
             return [error for _ in calls]
-        self._dataset = dataset
+        dataset = self._dataset
         named = [Named.by(call.request, dataset.id, self._pseudonyms) for call in calls]
         dedup_keys = [DedupKeys.of(call.request, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, dedup_keys)
         self._known = Known.read(session, dataset.id, named)
-        self._locked_models = locked_models(session, dataset.id)
         deadlines_s = [locked.policy.deadline_s for locked in self._locked_models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         answers = [self._answer(*each) for each in zip(calls, dedup_keys, named, strict=True)]
+        if made := [*self._new, *self._held]:
+            self._store(made)
         if self._new:
-            self._store()
+            self._forget()
         return answers
+
+    def accept_held(self, name: str, row: ForgetRequestRow) -> None:
+        self._lock(name)
+        repository.request(self._session, row.id, lock=True)
+        if row.state == RequestState.REFUSED:
+            raise ConflictError("the request is refused; reopen it first")
+        if row.state == RequestState.RECEIVED:
+            self._dataset.forget_epoch += 1
+            row.state, row.forget_epoch = RequestState.ACCEPTED, self._dataset.forget_epoch
+            records = repository.commitments_by_record(self._session, row.id)
+            self._new.append(_New(row, actor.current(), records))
+            self._forget()
+
+    def _lock(self, name: str) -> None:
+        self._dataset, self._now = datasets.lock_dataset_at(self._session, name)
+        self._locked_models = locked_models(self._session, self._dataset.id)
 
     def certify(self, signer: StatementSigner) -> None:
         """Issue the certificates that answer requests at once, and end these."""
@@ -221,7 +261,8 @@ class _Batch:
         callback_urls = self._callbacks.check(asked.status_callback_urls)
         request_id = new_id("fr")
         records = self._known.resolve(named, self._pseudonyms.receipt_salt(request_id))
-        self._dataset.forget_epoch += 1
+        if not asked.hold:
+            self._dataset.forget_epoch += 1
         row = ForgetRequestRow(
             id=request_id,
             dataset_id=self._dataset.id,
@@ -229,32 +270,49 @@ class _Batch:
             external_key=keys.external_key,
             idempotency_key=keys.idempotency_key,
             request_digest=keys.digest,
-            state=RequestState.ACCEPTED,
-            forget_epoch=self._dataset.forget_epoch,
+            state=RequestState.RECEIVED if asked.hold else RequestState.ACCEPTED,
+            forget_epoch=None if asked.hold else self._dataset.forget_epoch,
             record_count=len(records),
             push_count=len({record.shard_id for record, _ in records} - {None}),
             received_at=self._now,
             due_at=self._deadline,
             subject_request_id=asked.subject_request_id,
             callback_count=len(callback_urls),
+            replacement_count=asked.replacements,
         )
         for name in keys.names(call.api_key_id):
             self._earlier[name] = (row.id, keys.digest)
-        self._new.append(_New(row, call.actor, records, callback_urls))
+        new = _New(row, call.actor, records, callback_urls)
+        (self._held if asked.hold else self._new).append(new)
         return Accepted(row.id, is_new=True)
 
-    def _store(self) -> None:
-        session, epochs = self._session, self._epochs()
-        self._dataset.remembered -= len(epochs)
-        session.add_all(new.row for new in self._new)
+    def _store(self, made: Sequence[_New]) -> None:
+        session = self._session
+        session.add_all(new.row for new in made)
         session.flush()
         commitments = [
             {"request_id": new.row.id, "record_seq": record.seq, "commitment": commitment}
-            for new in self._new
+            for new in made
             for record, commitment in new.records
         ]
         if commitments:
             session.execute(insert(ForgottenRecordRow), commitments)
+        for new in made:
+            with actor.acting_as(new.actor):
+                if new.callback_urls:
+                    self._callbacks.register(
+                        session,
+                        new.callback_urls,
+                        api_key_id=new.row.api_key_id,
+                        request_id=new.row.id,
+                    )
+                if new.row.forget_epoch is None:
+                    enter(session, new.row, RequestState.RECEIVED, **_facts(new, {}))
+
+    def _forget(self) -> None:
+        session, epochs = self._session, self._epochs()
+        self._dataset.remembered -= len(epochs)
+        session.flush()
         datasets.mark_forgotten(session, epochs)
         lineages = [
             (locked.model.id, locked.membership)
@@ -270,13 +328,6 @@ class _Batch:
         session.flush()
         for new in self._new:
             with actor.acting_as(new.actor):
-                if new.callback_urls:
-                    self._callbacks.register(
-                        session,
-                        new.callback_urls,
-                        api_key_id=new.row.api_key_id,
-                        request_id=new.row.id,
-                    )
                 enter(session, new.row, RequestState.ACCEPTED, **_facts(new, epochs))
                 for obligation in new.owed:
                     record_obligation(session, obligation)
@@ -291,7 +342,7 @@ class _Batch:
         epochs: dict[int, int] = {}
         for new in self._new:
             for record, _ in new.records:
-                if record.forgotten_epoch is None:
+                if record.forgotten_epoch is None and new.row.forget_epoch is not None:
                     epochs.setdefault(record.seq, new.row.forget_epoch)
         return epochs
 
@@ -351,7 +402,10 @@ def _as_forgotten(new: _New, epochs: Mapping[int, int]) -> Iterator[KeyedRecord]
 def _facts(new: _New, epochs: Mapping[int, int]) -> dict[str, Any]:
     """Return what the log says about a new request."""
     row = new.row
-    marked = [r.seq for r, _ in new.records if epochs.get(r.seq) == row.forget_epoch]
+    rows = digests.named(row.id, new.records)
+    if row.forget_epoch is not None:
+        marked = [r.seq for r, _ in new.records if epochs.get(r.seq) == row.forget_epoch]
+        rows |= digests.marked(row.dataset_id, row.forget_epoch, marked)
     part_of = row.subject_request_id
     return {
         "dataset": row.dataset_id,
@@ -359,6 +413,6 @@ def _facts(new: _New, epochs: Mapping[int, int]) -> dict[str, Any]:
         "records": row.record_count,
         "due_at": row.due_at.astimezone(UTC).isoformat(),
         **({} if part_of is None else {"subject_request": part_of}),
-        "rows": digests.named(row.id, new.records)
-        | digests.marked(row.dataset_id, row.forget_epoch, marked),
+        **({"replacements": row.replacement_count} if row.replacement_count else {}),
+        "rows": rows,
     }

@@ -19,8 +19,10 @@ from app.ledger.tables import ForgetRequestRow
 
 DUE_SOON = "request.due_soon"
 OVERDUE = "request.overdue"
-IS_OPEN = ForgetRequestRow.completed_at.is_(None)
-"""A deadline counts until a request's records are erased, also once it is cancelled."""
+IS_OPEN = and_(
+    ForgetRequestRow.completed_at.is_(None), ForgetRequestRow.state != RequestState.REFUSED
+)
+"""A deadline counts until a request is refused, or its records are erased, also if cancelled."""
 WARNING_S = 7 * 86400.0
 _AT_ONCE = 100
 

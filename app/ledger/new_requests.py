@@ -7,6 +7,7 @@ and salted commitments to them.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -29,6 +30,9 @@ class NewForgetRequest:
         external_id: the caller's own id, unique per caller; a repeated one gets the first answer.
         idempotency_key: works alike. Of both only keyed hashes are stored.
         everywhere: all people of the request without a dataset of which this is a part.
+        hold: whether a person decides on it first; until then nothing is forgotten.
+        replacement: rows that take the place of what it names, in the same transaction.
+        replacements: how many rows do.
     """
 
     dataset: str
@@ -39,6 +43,9 @@ class NewForgetRequest:
     status_callback_urls: Sequence[str] = ()
     subject_request_id: str | None = None
     everywhere: Sequence[str] = ()
+    hold: bool = False
+    replacement: Sequence[Mapping[str, Any]] = ()
+    replacements: int = 0
 
     @property
     def size(self) -> int:
@@ -172,4 +179,8 @@ def _content(request: NewForgetRequest) -> bytes:
         body.append(request.subject_request_id)
     if request.status_callback_urls:
         body.append(sorted(set(request.status_callback_urls)))
+    if request.hold:
+        body.append("hold")
+    if request.replacement:
+        body.append({"replacement": request.replacement})
     return json.dumps(body).encode()

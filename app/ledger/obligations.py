@@ -50,7 +50,8 @@ def start_obligations(session: Session, run: RunRow) -> None:
     owed = repository.obligations_of_model(session, run.model_id, WAITING_OBLIGATION_STATES)
     with _unsettled(session, owed) as (requests, waiting):
         for obligation in waiting:
-            if requests[obligation.request_id].forget_epoch <= run.forget_epoch:
+            asked_at = requests[obligation.request_id].forget_epoch
+            if asked_at is not None and asked_at <= run.forget_epoch:
                 obligation.run_id, obligation.failure_reason = run.id, None
                 enter(session, obligation, ObligationState.RUNNING)
 

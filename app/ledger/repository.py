@@ -32,6 +32,7 @@ from app.domain.states import (
 )
 from app.evidence import log
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow, RunRow
+from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.tables import ModelRow
 from app.runtime.database.queries import is_one_of, known, newest_first
@@ -191,6 +192,19 @@ def records_of(session: Session, request_id: str) -> Sequence[RecordRow]:
         .where(ForgottenRecordRow.request_id == request_id)
         .order_by(RecordRow.seq)
     ).all()
+
+
+def commitments_by_record(
+    session: Session, request_id: str
+) -> list[tuple[datasets.KeyedRecord, bytes]]:
+    """Return the records that a request names as they are now, with its commitments to them."""
+    columns = (getattr(RecordRow, name) for name in datasets.KeyedRecord._fields)
+    query = (
+        select(*columns, ForgottenRecordRow.commitment)
+        .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
+        .where(ForgottenRecordRow.request_id == request_id)
+    )
+    return [(datasets.KeyedRecord(*row[:-1]), row[-1]) for row in session.execute(query)]
 
 
 def commitments_of(session: Session, request_id: str) -> Sequence[bytes]:

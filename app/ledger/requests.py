@@ -79,6 +79,8 @@ class ForgetRequests:
         # A lock of the dataset, as all have who lock requests.
         datasets.lock_dataset(session, repository.request(session, request_id).dataset_id)
         request = repository.request(session, request_id, lock=True)
+        if request.forget_epoch is None:
+            raise ConflictError(f"the request is {request.state}; what is not accepted is refused")
         if request.state != RequestState.ACCEPTED:
             raise ConflictError(f"the request is {request.state}; it can no longer be cancelled")
         enter(session, request, RequestState.CANCELLED)

@@ -51,9 +51,15 @@ class ForgetRequestRow(Logged, Base):
         UniqueConstraint("api_key_id", "external_key"),
         UniqueConstraint("api_key_id", "idempotency_key"),
         CheckConstraint(
-            "state IN ('accepted', 'unlearning', 'certified', 'completed', 'failed', 'cancelled')",
+            "state IN ('received', 'refused', 'accepted', 'unlearning', 'certified', 'completed',"
+            " 'failed', 'cancelled')",
             name="state",
         ),
+        CheckConstraint(
+            "(forget_epoch IS NULL) = (state IN ('received', 'refused'))", name="forget_epoch"
+        ),
+        CheckConstraint("(ground IS NULL) = (state <> 'refused')", name="ground"),
+        CheckConstraint("ground IS NOT NULL OR explanation IS NULL", name="explanation"),
         Index("ix_forget_requests_dataset_id_forget_epoch", "dataset_id", "forget_epoch"),
         Index("ix_forget_requests_external_key", "external_key"),
         Index("ix_forget_requests_received_at_id", "received_at", "id"),
@@ -73,7 +79,8 @@ class ForgetRequestRow(Logged, Base):
     """Keyed hash, for the same reason."""
     request_digest: Mapped[bytes]
     state: Mapped[str] = mapped_column(index=True)
-    forget_epoch: Mapped[int] = mapped_column(BigInteger)
+    forget_epoch: Mapped[int | None] = mapped_column(BigInteger)
+    """None until it is accepted: none of its records is forgotten by it."""
     record_count: Mapped[int]
     push_count: Mapped[int]
     """How many pushes brought those of its records that are stored."""
@@ -83,7 +90,14 @@ class ForgetRequestRow(Logged, Base):
     overdue_noted_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     failure_reason: Mapped[str | None]
+    ground: Mapped[str | None]
+    """Of a refusal; ``explanation`` is what a person wrote about it."""
+    explanation: Mapped[str | None]
+    extension_reason: Mapped[str | None]
+    """What a person wrote when the deadline was extended, which is done once."""
     callback_count: Mapped[int] = mapped_column(server_default="0")
+    replacement_count: Mapped[int] = mapped_column(server_default="0")
+    """How many records took the place of those that it names, when it was accepted."""
     subject_request_id: Mapped[str | None] = mapped_column(
         ForeignKey("subject_requests.id"), index=True
     )

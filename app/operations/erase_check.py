@@ -339,6 +339,8 @@ def _of_request(record: RecordRow, request: ForgetRequestRow) -> Finding:
     if request.state == RequestState.COMPLETED or request.completed_at is not None:
         return Finding(Verdict.FAULT, where, "the request is completed, the record is stored")
     meaning = f"the request is {request.state}; the record is erased when all models forgot it"
+    if request.forget_epoch is None:
+        meaning = f"the request is {request.state}, so it has nothing forgotten"
     return Finding(Verdict.PENDING, where, meaning)
 
 

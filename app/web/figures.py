@@ -78,7 +78,8 @@ def requests_by_week(session: Session, since: Week) -> Mapping[Week, Requests]:
     row = ForgetRequestRow
     week = _week(row.received_at)
     in_time = row.completed_at <= row.due_at
-    late = func.coalesce(row.completed_at, func.clock_timestamp()) > row.due_at
+    ended_at = func.coalesce(row.completed_at, func.clock_timestamp())
+    late = (ended_at > row.due_at) & (row.state != RequestState.REFUSED)
     query = (
         select(
             week.label("week"),

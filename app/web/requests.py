@@ -1,4 +1,4 @@
-"""``/requests``: what failed or is due first; sending, finding, cancelling, answering.
+"""``/requests``: what failed or is due first; sending, finding, deciding, cancelling, answering.
 
 Ids go from a form to its preview and back with the answer. Between the two, nothing is stored.
 """
@@ -15,13 +15,13 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api import forget_requests as api
 from app.api.forget_requests import ForgettingOf
-from app.api.protocol.access import Make, ServicesOf
+from app.api.protocol.access import Make, ServicesOf, require_scope
 from app.api.protocol.schemas import ExternalId, OwnerId, PageByMoment
 from app.delivery.publishing import repository as publishing
 from app.domain.errors import InvalidInputError, NotFoundError
-from app.domain.states import UNMET_OBLIGATION_STATES, RequestState
+from app.domain.states import UNMET_OBLIGATION_STATES, Ground, RequestState, Scope
 from app.evidence.certificates.receipts import Receipt
-from app.ledger import previews, repository
+from app.ledger import decisions, previews, repository
 from app.ledger.certificates import issuing
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.new_requests import Call, NewForgetRequest
@@ -51,6 +51,8 @@ _LONGEST_NAME = 512
 _MOST_IDS = 10_000
 _Ids = TypeAdapter(list[OwnerId])
 _Ticket = TypeAdapter(ExternalId)
+_Text = TypeAdapter(api.PersonsText)
+_Row = TypeAdapter(dict[str, Any])
 
 
 @router.get("/requests")
@@ -235,6 +237,33 @@ def retry(request_id: str, services: ServicesOf, _: RequestsSender) -> Response:
     return pages.redirect(f"/requests/{request_id}")
 
 
+@router.post("/requests/{request_id}/accept")
+def accept(request_id: str, forgetting: ForgettingOf, _: RequestsSender) -> Response:
+    """Accept a request that was held."""
+    forgetting.accept_held(request_id)
+    return pages.redirect(f"/requests/{request_id}")
+
+
+@router.post("/requests/{request_id}/decide")
+def decide(request_id: str, services: ServicesOf, _: RequestsSender, form: Form) -> Response:
+    """Refuse a request that was held, reopen it, or extend its deadline."""
+    choice, written = form.get("choice"), form.get("text", "").strip()
+    try:
+        text = _Text.validate_python(written) if written else None
+    except ValidationError as error:
+        raise InvalidInputError("the text is too long, or has a character of no text") from error
+    with services.database.transaction() as session:
+        if choice == "refuse" and form.get("ground") in list(Ground):
+            decisions.refuse(session, request_id, Ground(form["ground"]), text)
+        elif choice == "reopen":
+            decisions.reopen(session, request_id)
+        elif choice == "extend" and text is not None:
+            decisions.extend(session, request_id, text)
+        else:
+            raise InvalidInputError("choose a ground to refuse on, or write why it takes longer")
+    return pages.redirect(f"/requests/{request_id}")
+
+
 @router.post("/requests/{request_id}/cancel")
 def cancel(request_id: str, services: ServicesOf, _: RequestsSender) -> Response:
     """Cancel a request that no run has started on."""
@@ -269,12 +298,18 @@ def _certificates(request_id: str, services: Services, visitor: Visitor) -> list
 
 
 def _call(fields: Mapping[str, str], visitor: Visitor) -> Call:
+    replacement = _rows(fields["replacement"])
+    if replacement:
+        require_scope(visitor.caller, Scope.DATA_WRITE)
     request = NewForgetRequest(
         dataset=fields["dataset"],
         record_ids=_lines(fields["record_ids"]),
         subject_ids=_lines(fields["subject_ids"]),
         external_id=fields["external_id"] or None,
         idempotency_key=fields["call"],
+        hold=bool(fields["hold"]),
+        replacement=replacement,
+        replacements=len(replacement),
     )
     return Call(request, visitor.caller.key_id, visitor.caller.key_id)
 
@@ -299,8 +334,17 @@ def _fields(form: Mapping[str, str]) -> dict[str, str]:
     return fields | {
         "dataset": form.get("dataset", ""),
         "external_id": external_id,
+        "hold": form.get("hold", ""),
+        "replacement": form.get("replacement", "").strip(),
         "call": form.get("call") or str(uuid4()),
     }
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    try:
+        return [_Row.validate_json(line) for line in text.splitlines() if line.strip()]
+    except ValidationError as error:
+        raise InvalidInputError("give each corrected row as a JSON object on one line") from error
 
 
 def _ids(text: str) -> list[str]:

@@ -119,7 +119,7 @@ def create_requests() -> None:
         sa.Column("idempotency_key", sa.LargeBinary),
         sa.Column("request_digest", sa.LargeBinary, nullable=False),
         sa.Column("state", sa.String, nullable=False, index=True),
-        sa.Column("forget_epoch", sa.BigInteger, nullable=False),
+        sa.Column("forget_epoch", sa.BigInteger),
         sa.Column("record_count", sa.Integer, nullable=False),
         sa.Column("push_count", sa.Integer, nullable=False),
         sa.Column("received_at", MOMENT, nullable=False),
@@ -128,14 +128,24 @@ def create_requests() -> None:
         sa.Column("overdue_noted_at", MOMENT),
         sa.Column("completed_at", MOMENT),
         sa.Column("failure_reason", sa.String),
+        sa.Column("ground", sa.String),
+        sa.Column("explanation", sa.String),
+        sa.Column("extension_reason", sa.String),
         sa.Column("callback_count", sa.Integer, server_default="0", nullable=False),
+        sa.Column("replacement_count", sa.Integer, server_default="0", nullable=False),
         sa.Column(
             "subject_request_id", sa.String, sa.ForeignKey("subject_requests.id"), index=True
         ),
         sa.CheckConstraint(
-            "state IN ('accepted', 'unlearning', 'certified', 'completed', 'failed', 'cancelled')",
+            "state IN ('received', 'refused', 'accepted', 'unlearning', 'certified', 'completed',"
+            " 'failed', 'cancelled')",
             name="state",
         ),
+        sa.CheckConstraint(
+            "(forget_epoch IS NULL) = (state IN ('received', 'refused'))", name="forget_epoch"
+        ),
+        sa.CheckConstraint("(ground IS NULL) = (state <> 'refused')", name="ground"),
+        sa.CheckConstraint("ground IS NOT NULL OR explanation IS NULL", name="explanation"),
         sa.UniqueConstraint("api_key_id", "external_key"),
         sa.UniqueConstraint("api_key_id", "idempotency_key"),
         sa.Index("ix_forget_requests_dataset_id_forget_epoch", "dataset_id", "forget_epoch"),

@@ -2,7 +2,7 @@
 
 import hashlib
 import mmap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property

@@ -12,12 +12,13 @@ import typer
 
 from app.cli.connection import service, show_answer
 from app.cli.files import read_ids
-from app.cli.options import argument, option
+from app.cli.options import argument, existing_file, option
 from app.cli.output import conclude, fail, say, show
 from app.cli.waiting import Wait, show_request
 from app.client.answers import Json
 from app.client.download import bundle_bytes
 from app.domain.errors import InvalidInputError
+from app.domain.states import Ground
 from app.evidence.certificates.note import size_of
 
 _REQUESTS = ("id", "state", "dataset", "records", "received_at", "due_at")
@@ -51,15 +52,27 @@ def forget(
     preview: Annotated[
         bool, option("Only say what it would reach and cost; nothing is forgotten.", "--preview")
     ] = False,
+    replacement: Annotated[
+        Path | None,
+        existing_file(
+            "File of corrected rows, a JSON object on each line: they take the place of what is "
+            "forgotten, and join at each model's next training."
+        ),
+    ] = None,
+    hold: Annotated[
+        bool,
+        option("Let a person accept or refuse it first; nothing is forgotten before.", "--hold"),
+    ] = False,
     wait: Wait = False,
 ) -> None:
     """Ask every model trained on DATASET to forget records or subjects.
 
     Without DATASET, every dataset that knows the subjects gets a request, or none if one refuses.
-    Once this returns, no new run reads those records. The answer lists every affected model; each
-    finishes with a certificate. Repeating an --external-id shows the existing request.
+    Once this returns, no new run reads those records, unless they are on --hold. The answer lists
+    every affected model; each finishes with a certificate. Repeating an --external-id shows the
+    existing request.
     """
-    if preview and (receipt is not None or external_id is not None or callback or wait):
+    if preview and any((receipt, external_id is not None, callback, replacement, hold, wait)):
         raise typer.BadParameter("--preview makes no request: leave its other options out")
     if records_from is not None and records_from == subjects_from:
         raise typer.BadParameter("--records-from and --subjects-from name the same ids")
@@ -80,6 +93,8 @@ def forget(
                 subject_ids=subjects,
                 external_id=external_id,
                 status_callback_urls=callback or [],
+                hold=hold,
+                replacement=_rows(replacement),
             )
             try:
                 if dataset_name is not None:
@@ -129,7 +144,10 @@ def requests(
     *,
     state: Annotated[
         str | None,
-        option("Only this state: accepted, unlearning, certified, completed, failed or cancelled."),
+        option(
+            "Only this state: received, refused, accepted, unlearning, certified, completed, "
+            "failed or cancelled."
+        ),
     ] = None,
     model_name: Annotated[
         str | None, option("Only those with an obligation of this model.", "--model")
@@ -145,6 +163,35 @@ def requests(
     )
 
 
+def accept(request_id: RequestId) -> None:
+    """Accept a request that was held: its records are forgotten from now on."""
+    show_answer(lambda client: client.accept(request_id))
+
+
+def refuse(
+    request_id: RequestId,
+    *,
+    ground: Annotated[
+        Ground, option("The paragraph of GDPR Art. 17(3), or other, with an --explanation.")
+    ],
+    explanation: Annotated[str | None, option("What the person is told about it.")] = None,
+) -> None:
+    """Refuse a request that was held; nothing is forgotten for it."""
+    show_answer(lambda client: client.refuse(request_id, ground, explanation))
+
+
+def reopen(request_id: RequestId) -> None:
+    """Let a refused request be decided on again; its deadline stays."""
+    show_answer(lambda client: client.reopen(request_id))
+
+
+def extend(
+    request_id: RequestId, *, reason: Annotated[str, option("What the person is told about it.")]
+) -> None:
+    """Extend a request's deadline by two months: once, before it has passed."""
+    show_answer(lambda client: client.extend(request_id, reason))
+
+
 def retry(request_id: RequestId) -> None:
     """Retry a failed request."""
     show_answer(lambda client: client.retry(request_id))
@@ -153,6 +200,14 @@ def retry(request_id: RequestId) -> None:
 def cancel(request_id: RequestId) -> None:
     """Cancel a request before any run has started on it; its records stay forgotten."""
     show_answer(lambda client: client.cancel(request_id))
+
+
+def _rows(path: Path | None) -> list[Json]:
+    lines = [] if path is None else path.read_bytes().splitlines()
+    try:
+        return [json.loads(line) for line in lines if line.strip()]
+    except ValueError:  # it may quote a value
+        raise InvalidInputError(f"{path} is not a JSON object on each line") from None
 
 
 @contextmanager

@@ -108,8 +108,7 @@ class SubjectRequests:
                     external_id=named_in(asked.subject_request_id, dataset.name),
                     subject_request_id=row.id,
                 )
-                request, _ = self.acceptance.submit(session, forget, api_key_id=api_key_id)
-                row.due_at = max(row.due_at, request.due_at)
+                self.acceptance.submit(session, forget, api_key_id=api_key_id)
         session.flush()
         settle(session, row)
         return row

@@ -42,7 +42,7 @@ def find(session: Session, subject_request_id: str, *, api_key_id: str) -> Subje
 
 
 def follow(session: Session, request: ForgetRequestRow) -> None:
-    """Update the status of a request's subject request when the transaction commits.
+    """Update status and deadline of a request's subject request when the transaction commits.
 
     Not earlier: two transactions that change requests of the same people in different orders would
     deadlock. At the end, each takes the locks in the same order.
@@ -65,10 +65,13 @@ def _drop_pending(session: Session, _previous: object) -> None:
 
 
 def settle(session: Session, row: SubjectRequestRow) -> None:
-    """Derive a subject request's status from its forget requests; the caller holds its lock."""
+    """Derive status and deadline from those of its forget requests; the caller holds its lock."""
     # Columns, not rows: another transaction's change of another request must be seen.
-    query = select(ForgetRequestRow.state).where(ForgetRequestRow.subject_request_id == row.id)
-    status = status_of(session.scalars(query).all())
+    request = ForgetRequestRow
+    query = select(request.state, request.due_at).where(request.subject_request_id == row.id)
+    parts = session.execute(query).all()
+    row.due_at = max([row.due_at, *(part.due_at for part in parts)])
+    status = status_of([part.state for part in parts])
     if status == row.status:
         return
     row.status = status

@@ -45,7 +45,11 @@ class RequestView:
 
     Attributes:
         pushes: How many pushes brought the records that it names.
+        replacements: How many corrected records took the place of those that it names.
         completed_at: When its records were erased, also those of a cancelled request.
+        ground: Of a refusal: a paragraph of GDPR Art. 17(3), or `other`.
+        explanation: What a person wrote about the refusal.
+        extension_reason: Why its deadline was extended, if it was.
     """
 
     id: str
@@ -53,15 +57,19 @@ class RequestView:
     state: str
     records: int
     pushes: int
+    replacements: int
     received_at: datetime
     due_at: datetime
     completed_at: datetime | None
     failure_reason: str | None
+    ground: str | None
+    explanation: str | None
+    extension_reason: str | None
     obligations: tuple[ObligationView, ...]
 
     def is_overdue(self, now: datetime) -> bool:
-        """Say whether the deadline passed and its records are not erased yet."""
-        return self.completed_at is None and self.due_at < now
+        """Say whether the deadline passed and it is neither refused nor completed."""
+        return self.completed_at is None and self.ground is None and self.due_at < now
 
 
 _ROW = (
@@ -70,10 +78,14 @@ _ROW = (
     ForgetRequestRow.state,
     ForgetRequestRow.record_count.label("records"),
     ForgetRequestRow.push_count.label("pushes"),
+    ForgetRequestRow.replacement_count.label("replacements"),
     ForgetRequestRow.received_at,
     ForgetRequestRow.due_at,
     ForgetRequestRow.completed_at,
     ForgetRequestRow.failure_reason,
+    ForgetRequestRow.ground,
+    ForgetRequestRow.explanation,
+    ForgetRequestRow.extension_reason,
 )
 _OWED = (
     ModelRow.name,

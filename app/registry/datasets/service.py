@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from psycopg.errors import DeadlockDetected
@@ -9,12 +10,13 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from app.access.pseudonyms import Pseudonyms
-from app.domain.errors import ConflictError, GoneError
-from app.domain.ids import new_id
+from app.domain.errors import ConflictError, GoneError, InvalidInputError
+from app.domain.ids import new_id, normal_id
 from app.domain.schema import TableSchema
 from app.evidence import log
 from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.comparison import KeyedUpload, compare
 from app.registry.datasets.imports.repository import active_of
 from app.registry.datasets.reading import Readers
@@ -243,6 +245,45 @@ class Records:
                 return added
         raise ConflictError("concurrent pushes and trainings kept interfering: push again")
 
+    def exchange(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        record_ids: Sequence[str],
+        subject_ids: Sequence[str],
+        forget: Forget,
+    ) -> str:
+        """Add rows about these records or people in the transaction that has others forgotten.
+
+        Return the forget request.
+
+        Raises:
+            InvalidRecordsError: a row does not fit the dataset.
+            InvalidInputError: a row is about none of these.
+            ConflictError: a row has the id of a record that stays.
+        """
+        with self.database.transaction() as session:
+            dataset_id, schema = definition_of(repository.dataset_named(session, name))
+        pushed = self.keyed(dataset_id, self.readers.read(_parquet(rows), schema))
+        named, people = set(map(normal_id, record_ids)), set(map(normal_id, subject_ids))
+        ids, subjects = (
+            column.to_pylist() for column in (pushed.upload.record_ids, pushed.upload.subject_ids)
+        )
+        if any(
+            record not in named and subject not in people
+            for record, subject in zip(ids, subjects, strict=True)
+        ):
+            raise InvalidInputError("a replacement is about no record or person that is named")
+        result = PushResult(added=len(ids), already_present=0)
+        for _ in range(_ATTEMPTS):
+            added = self._add(dataset_id, pushed, result, None, _nothing, forget, ids)
+            if added is not None and added.forget_request is not None:
+                return added.forget_request
+        raise ConflictError(
+            "a replacement has the id of a record that stays, or concurrent pushes kept interfering"
+        )
+
     def _add(
         self,
         dataset_id: str,
@@ -335,6 +376,15 @@ class Records:
             features.erase(session, self.blobs, shard, erased)
             repository.mark_erased(session, erased)
         return sum(len(erased) for erased in by_shard.values())
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows that came as JSON as a file, in which a column that a row lacks is empty."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        return to_parquet(pa.table({name: [row.get(name) for row in rows] for name in names}))
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # they quote values
+        raise InvalidInputError("a column of the replacement has values of several kinds") from None
 
 
 class _OvertakenError(Exception):

@@ -17,6 +17,7 @@ from tests.system.storm.scene import SUBJECTS, Crowd
 Answer = TypeVar("Answer")
 
 CANCELLED, PUSHED = 0.25, 3
+HELD, REFUSED = 0.4, 0.4
 NEWCOMERS = 40
 _UNSETTLED = {"urn:expunge:problem:call-in-flight"}
 
@@ -41,6 +42,7 @@ class Book:
     """What the callers were told."""
 
     asked: list[Asked] = field(default_factory=list)
+    refused: list[Asked] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -106,13 +108,29 @@ def _ask(
         # Neighbours in a short row, so that requests overlap.
         first = rng.randrange(SUBJECTS // 2)
         subjects = tuple(range(first, first + rng.randint(1, 2)))
-        asked = _forgotten(client, crowd, subjects, external_id=f"{crowd.dataset}-{number}")
-        if asked is not None:
+        held = rng.random() < HELD
+        asked = _forgotten(
+            client, crowd, subjects, external_id=f"{crowd.dataset}-{number}", hold=held
+        )
+        if asked is not None and held and _is_refused(client, asked, rng):
+            book.refused.append(asked)
+        elif asked is not None:
             book.asked.append(asked)
             if rng.random() < CANCELLED:
                 _change_of_mind(client, asked)
         if number in pushes:
             _push(client, crowd)
+
+
+def _is_refused(client: ExpungeClient, asked: Asked, rng: Random) -> bool:
+    """Refuse a request that is held; mostly reopen, extend and accept it then."""
+    persistently(lambda: client.refuse(asked.request, "17(3)(e)"))
+    if rng.random() < REFUSED:
+        return True
+    persistently(lambda: client.reopen(asked.request))
+    persistently(lambda: client.extend(asked.request, "a storm"))
+    persistently(lambda: client.accept(asked.request))
+    return False
 
 
 def _push(client: ExpungeClient, crowd: Crowd) -> None:
@@ -122,13 +140,20 @@ def _push(client: ExpungeClient, crowd: Crowd) -> None:
 
 
 def _forgotten(
-    client: ExpungeClient, crowd: Crowd, subjects: tuple[int, ...], *, external_id: str
+    client: ExpungeClient,
+    crowd: Crowd,
+    subjects: tuple[int, ...],
+    *,
+    external_id: str,
+    hold: bool,
 ) -> Asked | None:
     """Ask; return None where those subjects are gone already and nothing is left to ask for."""
     names = [crowd.at_first.subject(number) for number in subjects]
     try:
         request = persistently(
-            lambda: client.forget(crowd.dataset, subject_ids=names, external_id=external_id)
+            lambda: client.forget(
+                crowd.dataset, subject_ids=names, external_id=external_id, hold=hold
+            )
         )
     except ApiError as error:
         if error.status in (404, 422):

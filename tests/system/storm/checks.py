@@ -53,7 +53,7 @@ class Aftermath:
             for each in imports:
                 if each["state"] == "failed":
                     self._client.retry_import(IMPORTED, each["id"])
-            erased = all(each["completed_at"] for each in requests)
+            erased = all(each["completed_at"] or each["ground"] for each in requests)
             imported = all(each["state"] in ("completed", "cancelled") for each in imports)
             return erased and imported and self._is_refilled()
 
@@ -95,7 +95,8 @@ class Aftermath:
 
     def _accepted_is_ended_once(self) -> str:
         requests = self._client.requests()
-        assert {r["id"] for r in requests} == {a.request for a in self._book.asked}
+        asked_for = [*self._book.asked, *self._book.refused]
+        assert {r["id"] for r in requests} == {a.request for a in asked_for}
         states = Counter(request["state"] for request in requests)
         told = self._told()
         for asked in self._book.asked:
@@ -103,6 +104,11 @@ class Aftermath:
             assert state == ("cancelled" if asked.cancelled else "completed"), (asked, state)
             assert told["request.accepted", asked.request] == 1
             assert told[f"request.{state}", asked.request] == 1
+        for refused in self._book.refused:
+            answer = self._client.request(refused.request)
+            assert (answer["state"], answer["obligations"]) == ("refused", []), answer
+            assert told["request.refused", refused.request] == 1
+            assert told["request.accepted", refused.request] == 0
         return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
     def _told(self) -> Counter[tuple[str, str | None]]:

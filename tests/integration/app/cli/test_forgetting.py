@@ -161,3 +161,46 @@ def test_a_person_is_forgotten_everywhere(trained: list[str], tmp_path: Path) ->
     }.items():
         refused = runner.invoke(app, ["forget", *words.split()])
         assert (refused.exit_code, said in refused.stderr) == (1, True), refused.stderr
+
+
+def test_a_person_decides_on_a_request_that_is_held(trained: list[str]) -> None:
+    def ask(*command: str) -> dict:
+        answer = runner.invoke(app, [*command, "--json"])
+        assert answer.exit_code == 0, answer.stderr
+        return json.loads(answer.stdout)
+
+    request = ask("forget", DATASET, "--record", trained[0], "--hold")
+    assert request["state"] == "received"
+    name = request["id"]
+    assert runner.invoke(app, ["refuse", name, "--ground", "a whim"]).exit_code == 2
+    assert runner.invoke(app, ["refuse", name, "--ground", "other"]).exit_code == 1
+    refused = ask("refuse", name, "--ground", "17(3)(b)", "--explanation", "taxes")
+    assert (refused["state"], refused["explanation"]) == ("refused", "taxes")
+    waited = runner.invoke(app, ["status", name, "--wait"])
+    assert (waited.exit_code, "refused: 17(3)(b)" in waited.stderr) == (1, True)
+    assert ask("reopen", name)["state"] == "received"
+    assert ask("extend", name, "--reason", "holidays")["due_at"] > request["due_at"]
+    assert ask("accept", name)["state"] == "accepted"
+    assert runner.invoke(app, ["refuse", name, "--ground", "17(3)(b)"]).exit_code == 1
+
+
+def test_a_file_of_corrected_rows_replaces_what_is_forgotten(
+    trained: list[str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    corrected = {
+        "record_id": trained[0],
+        "subject_id": "subject-0",
+        "features": [1, 2.5],
+        "label": 0,
+    }
+    rows.write_text(f"{json.dumps(corrected)}\n\n")
+    command = ["forget", DATASET, "--record", trained[0], "--json"]
+
+    answer = runner.invoke(app, [*command, "--replacement", str(rows)])
+
+    assert json.loads(answer.stdout)["replacements"] == 1
+    rows.write_text("no JSON, but a secret")
+    answer = runner.invoke(app, [*command, "--replacement", str(rows)])
+    assert (answer.exit_code, "secret" in answer.stderr) == (1, False)
+    assert len(_requests()) == 1

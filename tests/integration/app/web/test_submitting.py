@@ -348,3 +348,71 @@ def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: W
     assert "model: failed: it broke" in reasons()
     assert _ids(operator.get("/requests").text) == [first, second]
     assert f'action="/requests/{first}/retry"' in operator.get("/requests").text
+
+
+def test_a_held_request_is_refused_reopened_extended_and_accepted(
+    operator: TestClient, workshop: Workshop, visitor_of: VisitorOf
+) -> None:
+    workshop.define()
+    workshop.work()
+    preview = _preview(operator, kind="record_ids", ids=workshop.split()[0][0], hold="yes")
+    assert "nothing is forgotten until a person accepts it" in preview
+    sent = _submit(operator, preview)
+    assert "The request was received" in sent
+    (request,) = _ids(sent)
+    path = f"/requests/{request}"
+    assert "a person has to accept or refuse it" in operator.get("/requests").text
+    assert "are examining it" in operator.get(f"{path}/answer").text
+    reader = visitor_of(Scope.FORGET_READ)
+    assert "/decide" not in reader.get(path).text
+    token = {"token": token_in(operator.get(path).text)}
+
+    def decide(**fields: str) -> int:
+        answer = operator.post(f"{path}/decide", data=token | fields, follow_redirects=False)
+        return answer.status_code
+
+    foreign = {"token": token_in(reader.get(path).text), "choice": "reopen"}
+    assert reader.post(f"{path}/decide", data=foreign).status_code == 403
+    assert decide(choice="refuse", ground="other") == 422
+    assert decide(choice="refuse", ground="none") == 422
+    assert decide(choice="extend", text=" ") == 422
+    assert decide(choice="refuse", ground="17(3)(e)", text="<b>A lawsuit.</b>") == 303
+    for page in (operator.get(path).text, operator.get(f"{path}/answer").text):
+        assert "legal claims (GDPR Art. 17(3)(e))" in page
+        assert "&lt;b&gt;A lawsuit.&lt;/b&gt;" in page
+    assert "lodge a complaint" in operator.get(f"{path}/answer").text
+    assert request not in operator.get("/requests").text
+    assert decide(choice="reopen") == 303
+    assert decide(choice="extend", text="The archive is large.") == 303
+    letter = operator.get(f"{path}/answer").text
+    assert "We need two more months" in letter
+    assert "The archive is large." in letter
+    accepted = operator.post(f"{path}/accept", data=token, follow_redirects=False)
+    assert accepted.status_code == 303
+    assert workshop.request(request).state == "accepted"
+    assert "We are working on your request" in operator.get(f"{path}/answer").text
+
+
+def test_corrected_rows_replace_what_is_forgotten(
+    operator: TestClient, workshop: Workshop, visitor_of: VisitorOf
+) -> None:
+    workshop.define()
+    workshop.work()
+    record = workshop.split()[0][0]
+    row = json.dumps({"record_id": record, "subject_id": "s", "features": [1, 2.5], "label": 0})
+    named = {"kind": "record_ids", "ids": record, "replacement": row}
+    sender = visitor_of(Scope.FORGET_READ, Scope.FORGET_WRITE)
+    assert "Corrected rows" not in sender.get("/requests/new").text
+    token = {"token": token_in(sender.get("/requests/new").text), "dataset": DATASET}
+    assert sender.post("/requests/preview", data=token | named).status_code == 403
+    token["token"] = token_in(operator.get("/requests/new").text)
+    for wrong in ("a secret", "[1]"):
+        answer = operator.post("/requests/preview", data=token | named | {"replacement": wrong})
+        assert (answer.status_code, wrong in answer.text) == (422, False)
+
+    (request,) = _ids(_submit(operator, _preview(operator, **named)))
+
+    assert workshop.request(request).replacement_count == 1
+    assert "1 corrected record has taken their place" in (
+        operator.get(f"/requests/{request}/answer").text
+    )

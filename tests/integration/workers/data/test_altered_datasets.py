@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from app.domain.errors import ConflictError
 from app.evidence.certificates.weights_file import tensors_sha256
 from app.registry.datasets import repository
-from app.registry.datasets.files import to_parquet
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.imports import service as importing
 from app.registry.datasets.service import alter_dataset
 from app.services import Services
