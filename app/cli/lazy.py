@@ -30,6 +30,9 @@ _PATH = re.compile(
 _TEXT = """\
 expunge init
 EXPUNGE_DATABASE_URL=… EXPUNGE_MIGRATION_URL=… expunge init # servers of your own
+expunge start churn.csv --target churned --subject customer
+expunge start flats.csv --target rent --record id --name rents --yes
+expunge down
 expunge up
 EXPUNGE_DATA_DIR=/srv/expunge EXPUNGE_PORT=9000 expunge up
 expunge serve

@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, NamedTuple
-
-import httpx
 
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import service
@@ -22,7 +20,7 @@ from app.cli.options import (
     with_options_of,
 )
 from app.cli.output import print_table, show, wants_json
-from app.cli.pushing import push_table, warn_of_notations
+from app.cli.pushing import new_dataset, push_table
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError
@@ -43,7 +41,7 @@ Public = Annotated[
 ]
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """A table, and what the user says about its columns."""
 
     source: Source
@@ -60,7 +58,7 @@ class _Asked(NamedTuple):
         )
 
 
-def _read(
+def asked_table(
     file: Table,
     *,
     record_id: Annotated[
@@ -78,16 +76,16 @@ def _read(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
-) -> _Asked:
+) -> Asked:
     """Read a table, as the options of all commands on one say."""
     source = read_source(*file, dialect=Dialect.of_options(delimiter, encoding, decimal))
-    return _Asked(source, record_id, subject_id, listed(drop), listed(text))
+    return Asked(source, record_id, subject_id, listed(drop), listed(text))
 
 
-@with_options_of(_read, "read")
+@with_options_of(asked_table, "read")
 def push(
     name: DatasetName,
-    read: Callable[[], _Asked],
+    read: Callable[[], Asked],
     *,
     public: Public = False,
     replace: Annotated[
@@ -103,7 +101,7 @@ def push(
     """
     with service() as client:
         asked = read()
-        existing = _existing(client, name)
+        existing = existing_dataset(client, name)
         schema = asked.schema() if existing is None else _schema_of(existing, asked)
         if public and existing is not None and not existing["public"]:
             raise ConflictError(
@@ -111,21 +109,15 @@ def push(
             )
         if existing is not None:
             check_rows(asked.source, schema)
-        warn_of_notations(asked.source)
-        if existing is None:
-            client.define_dataset(name, **schema.to_json(), public=public)
-        try:
+        with ExitStack() as undone:
+            if existing is None:
+                undone.enter_context(new_dataset(client, name, schema, public=public))
             show(push_table(client, name, asked.source, schema, replace=replace))
-        except BaseException:
-            if existing is None:  # a first push that fails leaves nothing behind
-                with suppress(ApiError, httpx.TransportError):
-                    client.delete_dataset(name)
-            raise
 
 
-@with_options_of(_read, "read")
+@with_options_of(asked_table, "read")
 def columns(
-    read: Callable[[], _Asked],
+    read: Callable[[], Asked],
     *,
     write: Annotated[
         Path | None, option("Output file for 'create --columns', to look through.", dir_okay=False)
@@ -177,7 +169,8 @@ def create(
         show(client.define_dataset(name, **schema.to_json(), public=public))
 
 
-def _existing(client: ExpungeClient, name: str) -> Json | None:
+def existing_dataset(client: ExpungeClient, name: str) -> Json | None:
+    """Return a dataset, also an archived one; None if there is none of this name."""
     try:
         return client.dataset(name)
     except ApiError as error:
@@ -186,7 +179,7 @@ def _existing(client: ExpungeClient, name: str) -> Json | None:
         raise
 
 
-def _schema_of(existing: Json, asked: _Asked) -> TableSchema:
+def _schema_of(existing: Json, asked: Asked) -> TableSchema:
     """Return a dataset's schema; ``ConflictError`` if an option says something else."""
     schema = TableSchema.from_json(existing)
     said = (

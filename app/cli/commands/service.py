@@ -25,6 +25,7 @@ from app.runtime.database import Database
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.embedded.home import claimed, require_unclaimed
 from app.runtime.keyfiles import create_key_file
+from app.runtime.processes.detached import stop_detached
 from app.runtime.processes.starting import python_command, uncollected
 from app.runtime.processes.stopping import GRACE_S, StopSignal
 from app.runtime.processes.supervisor import Child, stop_with_supervisor, supervise
@@ -60,6 +61,14 @@ def up() -> None:
     require_free_port(settings, patience_s=GRACE_S if was_killed else 0)
     with claimed(settings.data_dir):
         _keep_running(settings)
+
+
+def down() -> None:
+    """Stop the service that runs in the data directory here, and wait until it has."""
+    settings = Settings()
+    stopped = stop_detached(settings.data_dir)
+    say(f"stopped process {stopped}" if stopped else f"nothing runs in {settings.data_dir}")
+    conclude({"stopped": stopped})
 
 
 def _keep_running(settings: Settings) -> None:
