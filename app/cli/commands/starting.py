@@ -25,7 +25,7 @@ from app.domain.errors import ConflictError, InvalidInputError, TableError
 from app.domain.heads import boosted_trees, linear_head
 from app.domain.policy import Policy
 from app.domain.schema import TableSchema
-from app.domain.scores import lost, metric_in_words, score_of
+from app.domain.scores import lost, metric_in_words
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
@@ -319,8 +319,7 @@ def _weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
 
     def order(model: Json) -> tuple[float, float]:
         found = model["certified"]["evaluation"]
-        score = score_of(found, found["headline"])
-        higher = found["higher_is_better"]
+        score, higher = found["metrics"][found["headline"]], found["higher_is_better"]
         return lost(before=0, after=score, higher_is_better=higher), _took(model)
 
     first, *others = sorted(models, key=order)
@@ -338,7 +337,7 @@ def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
         evaluation = model["certified"]["evaluation"]
         say(
             f"{model['name']} {'stays' if model is best else 'is archived'}: {metric} "
-            f"{score_of(evaluation, found['headline']):.4g}, where one answer for all has "
+            f"{evaluation['metrics'][found['headline']]:.4g}, where one answer for all has "
             f"{evaluation['baseline']:.4g}, on {evaluation['held_out_records']:,} rows that it has "
             f"not read; in {_took(model):.1f} s"
         )
