@@ -1,14 +1,15 @@
 """Starts a separate service with ``expunge up``, for the demo and for measurements."""
 
 import os
-import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from app.client import ExpungeClient
-from app.runtime.processes.detached import start_detached
+from app.domain.errors import ConfigurationError
+from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
 
 
@@ -25,15 +26,20 @@ def running_service(folder: Path) -> Iterator[ExpungeClient]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")
     } | {"EXPUNGE_DATA_DIR": str(data_dir_in(folder)), "EXPUNGE_PORT": str(port)}
-    url = f"http://127.0.0.1:{port}"
-    service = start_detached(url, folder / "service.log", environment)
+    _run("up", "--detach", environment=environment)
     try:
         key = Settings(data_dir=data_dir_in(folder)).admin_key_file.read_text(encoding="utf-8")
-        with ExpungeClient(url, key) as client:
+        with ExpungeClient(f"http://127.0.0.1:{port}", key) as client:
             yield client
     finally:
-        service.send_signal(signal.SIGTERM)
-        service.wait()
+        _run("down", environment=environment)
+
+
+def _run(*words: str, environment: Mapping[str, str]) -> None:
+    command = python_command("app.cli", *words)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ConfigurationError(done.stderr)
 
 
 def data_dir_in(folder: Path) -> Path:

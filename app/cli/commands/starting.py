@@ -1,6 +1,5 @@
 """``expunge start``: from a file to a certified model that can forget, in one command."""
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,7 +119,7 @@ def start(
         if not typer.confirm("Go on?", err=True):
             raise typer.Exit(1)
     if not is_up and settings.api_url is None:
-        start_detached(url, settings.data_dir / "service.log", os.environ)
+        start_detached(settings)
     with service() as client:
         _require_new(client, name)
         with new_dataset(client, name, plan.schema):

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +12,7 @@ import httpx
 from app.domain.errors import ConfigurationError
 from app.runtime.embedded.home import ClaimedError, require_unclaimed
 from app.runtime.processes.starting import python_command
+from app.runtime.settings import Settings
 
 _TIMEOUT_S: Final = 600.0
 _INTERVAL_S: Final = 0.1
@@ -26,17 +26,19 @@ def answers(url: str) -> bool:
         return False
 
 
-def start_detached(url: str, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Run ``expunge up``, which Ctrl-C here does not reach; return once it answers at ``url``.
+def start_detached(settings: Settings) -> None:
+    """Run ``expunge up`` with these settings' data, at their address; return once it answers.
+
+    Its log is beside the data. Ctrl-C here does not reach it.
 
     Raises:
         ConfigurationError: it did not start; the message ends with its log.
     """
+    url, log = f"http://{settings.host}:{settings.port}", settings.data_dir / "service.log"
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log.open("wb") as output:
         service = subprocess.Popen(
             python_command("app.cli", "up"),
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -46,7 +48,7 @@ def start_detached(url: str, log: Path, environment: Mapping[str, str]) -> subpr
     try:
         while time.monotonic() < deadline and service.poll() is None:
             if answers(url):
-                return service
+                return
             time.sleep(_INTERVAL_S)
     except BaseException:
         service.terminate()
