@@ -1,5 +1,6 @@
 """``expunge start``: from a file to a certified model that can forget, in one command."""
 
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from app.domain.errors import ConflictError, InvalidInputError, TableError
 from app.domain.heads import boosted_trees, linear_head
 from app.domain.policy import Policy
 from app.domain.schema import TableSchema
-from app.domain.scores import lost, metric_in_words
+from app.domain.scores import lost, metric_in_words, score_of
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
@@ -125,7 +126,7 @@ def start(
         with new_dataset(client, name, plan.schema):
             push_table(client, name, plan.source, plan.schema, replace=False)
             models = _trained(client, plan)
-        best, others = _weighed(models)
+        best, others = weighed(models)
         for other in others:
             client.archive_model(other["name"])
     _conclude(plan, best, others)
@@ -242,6 +243,9 @@ def _require_new(client: ExpungeClient, name: str) -> None:
             f"dataset {name!r} exists: push more rows with 'expunge dataset push {name} FILE', or "
             "give another --name"
         )
+    for model in client.models():
+        if model["name"] in {f"{name}-{ending}" for ending in _CANDIDATES}:
+            raise ConflictError(f"model {model['name']!r} exists: give another --name")
 
 
 def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
@@ -313,12 +317,14 @@ def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
     return [wait_for_version(client, f"{plan.name}-{ending}") for ending in _CANDIDATES]
 
 
-def _weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
+def weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
     """Return the model with the best held-out score, and the others; at equal scores the faster."""
 
     def order(model: Json) -> tuple[float, float]:
         found = model["certified"]["evaluation"]
-        score, higher = found["metrics"][found["headline"]], found["higher_is_better"]
+        score, higher = score_of(found, found["headline"]), found["higher_is_better"]
+        if score is None:  # of few persons, none may be held out
+            return math.inf, _took(model)
         return lost(before=0, after=score, higher_is_better=higher), _took(model)
 
     first, *others = sorted(models, key=order)
@@ -330,16 +336,18 @@ def _took(model: Json) -> float:
 
 
 def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
-    found = best["certified"]["evaluation"]
-    metric, name = metric_in_words(found["headline"]), best["name"]
+    name = best["name"]
     for model in (best, *others):
-        evaluation = model["certified"]["evaluation"]
-        say(
-            f"{model['name']} {'stays' if model is best else 'is archived'}: {metric} "
-            f"{evaluation['metrics'][found['headline']]:.4g}, where one answer for all has "
-            f"{evaluation['baseline']:.4g}, on {evaluation['held_out_records']:,} rows that it has "
-            f"not read; in {_took(model):.1f} s"
-        )
+        found = model["certified"]["evaluation"]
+        score, measured = score_of(found, found["headline"]), ""
+        if score is not None:
+            measured = (
+                f"{metric_in_words(found['headline'])} {score:.4g}, where one answer for all has "
+                f"{found['baseline']:.4g}, on {found['held_out_records']:,} rows that it has not "
+                "read; "
+            )
+        fate = "stays" if model is best else "is archived"
+        say(f"{model['name']} {fate}: {measured}in {_took(model):.1f} s")
     for warning in best["warnings"]:
         fail(warning)
     person = "--record" if plan.schema.subject_id is None else "--subject"

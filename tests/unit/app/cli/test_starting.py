@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.cli.commands.starting import weighed
 from app.cli.main import app
 
 HEADER = "contract,customer,signup,age,plan,churned"
@@ -109,3 +110,33 @@ def test_of_several_columns_that_could_name_rows_one_is_to_be_said(
     rows = [f"n{number},{row}" for number, row in enumerate(ROWS)]
     ended = started("--target", "churned", rows=rows, header=f"invoice,{HEADER}")
     assert "--record: ['invoice', 'contract']" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("higher", "scores", "best"),
+    [
+        (True, (0.8, 0.9), "linear"),
+        (False, (0.8, 0.9), "trees"),
+        (True, (0.9, 0.9), "linear"),  # which took less
+    ],
+)
+def test_the_better_model_stays_and_of_equal_ones_the_faster(
+    higher: bool, scores: tuple[float, float], best: str
+) -> None:
+    models = [
+        {
+            "name": name,
+            "certified": {
+                "evaluation": {
+                    "headline": "score",
+                    "metrics": {"score": score},
+                    "higher_is_better": higher,
+                }
+            },
+            "latest_run": {"phase_seconds": {"loading": 1.0, "training": seconds}},
+        }
+        for name, score, seconds in (("trees", scores[0], 2.0), ("linear", scores[1], 1.0))
+    ]
+    first, others = weighed(models)
+    assert first["name"] == best
+    assert len(others) == 1
