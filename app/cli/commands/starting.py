@@ -100,7 +100,7 @@ def start(
         files,
         record_id=record,
         subject_id=subject,
-        drop=[] if drop is None else drop,
+        drop=drop,
         delimiter=delimiter,
         encoding=encoding,
         decimal=decimal,
