@@ -16,16 +16,13 @@ import expunge
 from app.client import ExpungeClient
 from app.registry.datasets.columns.parquet import to_parquet
 from demo.tables import record_table
-from workers.training.examples import Examples, classified
 
-CLASSES = 10
-_SCALE = 1 / 16
 TASK = {
     "name": "classification",
     "inputs": [
-        {"name": "features", "kind": "array", "shape": [8, 8], "dtype": "uint8", "scale": _SCALE}
+        {"name": "features", "kind": "array", "shape": [8, 8], "dtype": "uint8", "scale": 1 / 16}
     ],
-    "target": {"column": "label", "classes": [*range(CLASSES)]},
+    "target": {"column": "label", "classes": [*range(10)]},
 }
 """What models learn from them."""
 _RECORDS_PER_PERSON = 10
@@ -68,16 +65,6 @@ class Digits:
         """Every person's subject_id."""
         return sorted(set(self.people.tolist()))
 
-    @property
-    def test(self) -> Examples:
-        """What was not pushed, for models that are trained here."""
-        return _examples(self.test_images, self.test_labels)
-
-    def without(self, forgotten: list[str]) -> Examples:
-        """Return the records of all other people."""
-        kept = ~np.isin(self.people, forgotten)
-        return _examples(self.images[kept], self.labels[kept])
-
     def push(self, client: ExpungeClient, dataset: str) -> None:
         """Define a dataset and push all records."""
         client.define_dataset(
@@ -100,7 +87,3 @@ class Digits:
         with torch.inference_mode():
             found = model(torch.from_numpy(self.test_images)).argmax(dim=1).numpy()
         return float((found == self.test_labels).mean())
-
-
-def _examples(images: np.ndarray, labels: np.ndarray) -> Examples:
-    return classified(images, labels, scale=_SCALE)

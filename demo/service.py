@@ -1,22 +1,16 @@
 """Starts a separate service with ``expunge up``, for the demo and for measurements."""
 
 import os
-import signal
 import socket
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-import httpx
 
 from app.client import ExpungeClient
 from app.domain.errors import ConfigurationError
 from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
-
-_TIMEOUT_S = 600.0
 
 
 @contextmanager
@@ -32,23 +26,20 @@ def running_service(folder: Path) -> Iterator[ExpungeClient]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")
     } | {"EXPUNGE_DATA_DIR": str(data_dir_in(folder)), "EXPUNGE_PORT": str(port)}
-    log = folder / "service.log"
-    with log.open("wb") as output:
-        service = subprocess.Popen(
-            python_command("app.cli", "up"),
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    _run("up", "--detach", environment=environment)
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(url, service, log)
         key = Settings(data_dir=data_dir_in(folder)).admin_key_file.read_text(encoding="utf-8")
-        with ExpungeClient(url, key) as client:
+        with ExpungeClient(f"http://127.0.0.1:{port}", key) as client:
             yield client
     finally:
-        service.send_signal(signal.SIGTERM)
-        service.wait()
+        _run("down", environment=environment)
+
+
+def _run(*words: str, environment: Mapping[str, str]) -> None:
+    command = python_command("app.cli", *words)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ConfigurationError(done.stderr)
 
 
 def data_dir_in(folder: Path) -> Path:
@@ -59,18 +50,6 @@ def data_dir_in(folder: Path) -> Path:
 def trusted_keys_in(folder: Path) -> Path:
     """Return the operator's list of keys of that service."""
     return Settings(data_dir=data_dir_in(folder)).trusted_keys_file
-
-
-def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline and service.poll() is None:
-        try:
-            if httpx.get(f"{url}/readyz", trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise ConfigurationError(f"the service did not start: {log.read_text(encoding='utf-8')}")
 
 
 def free_port() -> int:

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from app.client import ApiError
     from app.client import ExpungeClient as Client
+    from app.client.client import configured_client as connect
     from app.client.published import verify
     from app.domain.errors import UnreadableRecordsError
     from app.planning.mechanisms.catalogue import account
-    from expunge.registration import register
     from workers.training.published.model import load
 
-__all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "load", "register", "verify"]
+__all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "connect", "load", "verify"]
 
 _PARTS = {
     "ApiError": ("app.client", "ApiError"),
     "Client": ("app.client", "ExpungeClient"),
     "UnreadableRecordsError": ("app.domain.errors", "UnreadableRecordsError"),
     "account": ("app.planning.mechanisms.catalogue", "account"),
+    "connect": ("app.client.client", "configured_client"),
     "load": ("workers.training.published.model", "load"),
-    "register": ("expunge.registration", "register"),
     "verify": ("app.client.published", "verify"),
 }
 _EXTRA = "torch"

@@ -30,7 +30,11 @@ _PATH = re.compile(
 _TEXT = """\
 expunge init
 EXPUNGE_DATABASE_URL=… EXPUNGE_MIGRATION_URL=… expunge init # servers of your own
+expunge start churn.csv --target churned --subject customer
+expunge start flats.csv --target rent --record id --name rents --yes
+expunge down
 expunge up
+expunge up --detach
 EXPUNGE_DATA_DIR=/srv/expunge EXPUNGE_PORT=9000 expunge up
 expunge serve
 EXPUNGE_HOST=0.0.0.0 expunge serve

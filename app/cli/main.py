@@ -30,7 +30,7 @@ the one with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
 
 # By panel of the help: modules in `commands`, with the names of their commands and groups.
 _COMMANDS = {
-    "Run the service": "service: init up serve worker dispatcher demo",
+    "Run the service": "starting: start; service: up down init serve worker dispatcher demo",
     "Forget": "forgetting: forget status requests accept refuse reopen extend retry cancel "
     "certificates; checks: erase_check",
     "Use and verify": "resources: download recompute_kit; verification: verify; "

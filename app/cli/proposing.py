@@ -3,20 +3,16 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 
 from app.cli.options import listed, whole_numbers
-from app.client.answers import Json
 from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
 from app.domain.schema import TableSchema
-from app.registry.datasets.columns.delimited import Dialect
 from app.registry.datasets.columns.proposal import Choices, Listed, Proposal, proposed
-from app.registry.datasets.columns.reading import read_source
-from app.registry.datasets.columns.sources import check_rows, typed_parts
+from app.registry.datasets.columns.sources import Source, check_rows, typed_parts
 
 _PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
 T = TypeVar("T")
@@ -53,20 +49,10 @@ def choices_of(
     )
 
 
-def proposal_of(
-    dataset: Json,
-    choices: Choices,
-    files: Sequence[Path],
-    dialect: tuple[str | None, str | None, str],
-) -> Proposal:
-    """Return a task on a dataset, as the API shows it, with the values of some files.
-
-    ``dialect`` is the files' delimiter, encoding and decimal sign, as options say them.
-    """
-    schema = TableSchema.from_json(dataset)
-    if not files:
+def proposal_of(schema: TableSchema, choices: Choices, source: Source | None) -> Proposal:
+    """Return a task on a dataset's columns, with the values of a table that fits them."""
+    if source is None:
         return proposed(schema, choices)
-    source = read_source(*files, dialect=Dialect.of_options(*dialect))
     check_rows(source, schema)
     rows = pa.concat_tables([part.records for part in typed_parts(source, schema)])
     with source.places():

@@ -1,14 +1,16 @@
 """Sends a table's parts to a dataset, and names the rows that were not added."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
+import httpx
 import typer
 
 from app.cli.output import printable
 from app.cli.waiting import rows_progress
-from app.client import ExpungeClient
+from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
 from app.domain.ids import Notation
 from app.domain.schema import TableSchema
@@ -16,6 +18,32 @@ from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.columns.sources import Part, Source, typed_parts
 
 _MOST_NAMED: Final = 20
+
+
+@contextmanager
+def new_dataset(
+    client: ExpungeClient, name: str, schema: TableSchema, *, public: bool = False
+) -> Iterator[None]:
+    """Define a dataset; what fails within leaves nothing behind, unless it exits in order."""
+    client.define_dataset(name, **schema.to_json(), public=public)
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except BaseException:
+        with suppress(ApiError, httpx.TransportError):
+            for model in client.models(dataset=name):
+                _end(client.delete_model, client.archive_model, model["name"])
+            _end(client.delete_dataset, client.archive_dataset, name)
+        raise
+
+
+def _end(delete: Callable[[str], object], archive: Callable[[str], object], name: str) -> None:
+    """Delete what has this name; what released a version, or held records, is archived."""
+    try:
+        delete(name)
+    except ApiError:
+        archive(name)
 
 
 class _Upload(NamedTuple):
@@ -30,6 +58,7 @@ def push_table(
     client: ExpungeClient, name: str, source: Source, schema: TableSchema, *, replace: bool
 ) -> Json:
     """Push a checked table in order; return the sums of the answers, with rows counted from 1."""
+    _warn_of_notations(source)
     total: dict[str, Any] = {"added": 0, "already_present": 0}
     rows: dict[str, list[int]] = {"changed": [], "replaced": []}
     counts = dict.fromkeys(rows, 0)
@@ -65,7 +94,7 @@ def _packed(part: Part) -> _Upload:
     return _Upload(part.first, len(part.records), to_parquet(part.records))
 
 
-def warn_of_notations(source: Source) -> None:
+def _warn_of_notations(source: Source) -> None:
     """Say which columns of ids write whole numbers in more than one way."""
     for column, found in source.notations.items():
         words = " and ".join(sorted(found))

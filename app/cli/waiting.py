@@ -89,11 +89,7 @@ def show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     """Show a model, once its newest run has ended if asked to wait."""
     awaits_weights = shown["weights"] == "upload" and shown["latest_run"] is None
     if wait and not awaits_weights:
-        again = f"expunge model show {shown['name']} --wait"
-        with _interruptible(shown, again), run_progress() as update:
-            shown = client.wait_for_model(
-                shown["name"], timeout_s=_WAIT_S, on_change=lambda run: update(run, run["kind"])
-            )
+        shown = _once_ended(client, shown)
     show(shown)
     for warning in shown["warnings"]:
         fail(f"version {shown['certified']['number']}: {warning}")
@@ -101,7 +97,27 @@ def show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     if wait and awaits_weights:
         name = shown["name"]
         fail(f"{name} waits for its weights: expunge model upload {name} FILE")
-    if wait and run is not None and run["state"] in ("failed", "cancelled"):
+    if wait and run is not None:
+        _require_success(run)
+
+
+def wait_for_version(client: ExpungeClient, name: str) -> Json:
+    """Show progress until a model's newest run has ended; return the model."""
+    model = _once_ended(client, client.model(name))
+    _require_success(model["latest_run"])
+    return model
+
+
+def _once_ended(client: ExpungeClient, shown: Json) -> Json:
+    name = shown["name"]
+    with _interruptible(shown, f"expunge model show {name} --wait"), run_progress() as update:
+        return client.wait_for_model(
+            name, timeout_s=_WAIT_S, on_change=lambda run: update(run, run["kind"])
+        )
+
+
+def _require_success(run: Json) -> None:
+    if run["state"] in ("failed", "cancelled"):
         raise InvalidInputError(f"the run {run['state']}: {run['failure_reason'] or 'retry it'}")
 
 

@@ -4,14 +4,14 @@ import pandas as pd
 from sklearn.datasets import load_digits
 
 SHAPE = (1, 8, 8)
-RECORDS = {
+COLUMNS = {"picture": "list<float32, 64>", "digit": "int64"}
+IDS = {"record_id": "picture_id", "subject_id": "writer"}
+TASK = {
+    "name": "classification",
     "inputs": [{"name": "picture", "kind": "array", "shape": list(SHAPE), "dtype": "float32"}],
     "target": {"column": "digit", "classes": list(range(10))},
-    "record_id": "picture_id",
-    "subject_id": "writer",
-    "dataset": "handwriting",
 }
-"""Which columns are what: the arguments of ``expunge.register`` that both digit bridges share."""
+"""What both digit bridges learn."""
 
 
 def digits() -> pd.DataFrame:

@@ -6,10 +6,10 @@ import tempfile
 import numpy as np
 import pandas as pd
 import torch
+from certified import forgotten, published, trained
+from safetensors.torch import load_file
 from sentiment_network import PADDING, build, transformer
 from transformers import Trainer, TrainingArguments
-
-import expunge
 
 LENGTH = 48
 WORDS = {"bad": ["awful", "dull", "broken", "late"], "good": ["lovely", "bright", "solid", "quick"]}
@@ -27,25 +27,34 @@ frame = pd.DataFrame(
     ]
 )
 
-model = expunge.register(
-    build,
+FACTORY = "sentiment_network:build"
+client = trained(
     frame,
-    name="reviews",
-    inputs=[{"name": "text", "kind": "text", "length": LENGTH}],
-    target={"column": "mood", "classes": ["bad", "good"]},
+    {
+        "name": "reviews",
+        "dataset": "reviews",
+        "task": {
+            "name": "classification",
+            "inputs": [{"name": "text", "kind": "text", "length": LENGTH}],
+            "target": {"column": "mood", "classes": ["bad", "good"]},
+        },
+        "architecture": {"name": "custom", "factory": FACTORY},
+        # TrainingArguments(num_train_epochs=8, per_device_train_batch_size=32, learning_rate=5e-3)
+        "recipe": {
+            "optimizer": "adamw",
+            "epochs": 8,
+            "batch_size": 32,
+            "learning_rate": 5e-3,
+            "held_out_fraction": 0,
+        },
+        "policy": {"mechanism": "retraining"},
+    },
+    {"text": "string", "mood": "string"},
     record_id="review",
     subject_id="author",
-    # TrainingArguments(num_train_epochs=8, per_device_train_batch_size=32, learning_rate=5e-3)
-    recipe={
-        "optimizer": "adamw",
-        "epochs": 8,
-        "batch_size": 32,
-        "learning_rate": 5e-3,
-        "held_out_fraction": 0,
-    },
-    policy={"mechanism": "retraining"},
 )
-model.forget(["author 9"], external_id="reviews-1")
+forgotten(client, "reviews", subject_ids=["author 9"])
+weights, model = published(client, "reviews", FACTORY)
 
 
 class Tokens(torch.utils.data.Dataset):
@@ -68,15 +77,16 @@ class Tokens(torch.utils.data.Dataset):
 
 own = transformer(LENGTH, 2)
 prefixed = build(input_shape=(LENGTH,), classes=2)
-own.load_state_dict(model.load_into(prefixed).model.state_dict())
+prefixed.load_state_dict(load_file(weights))
+own.load_state_dict(prefixed.model.state_dict())
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(folder, per_device_eval_batch_size=64, report_to=[], use_cpu=True)
     predicted = Trainer(model=own, args=arguments).predict(Tokens())
     own.save_pretrained(folder)  # a folder that every tool of theirs loads
 
-answers = model.load().predict(frame)
+answers = model.predict(frame)
 names = np.array(["bad", "good"])[predicted.predictions.argmax(axis=1)]
 assert names.tolist() == answers["prediction"].to_pylist()
 accuracy = (names == frame["mood"].to_numpy()).mean()
 assert accuracy > 0.9, accuracy
-print(f"Hugging Face: {accuracy:.1%} of the reviews right, {model.certificate['model']}")
+print(f"Hugging Face: {accuracy:.1%} of the reviews right")

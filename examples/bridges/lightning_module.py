@@ -6,11 +6,11 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
+from certified import forgotten, published, trained
 from digits_network import build
-from digits_table import RECORDS, SHAPE, digits
+from digits_table import COLUMNS, IDS, SHAPE, TASK, digits
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
-
-import expunge
 
 
 class Digits(lightning.LightningModule):
@@ -49,30 +49,36 @@ rows = DataLoader(TensorDataset(pictures, torch.tensor(frame["digit"].to_numpy()
 quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu"}
 
 module = Digits(width=16)
-model = expunge.register(
-    build,
+FACTORY = "digits_network:build"
+client = trained(
     frame,
-    name="digits-lightning",
-    options={"width": 16},
-    recipe={
-        "optimizer": "adamw",
-        "learning_rate": 3e-3,
-        "weight_decay": 1e-4,
-        "epochs": 8,
-        "batch_size": 64,
-        "held_out_fraction": 0,
+    {
+        "name": "digits-lightning",
+        "dataset": "lightning",
+        "task": TASK,
+        "architecture": {"name": "custom", "factory": FACTORY, "options": {"width": 16}},
+        "recipe": {
+            "optimizer": "adamw",
+            "learning_rate": 3e-3,
+            "weight_decay": 1e-4,
+            "epochs": 8,
+            "batch_size": 64,
+            "held_out_fraction": 0,
+        },
+        "policy": {"mechanism": "retraining"},
     },
-    policy={"mechanism": "retraining"},
-    **RECORDS,
+    COLUMNS,
+    **IDS,
 )
-model.forget(["writer-3"], external_id="lightning-1")
+forgotten(client, "lightning", subject_ids=["writer-3"])
 
-model.load_into(module.network)
+weights, model = published(client, "digits-lightning", FACTORY)
+module.network.load_state_dict(load_file(weights))
 trainer = lightning.Trainer(**quiet, enable_model_summary=False, enable_checkpointing=False)
 [figures] = trainer.test(module, rows, verbose=False)
 own = torch.cat(trainer.predict(module, rows))
-expected = model.load().outputs_of(pictures)
+expected = model.outputs_of(pictures)
 torch.testing.assert_close(own, expected)
 assert torch.equal(own.argmax(dim=1), expected.argmax(dim=1))
 assert figures["accuracy"] > 0.5, figures
-print(f"Lightning: {figures['accuracy']:.1%} of the digits right, {model.certificate['model']}")
+print(f"Lightning: {figures['accuracy']:.1%} of the digits right")

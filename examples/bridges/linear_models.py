@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pandas as pd
 import safetensors.numpy
+from certified import forgotten, published, trained
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import Ridge, SGDClassifier
-
-import expunge
 
 # As workers.training.networks.heads: docs/how-to/use-a-model.md has the formulas.
 MARGIN = 1 - 2.0**-30
@@ -35,31 +34,42 @@ bounds = np.array(
 )  # fmt: skip
 features = scaled(rows, np.zeros(30), bounds)
 BIAS, NORM = 0.5, math.sqrt(30)
-model = expunge.register(
-    {"name": "linear_head", "options": {"bias": BIAS, "feature_norm": NORM}},
+client = trained(
     frame_of(features, names, benign=answers.astype(bool)),
-    name="tumours",
-    inputs=names,
-    target="benign",
+    {
+        "name": "tumours",
+        "dataset": "tumours",
+        "task": {
+            "name": "classification",
+            "inputs": [{"name": name, "kind": "number"} for name in names],
+            "target": {"column": "benign", "classes": [False, True]},
+        },
+        "architecture": {
+            "name": "linear_head",
+            "options": {"bias": BIAS, "feature_norm": NORM},
+        },
+        "recipe": {"held_out_fraction": 0},
+        "policy": {"mechanism": "exact_training"},
+    },
+    dict.fromkeys(names, "float64") | {"benign": "bool"},
     record_id="row",
-    recipe={"held_out_fraction": 0},
-    policy={"mechanism": "exact_training"},
 )
-model.forget(["row-5"], external_id="tumours-1")
+forgotten(client, "tumours", record_ids=["row-5"])
 
-weight = safetensors.numpy.load_file(model.download("releases").weights)["weight"]
+weights, model = published(client, "tumours")
+weight = safetensors.numpy.load_file(weights)["weight"]
 classifier = SGDClassifier(loss="log_loss")
 classifier.classes_ = np.array([False, True])
 classifier.coef_ = weight[:, :-1] * math.sqrt(1 - BIAS**2) * MARGIN / NORM
 classifier.intercept_ = weight[:, -1] * BIAS * MARGIN
-published = model.load().predict(frame_of(features, names))
-assert classifier.predict(features).tolist() == published["prediction"].to_pylist()
+predicted = model.predict(frame_of(features, names))
+assert classifier.predict(features).tolist() == predicted["prediction"].to_pylist()
 np.testing.assert_allclose(
-    classifier.predict_proba(features), published["probabilities"].to_pylist(), atol=1e-5
+    classifier.predict_proba(features), predicted["probabilities"].to_pylist(), atol=1e-5
 )
 right = classifier.score(features, answers.astype(bool))
 assert right > 0.85, right
-print(f"SGDClassifier: {right:.1%} right, {model.certificate['model']}")
+print(f"SGDClassifier: {right:.1%} right")
 
 # Ridge: a ridge head. Features and target lie within public bounds, so that nothing is clipped.
 rows, progress = load_diabetes(return_X_y=True, scaled=False)
@@ -68,25 +78,35 @@ low = np.array([0, 1, 10, 50, 50, 20, 10, 1, 2, 40])
 high = np.array([100, 2, 50, 150, 350, 280, 120, 12, 8, 140])
 features = scaled(rows, low, high)
 OFFSET, SCALE = 175.0, 1 / 175
-model = expunge.register(
-    {"name": "ridge_head", "options": {"feature_range": 1.0, "target_range": 1.0}},
+client = trained(
     frame_of(features, names, progress=progress),
-    name="progress",
-    inputs=names,
-    task="regression",
-    target={"columns": ["progress"], "offset": OFFSET, "scale": SCALE},
+    {
+        "name": "progress",
+        "dataset": "progress",
+        "task": {
+            "name": "regression",
+            "inputs": [{"name": name, "kind": "number"} for name in names],
+            "target": {"columns": ["progress"], "offset": OFFSET, "scale": SCALE},
+        },
+        "architecture": {
+            "name": "ridge_head",
+            "options": {"feature_range": 1.0, "target_range": 1.0},
+        },
+        "recipe": {"held_out_fraction": 0},
+        "policy": {"mechanism": "sufficient_statistics"},
+    },
+    dict.fromkeys((*names, "progress"), "float64"),
     record_id="row",
-    recipe={"held_out_fraction": 0},
-    policy={"mechanism": "sufficient_statistics"},
 )
-model.forget(["row-8"], external_id="progress-1")
+forgotten(client, "progress", record_ids=["row-8"])
 
-tensors = safetensors.numpy.load_file(model.download("releases").weights)
+weights, model = published(client, "progress")
+tensors = safetensors.numpy.load_file(weights)
 ridge = Ridge()
 ridge.coef_ = tensors["weight"][0] / SCALE
 ridge.intercept_ = tensors["bias"][0] / SCALE + OFFSET
-published = model.load().predict(frame_of(features, names))
-np.testing.assert_allclose(ridge.predict(features), published["progress"].to_pylist(), rtol=1e-4)
+predicted = model.predict(frame_of(features, names))
+np.testing.assert_allclose(ridge.predict(features), predicted["progress"].to_pylist(), rtol=1e-4)
 explained = ridge.score(features, progress)
 assert explained > 0.3, explained
-print(f"Ridge: R² {explained:.2f}, {model.certificate['model']}")
+print(f"Ridge: R² {explained:.2f}")

@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
+from certified import forgotten, published, trained
 from digits_network import build
-from digits_table import RECORDS, SHAPE, digits
-
-import expunge
+from digits_table import COLUMNS, IDS, SHAPE, TASK, digits
+from safetensors.torch import load_file
 
 frame = digits()
 pictures = torch.from_numpy(np.stack(frame["picture"])).reshape(-1, *SHAPE)
@@ -21,31 +21,35 @@ for _ in range(2):
         optimizer.step()
 
 # Now: what was in the loop is the recipe, and the network comes from the same function.
-model = expunge.register(
-    build,
+FACTORY = "digits_network:build"
+client = trained(
     frame,
-    name="digits-loop",
-    options={"width": 16},
-    recipe={
-        "epochs": 5,
-        "batch_size": 64,
-        "learning_rate": 0.1,
-        "momentum": 0.9,
-        "held_out_fraction": 0,
+    {
+        "name": "digits-loop",
+        "dataset": "loop",
+        "task": TASK,
+        "architecture": {"name": "custom", "factory": FACTORY, "options": {"width": 16}},
+        "recipe": {
+            "epochs": 5,
+            "batch_size": 64,
+            "learning_rate": 0.1,
+            "momentum": 0.9,
+            "held_out_fraction": 0,
+        },
+        "policy": {"mechanism": "retraining"},
     },
-    policy={"mechanism": "gradient_clipping", "epsilon": 1.0, "delta": 1e-5},
-    **RECORDS,
+    COLUMNS,
+    **IDS,
 )
-request = model.forget(["writer-7"], external_id="loop-1")
+forgotten(client, "loop", subject_ids=["writer-7"])
 
 # The certified weights go into the network of the loop; evaluation and serving stay.
-model.load_into(network).eval()
+weights, model = published(client, "digits-loop", FACTORY)
+network.load_state_dict(load_file(weights))
+network.eval()
 with torch.inference_mode():
     own = network(pictures)
-published = model.load()
-assert torch.equal(own, published.outputs_of(pictures))
+assert torch.equal(own, model.outputs_of(pictures))
 accuracy = (own.argmax(dim=1) == labels).float().mean().item()
 assert accuracy > 0.5, accuracy
-print(
-    f"the loop's network: {accuracy:.1%} of the digits right, version", model.certificate["model"]
-)
+print(f"the loop's network: {accuracy:.1%} of the digits right")

@@ -152,4 +152,5 @@ def reader(directory: Path) -> Iterator[Reader]:
     try:
         yield someone
     finally:
+        someone.expunge("down")
         EmbeddedServers(directory / ".expunge").stop()

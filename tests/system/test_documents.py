@@ -15,14 +15,13 @@ QUICK_START = "quick-start.md"
 def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """Somebody who has followed the quick start."""
     with reader(tmp_path_factory.mktemp("reader") / "work") as someone:
-        with someone.service():
-            someone.printed = someone.follow(QUICK_START)
+        someone.printed = someone.follow(QUICK_START)
         yield someone
 
 
 def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
-    assert someone.printed.count("the certificate holds") == 2
-    assert "1797 predictions" in someone.printed
+    assert "the certificate holds" in someone.printed
+    assert "24000 predictions" in someone.printed
     for kind in ("safetensors", "certificate.json"):  # version 1, if the person was held out
         assert len(list((someone.directory / "release").glob(f"digits-mlp-v[12].{kind}"))) == 1
 

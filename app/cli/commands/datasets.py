@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import httpx
 import typer
 
 from app.cli.altering import as_needed, learners, meanings
@@ -25,7 +24,7 @@ from app.cli.options import (
 )
 from app.cli.output import print_table, printable, show, wants_json
 from app.cli.proposing import by_column
-from app.cli.pushing import push_table, warn_of_notations
+from app.cli.pushing import new_dataset, push_table
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError
@@ -45,7 +44,7 @@ Public = Annotated[
 ]
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """A table, and what the user says about its columns."""
 
     source: Source
@@ -67,7 +66,7 @@ class _Asked(NamedTuple):
         )
 
 
-def _read(
+def asked_table(
     file: Table,
     *,
     record_id: Annotated[
@@ -85,16 +84,16 @@ def _read(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
-) -> _Asked:
+) -> Asked:
     """Read a table, as the options of all commands on one say."""
     source = read_source(*file, dialect=Dialect.of_options(delimiter, encoding, decimal))
-    return _Asked(source, record_id, subject_id, listed(drop), listed(text))
+    return Asked(source, record_id, subject_id, listed(drop), listed(text))
 
 
-@with_options_of(_read, "read")
+@with_options_of(asked_table, "read")
 def push(
     name: DatasetName,
-    read: Callable[[], _Asked],
+    read: Callable[[], Asked],
     *,
     public: Public = False,
     replace: Annotated[
@@ -114,7 +113,7 @@ def push(
     """
     with service() as client:
         asked = read()
-        existing = _existing(client, name)
+        existing = existing_dataset(client, name)
         schema = held = asked.schema() if existing is None else _schema_of(existing, asked)
         if public and existing is not None and not existing["public"]:
             raise ConflictError(
@@ -127,21 +126,15 @@ def push(
                 _tell(meanings(models, held, schema, asked.source))
             check_rows(asked.source, as_needed(schema, models))
             _send(client, name, held, schema)
-        warn_of_notations(asked.source)
-        if existing is None:
-            client.define_dataset(name, **schema.to_json(), public=public)
-        try:
+        with ExitStack() as undone:
+            if existing is None:
+                undone.enter_context(new_dataset(client, name, schema, public=public))
             show(push_table(client, name, asked.source, schema, replace=replace))
-        except BaseException:
-            if existing is None:  # a first push that fails leaves nothing behind
-                with suppress(ApiError, httpx.TransportError):
-                    client.delete_dataset(name)
-            raise
 
 
-@with_options_of(_read, "read")
+@with_options_of(asked_table, "read")
 def columns(
-    read: Callable[[], _Asked],
+    read: Callable[[], Asked],
     *,
     write: Annotated[
         Path | None, option("Output file for 'create --columns', to look through.", dir_okay=False)
@@ -224,7 +217,8 @@ def _send(client: ExpungeClient, name: str, held: TableSchema, schema: TableSche
     return client.alter_dataset(name, columns) if columns else None
 
 
-def _existing(client: ExpungeClient, name: str) -> Json | None:
+def existing_dataset(client: ExpungeClient, name: str) -> Json | None:
+    """Return a dataset, also an archived one; None if there is none of this name."""
     try:
         return client.dataset(name)
     except ApiError as error:
@@ -233,7 +227,7 @@ def _existing(client: ExpungeClient, name: str) -> Json | None:
         raise
 
 
-def _schema_of(existing: Json, asked: _Asked) -> TableSchema:
+def _schema_of(existing: Json, asked: Asked) -> TableSchema:
     """Return a dataset's schema; ``ConflictError`` if an option says something else."""
     schema = TableSchema.from_json(existing)
     said = (

@@ -14,6 +14,7 @@ from app.cli.options import Decimal, Delimiter, Encoding, argument, option
 from app.cli.output import conclude, say
 from app.cli.waiting import Wait, show_model
 from app.domain.errors import InvalidInputError
+from app.domain.schema import TableSchema
 
 
 def create(
@@ -89,7 +90,10 @@ def create(
         if dataset is None:
             document = json_file(Path(definition))
         else:
-            from app.cli import proposing  # noqa: PLC0415 - files need no pyarrow
+            # Definitions in files need no pyarrow.
+            from app.cli import proposing  # noqa: PLC0415
+            from app.registry.datasets.columns.delimited import Dialect  # noqa: PLC0415
+            from app.registry.datasets.columns.reading import read_source  # noqa: PLC0415
 
             choices = proposing.choices_of(
                 target=target,
@@ -103,8 +107,10 @@ def create(
                 shape=shape,
                 vocabulary=vocabulary,
             )
-            dialect = (delimiter, encoding, decimal)
-            proposal = proposing.proposal_of(client.dataset(dataset), choices, data or (), dialect)
+            schema = TableSchema.from_json(client.dataset(dataset))
+            dialect = Dialect.of_options(delimiter, encoding, decimal)
+            source = read_source(*data, dialect=dialect) if data else None
+            proposal = proposing.proposal_of(schema, choices, source)
             unconfirmed = proposal.unconfirmed
             document = {
                 "name": definition,

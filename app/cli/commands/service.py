@@ -25,6 +25,7 @@ from app.runtime.database import Database
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.embedded.home import claimed, require_unclaimed
 from app.runtime.keyfiles import create_key_file
+from app.runtime.processes.detached import start_detached, stop_detached
 from app.runtime.processes.starting import python_command, uncollected
 from app.runtime.processes.stopping import GRACE_S, StopSignal
 from app.runtime.processes.supervisor import Child, stop_with_supervisor, supervise
@@ -49,7 +50,12 @@ def init() -> None:
     conclude({"data_dir": str(settings.data_dir), "trusted_keys": str(trusted)})
 
 
-def up() -> None:
+def up(
+    *,
+    detach: Annotated[
+        bool, option("Return once it answers; 'expunge down' stops it.", "--detach")
+    ] = False,
+) -> None:
     """Run everything on this machine: embedded servers, API, dispatcher and worker.
 
     If EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL are set, those servers replace the embedded ones.
@@ -58,8 +64,19 @@ def up() -> None:
     settings = Settings()
     was_killed = require_unclaimed(settings.data_dir)
     require_free_port(settings, patience_s=GRACE_S if was_killed else 0)
+    if detach:
+        start_detached(settings)
+        return
     with claimed(settings.data_dir):
         _keep_running(settings)
+
+
+def down() -> None:
+    """Stop the service that runs in the data directory here, and wait until it has."""
+    settings = Settings()
+    stopped = stop_detached(settings.data_dir)
+    say(f"stopped process {stopped}" if stopped else f"nothing runs in {settings.data_dir}")
+    conclude({"stopped": stopped})
 
 
 def _keep_running(settings: Settings) -> None:

@@ -188,7 +188,11 @@ _NAME = "service.lock"
 
 
 class ClaimedError(ConfigurationError):
-    """Another process holds the data directory."""
+    """Another process holds the data directory: ``holder``, 0 where that is not known."""
+
+    def __init__(self, message: str, *, holder: int = 0) -> None:
+        super().__init__(message)
+        self.holder = holder
 
 
 @contextmanager
@@ -240,5 +244,6 @@ def _lock(handle: int, data_dir: Path) -> None:
         holder = os.pread(handle, 20, 0).decode(errors="replace")
         raise ClaimedError(
             f"{data_dir} (EXPUNGE_DATA_DIR) is used by another expunge, process {holder}; stop it, "
-            "or give another directory"
+            "or give another directory",
+            holder=int(holder or 0),
         ) from error

@@ -1,0 +1,362 @@
+"""``expunge start``: from a file to a certified model that can forget, in one command."""
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+
+from app.cli.commands.datasets import Asked, Drop, Table, asked_table, existing_dataset
+from app.cli.connection import service
+from app.cli.options import Decimal, Delimiter, Encoding, option
+from app.cli.output import conclude, fail, say
+from app.cli.proposing import proposal_of
+from app.cli.pushing import new_dataset, push_table
+from app.cli.waiting import wait_for_version
+from app.client import ExpungeClient
+from app.client.answers import Json
+from app.domain.errors import ConflictError, InvalidInputError, TableError
+from app.domain.heads import boosted_trees, linear_head
+from app.domain.policy import Policy
+from app.domain.schema import TableSchema
+from app.domain.scores import lost, metric_in_words, score_of
+from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
+from app.domain.tasks.spec import TaskSpec
+from app.planning.mechanisms.catalogue import MECHANISMS
+from app.planning.shape import ConvexShape, ModelShape, TreesShape
+from app.registry.datasets.columns.encoding import labels_of, numbers_in
+from app.registry.datasets.columns.proposal import Choices
+from app.registry.datasets.columns.sources import Source
+from app.runtime.processes.detached import answers, start_detached
+from app.runtime.settings import Settings
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}")
+_LEAST_ROWS: Final = 100
+"""Of fewer, a tenth says nothing about a model."""
+_HELD_OUT: Final = 0.1
+_CANDIDATES: Final = {"trees": boosted_trees.NAME, "linear": linear_head.NAME}
+"""What is learned from a table, by the end of the model's name: both forget exactly, in seconds."""
+_PER_SECOND: Final = {
+    "boosting": 1e7,
+    "exact_training": 5e6,
+    "retraining": 2e5,
+    "gradient_clipping": 2e5,
+}
+"""Records of a table that are visited in a second, on two idle cores."""
+_AROUND_S: Final = 1.0
+"""What a run takes beside its arithmetic."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be done: nothing was sent yet.
+
+    Attributes:
+        left_out: columns that are not kept, each with the reason.
+        baseline: what one answer for all rows scores, in words.
+    """
+
+    name: str
+    source: Source
+    schema: TableSchema
+    task: TaskSpec
+    left_out: Mapping[str, str]
+    baseline: str
+
+
+def start(
+    files: Table,
+    *,
+    target: Annotated[str, option("The column to predict.")],
+    subject: Annotated[
+        str | None, option("The column of the persons' ids, by which they are forgotten.")
+    ] = None,
+    record: Annotated[
+        str | None,
+        option("The column that names each row; by default the one without repeated values."),
+    ] = None,
+    name: Annotated[str | None, option("Of the dataset; by default the file's.")] = None,
+    drop: Drop = None,
+    regression: Annotated[
+        bool, option("The target is a quantity, although its numbers are whole.", "--regression")
+    ] = False,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
+) -> None:
+    """Learn a table on this machine: check it, start the service, push, train and certify.
+
+    Shows what will happen and what forgetting will cost, and asks once; nothing is sent before.
+    Both exact models of tables are trained, and the better one on held-out persons stays.
+    """
+    asked = asked_table(
+        files,
+        record_id=record,
+        subject_id=subject,
+        drop=drop,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+    )
+    name = name or re.sub(r"[^a-z0-9]+", "-", files[0].name.split(".")[0].lower()).strip("-")
+    plan = _planned(asked, name, target, regression=regression)
+    settings = Settings()
+    url = settings.api_url or f"http://{settings.host}:{settings.port}"
+    is_up = answers(url)
+    if is_up:
+        with service() as client:
+            _require_new(client, name)
+    _show(plan, url=url, is_up=is_up)
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise InvalidInputError("nothing was sent: look at this, then pass --yes")
+        if not typer.confirm("Go on?", err=True):
+            raise typer.Exit(1)
+    if not is_up and settings.api_url is None:
+        start_detached(settings)
+    with service() as client:
+        _require_new(client, name)
+        with new_dataset(client, name, plan.schema):
+            push_table(client, name, plan.source, plan.schema, replace=False)
+            models = _trained(client, plan)
+        best, others = weighed(models)
+        for other in others:
+            client.archive_model(other["name"])
+    _conclude(plan, best, others)
+
+
+def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan:
+    """Check all rows, and propose what is kept and learned of them."""
+    source = asked.source
+    for column in (target, asked.record_id, asked.subject_id, *asked.drop):
+        if column is not None and column not in source.types:
+            raise InvalidInputError(
+                f"{source.name} has no column {column!r}, but {', '.join(source.types)}"
+            )
+    if target in (asked.record_id, asked.subject_id, *asked.drop):
+        raise InvalidInputError(f"{target!r} is to be learned, so it is no id and not left out")
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(f"--name {name!r}: expected a-z, A-Z, 0-9, dot, dash, underscore")
+    rows = source.whole()
+    if source.rows < _LEAST_ROWS:
+        raise InvalidInputError(
+            f"{source.name} has {source.rows} rows, too few to learn from and to measure on: "
+            f"at least {_LEAST_ROWS} are needed"
+        )
+    asked = _with_ids(asked, target, rows)
+    schema = asked.schema()
+    # Next month's rows may lack what these have; not so of what is learned.
+    columns = tuple(
+        (each, kind if each == target or kind.is_list else replace(kind, nullable=True))
+        for each, kind in schema.columns
+    )
+    ids = {each for each in schema.names if each != target and _names_rows(rows[each])}
+    left_out = dict.fromkeys(sorted(ids), "another value in each row, as an id has")
+    choices = Choices(target=target, regression=regression, drop=tuple(left_out))
+    task = _task_leaving_out(left_out, replace(schema, columns=columns), choices, source)
+    kept = tuple((each, kind) for each, kind in columns if each not in left_out)
+    try:
+        with source.places():
+            baseline = _baseline(task, rows)
+    except TableError as error:
+        advice = f"only rows with a value of {target!r} can be learned from: take out others"
+        raise TableError([*error.lines, advice]) from error
+    return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline)
+
+
+def _task_leaving_out(
+    left_out: dict[str, str], schema: TableSchema, choices: Choices, source: Source
+) -> TaskSpec:
+    """Return a task on a table; inputs that cannot be read go to ``left_out`` with the reason."""
+    try:
+        task = proposal_of(schema, choices, source).task
+    except TableError as error:
+        problems = getattr(error.__cause__, "problems", ())
+        if not problems:
+            raise
+        found = {each.column: each.reason.partition(";")[0] for each in problems}
+        if choices.target in found:
+            reason = f"{choices.target!r} cannot be learned: {found[choices.target]}"
+            raise InvalidInputError(reason) from error
+        left_out |= found
+        again = replace(choices, drop=tuple(left_out))
+        return _task_leaving_out(left_out, schema, again, source)
+    if isinstance(task, RegressionSpec):
+        task = replace(task, loss=SQUARED)  # which trees learn
+    boosted_trees.require_task(task)
+    return task
+
+
+def _with_ids(asked: Asked, target: str, rows: pa.Table) -> Asked:
+    """Return the table with a column that names each row, or say which could."""
+    if asked.record_id or "record_id" in asked.source.types or asked.source.files[0].index:
+        return asked
+    unique = [
+        name
+        for name in rows.column_names
+        if name != target and name not in asked.drop and _names_rows(rows[name])
+    ]
+    others = [each for each in unique if each != asked.subject_id]
+    if unique == [asked.subject_id]:  # a row is a person
+        return asked._replace(record_id=asked.subject_id, subject_id=None)
+    if len(others) == 1:
+        return asked._replace(record_id=others[0])
+    if others:
+        raise InvalidInputError(f"name the column of the rows' ids with --record: {others}")
+    raise InvalidInputError(
+        f"no column of {asked.source.name} names each row once, so rows could not be found again: "
+        "add one, such as by DataFrame.to_csv(…, index_label='record_id')"
+    )
+
+
+def _names_rows(column: pa.ChunkedArray) -> bool:
+    """Return whether a column has an id for each row: no number with decimals, no list."""
+    texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if not (texts or pa.types.is_integer(column.type)) or column.null_count:
+        return False
+    if texts and pc.any(pc.match_substring_regex(column, r"^\s*[-+]?[0-9]*[.,][0-9]")).as_py():
+        return False
+    return bool(pc.count_distinct(column).as_py() == len(column))
+
+
+def _baseline(task: TaskSpec, rows: pa.Table) -> str:
+    """Return what one answer for all rows scores; every row must have a target."""
+    if isinstance(task, ClassificationSpec) and task.target is not None:
+        found = np.bincount(labels_of(rows, task.target), minlength=task.classes)
+        usual = task.target.classes[int(found.argmax())]
+        return f"always {usual!r} is right for {found.max() / len(rows):.1%}"
+    numbers = numbers_in(rows, task.columns[-1:])
+    error = float(np.abs(numbers - numbers.mean()).mean())
+    return f"always {numbers.mean():.4g} is wrong by {error:.4g} in the mean"
+
+
+def _require_new(client: ExpungeClient, name: str) -> None:
+    if existing_dataset(client, name) is not None:
+        raise ConflictError(
+            f"dataset {name!r} exists: push more rows with 'expunge dataset push {name} FILE', or "
+            "give another --name"
+        )
+    for model in client.models():
+        if model["name"] in {f"{name}-{ending}" for ending in _CANDIDATES}:
+            raise ConflictError(f"model {model['name']!r} exists: give another --name")
+
+
+def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
+    schema, task = plan.schema, plan.task
+    whose = ", of one person each: --subject names the column of who owns several"
+    if schema.subject_id is not None:
+        whose = f", of persons named by {schema.subject_id!r}"
+    say(f"{plan.source.name}: {plan.source.rows:,} rows, named by {schema.record_id!r}{whose}")
+    target = task.columns[-1]
+    classes = ""
+    if isinstance(task, ClassificationSpec) and task.target is not None:
+        names = task.target.classes
+        classes = f": {', '.join(map(str, names))}"
+        if len(names) > 2 and isinstance(names[0], int):
+            classes += " (as classes; --regression learns a quantity)"
+    say(f"  learned   {target}{classes}; {plan.baseline}")
+    say(f"  read      {', '.join(each for each in schema.names if each != target)}")
+    for column, reason in plan.left_out.items():
+        say(f"  not kept  {column}: {reason}")
+    say("  public    names of columns, classes, values and rounded scales: with each version")
+    say("What it costs to forget a person:")
+    for line in _costs(round(plan.source.rows * (1 - _HELD_OUT)), outputs=task.outputs):
+        say(f"  {line}")
+    say(
+        "The first two are trained here, each without a tenth of the "
+        f"{'rows' if schema.subject_id is None else 'persons'}, and the better one on it stays."
+    )
+    say(f"The rows go to the service {'that runs ' if is_up else 'to be started '}at {url}.")
+
+
+def _costs(retained: int, *, outputs: int) -> Iterator[str]:
+    """Say what each way of forgetting takes, by the quotes of mechanisms."""
+    shape = ModelShape(retained=retained, batch_size=128, recipe_epochs=30)
+    options = boosted_trees.DEFAULTS  # of the trees for each output; one says which of two classes
+    count = options["trees"] * (1 if outputs == 2 else outputs)
+    trees = replace(shape, trees=TreesShape(**{**options, "trees": count}))
+    convex = ConvexShape(
+        lipschitz=None,
+        smoothness=1,
+        weight_decay=linear_head.DEFAULT_WEIGHT_DECAY,
+        learning_rate=1,
+    )
+    network, noise = _seconds("retraining", shape), _seconds("gradient_clipping", shape)
+    head = replace(shape, convex=convex)
+    yield f"boosted trees  exact: grown anew in about {_seconds('boosting', trees):.2g} s"
+    yield f"linear head    exact: computed anew in about {_seconds('exact_training', head):.2g} s"
+    yield f"8 networks     exact: one is left out at once, trained by night in {network / 8:.2g} s"
+    yield f"a network      exact: trained anew in about {network:.2g} s"
+    yield f"with noise     to epsilon 1, in about {noise:.2g} s, and most of what a network knew"
+
+
+def _seconds(mechanism: str, shape: ModelShape) -> float:
+    quote = MECHANISMS[mechanism].quote(Policy(), shape)
+    return _AROUND_S + quote.gradient_computations / _PER_SECOND[mechanism]
+
+
+def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
+    """Train each candidate; return the models with their certified versions."""
+    for ending, architecture in _CANDIDATES.items():
+        client.define_model(
+            {
+                "name": f"{plan.name}-{ending}",
+                "dataset": plan.name,
+                "task": plan.task.to_json(),
+                "architecture": {"name": architecture},
+                "recipe": {"held_out_fraction": _HELD_OUT},
+            }
+        )
+    return [wait_for_version(client, f"{plan.name}-{ending}") for ending in _CANDIDATES]
+
+
+def weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
+    """Return the model with the best held-out score, and the others; at equal scores the faster."""
+
+    def order(model: Json) -> tuple[float, float]:
+        found = model["certified"]["evaluation"]
+        score, higher = score_of(found, found["headline"]), found["higher_is_better"]
+        if score is None:  # of few persons, none may be held out
+            return math.inf, _took(model)
+        return lost(before=0, after=score, higher_is_better=higher), _took(model)
+
+    first, *others = sorted(models, key=order)
+    return first, others
+
+
+def _took(model: Json) -> float:
+    return float(sum((model["latest_run"]["phase_seconds"] or {}).values()))
+
+
+def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
+    name = best["name"]
+    for model in (best, *others):
+        found = model["certified"]["evaluation"]
+        score, measured = score_of(found, found["headline"]), ""
+        if score is not None:
+            measured = (
+                f"{metric_in_words(found['headline'])} {score:.4g}, where one answer for all has "
+                f"{found['baseline']:.4g}, on {found['held_out_records']:,} rows that it has not "
+                "read; "
+            )
+        fate = "stays" if model is best else "is archived"
+        say(f"{model['name']} {fate}: {measured}in {_took(model):.1f} s")
+    for warning in best["warnings"]:
+        fail(warning)
+    person = "--record" if plan.schema.subject_id is None else "--subject"
+    say("Next:")
+    say(f"  expunge forget {plan.name} {person} ID --wait")
+    say(
+        f"  expunge download {name} --out release && expunge predict "
+        f"release/{name}-v*.safetensors --input {plan.source.name} --out scores.parquet"
+    )
+    say(f"  expunge dataset push {plan.name} NEXT.csv && expunge model retrain {name} --wait")
+    say("  expunge down, and expunge up: stop the service, and start it again")
+    conclude({"dataset": plan.name, "model": best, "archived": [each["name"] for each in others]})

@@ -1,0 +1,71 @@
+"""A newcomer's first command on data that a package ships, and the three that follow."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from tests.support.documents import Reader, reader
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    with reader(tmp_path_factory.mktemp("newcomer") / "work") as newcomer:
+        yield newcomer
+        newcomer.expunge("down")
+
+
+def test_a_file_becomes_a_model_that_forgets_predicts_and_learns_next_months_rows(
+    newcomer: Reader,
+) -> None:
+    data = load_breast_cancer()
+    names = [
+        "patient",
+        "sample",
+        *(name.replace(" ", "_") for name in data.feature_names),
+        "benign",
+    ]
+    lines = [
+        ",".join([f"p{number // 2}", f"s{number}", *map(repr, row.tolist()), ("no", "yes")[label]])
+        for number, (row, label) in enumerate(zip(data.data, data.target, strict=True))
+    ]
+    table = newcomer.directory / "scans.csv"
+    table.write_text("\n".join([",".join(names), *lines[:540]]))
+
+    done = newcomer.expunge(
+        *("start", "scans.csv", "--target", "benign", "--subject", "patient", "--yes", "--json")
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    evaluation = found["model"]["certified"]["evaluation"]
+    assert evaluation["metrics"]["accuracy"] > evaluation["baseline"] + 0.2
+    model, archived = found["model"]["name"], found["archived"]
+    assert {model, *archived} == {"scans-trees", "scans-linear"}
+    again = newcomer.expunge("start", "scans.csv", "--target", "benign", "--yes")
+    assert again.returncode == 1
+    assert "dataset 'scans' exists" in again.stderr
+
+    forget = ("forget", "scans", "--subject", "p7", "--wait", "--json")
+    assert json.loads(newcomer.expunge(*forget).stdout)["state"] == "completed"
+    # Cells that are missing in the next export are no reason to refuse it.
+    lines[560] = ",".join([*lines[560].split(",")[:2], "", *lines[560].split(",")[3:]])
+    table.write_text("\n".join([",".join(names), *lines[540:]]))
+    assert (
+        json.loads(newcomer.expunge("dataset", "push", "scans", "scans.csv").stdout)["added"] == 29
+    )
+    assert newcomer.expunge("model", "retrain", model, "--wait").returncode == 0
+    assert newcomer.expunge("download", model, "--out", "release").returncode == 0
+    (weights,) = (newcomer.directory / "release").glob("*.safetensors")
+    predicted = newcomer.expunge(
+        *("predict", weights, "--input", "scans.csv", "--out", "scores.parquet")
+    )
+    assert "29 predictions" in predicted.stdout + predicted.stderr
+    assert np.isfinite(evaluation["held_out_loss"])
+
+    assert "stopped process" in newcomer.expunge("down").stdout
+    assert "nothing runs" in newcomer.expunge("down").stdout

@@ -1,0 +1,142 @@
+"""``expunge start`` refuses what cannot be learned, before a service is started or a row sent."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.commands.starting import weighed
+from app.cli.main import app
+
+HEADER = "contract,customer,signup,age,plan,churned"
+
+
+def _row(number: int) -> str:
+    plan, churned = ("basic", "plus")[number % 2], ("no", "yes")[number % 3 == 0]
+    return f"c{number},p{number // 2},2026-01-01,{20 + number % 50},{plan},{churned}"
+
+
+ROWS = [_row(number) for number in range(300)]
+
+
+def _start(*words: object) -> Result:
+    return CliRunner().invoke(app, ["start", *map(str, words)])
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXPUNGE_PORT", "1")  # where nothing answers
+
+    def start(*options: object, rows: list[str] = ROWS, header: str = HEADER) -> Result:
+        Path("churn.csv").write_text("\n".join([header, *rows]))
+        ended = _start("churn.csv", *options)
+        assert [each.name for each in tmp_path.iterdir()] == ["churn.csv"]
+        return ended
+
+    return start
+
+
+def test_what_will_happen_is_said_and_nothing_is_sent_unasked(
+    started: Callable[..., Result],
+) -> None:
+    ended = started("--target", "churned", "--subject", "customer")
+    assert ended.exit_code == 1
+    assert "pass --yes" in ended.stderr
+    for said in (
+        "300 rows, named by 'contract', of persons named by 'customer'",
+        "learned   churned: no, yes; always 'no' is right for 66.7%",
+        "read      age, plan",
+        "not kept  signup: dates or times",
+        "boosted trees  exact: grown anew in about 1",
+    ):
+        assert said in ended.stdout
+    assert len(ended.stdout.splitlines()) < 20
+
+
+def test_a_row_that_is_a_person_is_forgotten_by_the_one_name_of_both(
+    started: Callable[..., Result],
+) -> None:
+    ended = started("--target", "churned", "--subject", "contract")
+    assert "named by 'contract', of one person each" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "told"),
+    [
+        (("--target", "churn"), ROWS, "churn.csv has no column 'churn', but contract, customer"),
+        (("--target", "churned", "--subject", "who"), ROWS, "has no column 'who'"),
+        (("--target", "churned", "--subject", "churned"), ROWS, "it is no id"),
+        (("--target", "churned", "--name", "a b"), ROWS, "--name 'a b'"),
+        (("--target", "signup"), ROWS, "'signup' cannot be learned: date"),
+        (("--target", "churned"), ROWS[:3], "3 rows, too few"),
+        (
+            ("--target", "churned"),
+            [row for row in ROWS if row.endswith("no")],
+            "'churned' cannot be learned: one value in all rows",
+        ),
+        (
+            ("--target", "churned"),
+            [*ROWS, "c300,p150,2026-01-01,30,plus,"],
+            "only rows with a value of 'churned' can be learned from",
+        ),
+        (
+            ("--target", "churned", "--record", "contract"),
+            [*ROWS, ROWS[7]],
+            "row 301, column 'contract': the id of an earlier row",
+        ),
+        (("--target", "churned"), [*ROWS, ROWS[7]], "no column of churn.csv names each row once"),
+    ],
+)
+def test_a_mistake_is_named_and_leaves_nothing_behind(
+    started: Callable[..., Result], options: tuple[str, ...], rows: list[str], told: str
+) -> None:
+    ended = started(*options, rows=rows)
+    assert ended.exit_code == 1
+    assert told in ended.stderr
+
+
+def test_an_encoding_must_be_told(started: Callable[..., Result], tmp_path: Path) -> None:
+    Path("latin.csv").write_bytes("\n".join([HEADER, *ROWS]).replace("basic", "é").encode("cp1252"))
+    assert "pass --encoding" in _start("latin.csv", "--target", "churned").stderr
+    told = _start("latin.csv", "--target", "churned", "--encoding", "cp1252").stderr
+    assert "pass --yes" in told
+
+
+def test_of_several_columns_that_could_name_rows_one_is_to_be_said(
+    started: Callable[..., Result],
+) -> None:
+    rows = [f"n{number},{row}" for number, row in enumerate(ROWS)]
+    ended = started("--target", "churned", rows=rows, header=f"invoice,{HEADER}")
+    assert "--record: ['invoice', 'contract']" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("higher", "scores", "best"),
+    [
+        (True, (0.8, 0.9), "linear"),
+        (False, (0.8, 0.9), "trees"),
+        (True, (0.9, 0.9), "linear"),  # which took less
+    ],
+)
+def test_the_better_model_stays_and_of_equal_ones_the_faster(
+    higher: bool, scores: tuple[float, float], best: str
+) -> None:
+    models = [
+        {
+            "name": name,
+            "certified": {
+                "evaluation": {
+                    "headline": "score",
+                    "metrics": {"score": score},
+                    "higher_is_better": higher,
+                }
+            },
+            "latest_run": {"phase_seconds": {"loading": 1.0, "training": seconds}},
+        }
+        for name, score, seconds in (("trees", scores[0], 2.0), ("linear", scores[1], 1.0))
+    ]
+    first, others = weighed(models)
+    assert first["name"] == best
+    assert len(others) == 1
