@@ -343,8 +343,8 @@ def _fields(form: Mapping[str, str]) -> dict[str, str]:
 def _rows(text: str) -> list[dict[str, Any]]:
     try:
         return [_Row.validate_json(line) for line in text.splitlines() if line.strip()]
-    except ValidationError as error:
-        raise InvalidInputError("give each corrected row as a JSON object on one line") from error
+    except ValidationError:  # it quotes values
+        raise InvalidInputError("give each corrected row as a JSON object on one line") from None
 
 
 def _ids(text: str) -> list[str]:

@@ -498,7 +498,7 @@ def test_a_person_decides_on_a_held_request(page: Page, workshop: Workshop) -> N
     page.locator("th a", has=page.locator("code")).click()
 
     page.get_by_text("Refuse this request").click()
-    page.get_by_label("Ground").select_option("17(3)(e)")
+    page.get_by_label("Ground", exact=True).select_option("17(3)(e)")
     page.get_by_label("What the person is told").fill("A lawsuit is pending.")
     page.get_by_role("button", name="Refuse the request").click()
     expect(page.locator("h1 .pill")).to_have_text("refused")

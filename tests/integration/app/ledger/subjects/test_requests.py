@@ -10,11 +10,13 @@ from app.delivery.callbacks.tables import CallbackEventRow
 from app.domain.errors import ConflictError
 from app.domain.states import SubjectRequestStatus
 from app.evidence.log.tables import LogEntryRow
+from app.ledger import decisions
 from app.ledger.subjects.requests import NewSubjectRequest
 from app.ledger.subjects.status import status_of
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.registry.datasets.service import define_dataset
 from tests.support.arrays import array_schema
+from tests.support.logbook import faults
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 URL = "https://privacy.example/callbacks"
@@ -191,3 +193,15 @@ def test_nothing_is_cancelled_unless_everything_is(twice: tuple[Workshop, str]) 
             ForgetRequestRow.subject_request_id == subject_id
         )
         assert "cancelled" not in session.scalars(query).all()
+
+
+def test_its_deadline_is_the_latest_of_its_parts(twice: tuple[Workshop, str]) -> None:
+    workshop, _ = twice
+    with workshop.transaction() as session:
+        first, other = session.scalars(select(ForgetRequestRow)).all()
+        decisions.extend(session, first.id, "many requests")
+    with workshop.transaction() as session:
+        due_at = session.get_one(ForgetRequestRow, first.id).due_at
+        assert due_at > session.get_one(ForgetRequestRow, other.id).due_at
+        assert session.scalars(select(SubjectRequestRow)).one().due_at == due_at
+    assert faults(workshop.services) == []
