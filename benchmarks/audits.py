@@ -272,7 +272,7 @@ def figure(document: dict[str, Any], path: Path) -> None:
             axis.plot([(needed or 0) / case["guesses"]] * 2, [place - 0.4, place + 0.4], "C3")
         axis.set_yticks(range(len(builds)), labels=list(builds))
         axis.invert_yaxis()
-        axis.set(xlabel="right guesses (right of the red line: contradicted)", xlim=(0.1, 1.02))
+        axis.set(xlabel="right guesses (right of the red line: contradicted)", xlim=(0, 1.02))
         axis.legend(fontsize=9, loc="lower left")
 
 
