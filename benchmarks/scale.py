@@ -12,7 +12,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -77,13 +77,10 @@ def _serving() -> Iterator[ExpungeClient]:
     with tempfile.TemporaryDirectory(prefix="expunge-scale-") as folder:
         environment = os.environ | {"EXPUNGE_DATA_DIR": str(data_dir_in(Path(folder)))}
         second = partial(subprocess.Popen, env=environment, stderr=subprocess.DEVNULL)
-        with running_service(Path(folder)) as client:
-            worker = second(python_command("workers", "worker"))  # up runs the first
-            try:
-                yield client
-            finally:
-                worker.terminate()
-                worker.wait()
+        with running_service(Path(folder)) as client, ExitStack() as stack:
+            worker = stack.enter_context(second(python_command("workers", "worker")))
+            stack.callback(worker.terminate)
+            yield client
 
 
 def _push(client: ExpungeClient, size: int, features: int) -> None:
@@ -192,7 +189,7 @@ def met(document: dict[str, Any]) -> bool:
 
 
 if __name__ == "__main__":
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "--sizes": {"type": int, "nargs": "+", "default": (50_000, 500_000)},
         "--features": {"type": int, "default": 100},
         "--repeats": {"type": int, "default": 3},

@@ -57,6 +57,18 @@ def ten_epochs():
     )
 
 
+HASHED = "hashed_in_each_run"
+
+
+def half_a_million(case, rows="cases"):
+    return one(result("scale")[rows], case=case, records=500_000)
+
+
+def growth(case, rows="cases"):
+    least = one(result("scale")[rows], case=case, records=50_000)
+    return half_a_million(case, rows)["rest_s"] / least["rest_s"]
+
+
 CLAIMS = {
     "for honest noise is ε ≥ {:.2f}": lambda: result("audits")["worst_case"][0][
         "epsilon_lower_bound"
@@ -105,6 +117,12 @@ CLAIMS = {
     "a head {:,.0f}.": lambda: one(
         result("step_overhead")["rows"], mechanism="tracked_release", noise="secure"
     )["parameters"],
+    "arithmetic is {:.1f} times as much for the ridge": lambda: growth("ridge"),
+    "{:.1f} times as much for the network": lambda: growth("mlp"),
+    "{:.1f} times where a member is left out": lambda: growth("left_out"),
+    "it is {:.1f} times as much for the ridge head": lambda: growth("ridge", HASHED),
+    "takes {:.1f} s until completion": lambda: half_a_million("ridge", HASHED)["completed_s"],
+    "trained anew {:.1f} s, under": lambda: half_a_million("retrained", HASHED)["completed_s"],
     "of accepting by {:.0f} %": lambda: (
         100 - 100 * result("api_load")["filled_over_empty"]["accept"]
     ),
