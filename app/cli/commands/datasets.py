@@ -27,7 +27,7 @@ from app.cli.proposing import by_column
 from app.cli.pushing import new_dataset, push_table
 from app.client import ApiError, ExpungeClient
 from app.client.answers import Json
-from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.errors import ConflictError, InvalidInputError, TableError
 from app.domain.schema import TableSchema
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
@@ -124,7 +124,16 @@ def push(
             if alter:
                 schema = asked.schema(held)
                 _tell(meanings(models, held, schema, asked.source))
-            check_rows(asked.source, as_needed(schema, models))
+            needed = as_needed(schema, models)
+            try:
+                check_rows(asked.source, needed)
+            except TableError:
+                _tell(
+                    f"rows need a value in {each!r}, for which a model's task has no rule 'missing'"
+                    for each, _ in needed.columns
+                    if (each, _) not in schema.columns
+                )
+                raise
             _send(client, name, held, schema)
         with ExitStack() as undone:
             if existing is None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from app.cli.main import app
 from app.ledger.views import request_views
 from app.services import Services
 from tests.support import layouts
@@ -283,3 +285,83 @@ def test_a_long_table_goes_in_parts_whose_rows_count_through(
 
     assert json.loads(answer.stdout)["changed_rows"] == [50]
     assert "churn.csv: row 50" in answer.stderr
+
+
+@pytest.fixture
+def learned(served: None, churn: Path) -> None:
+    """A dataset with a model of age and plan."""
+    dataset_answer("push", "churn", churn, *OPTIONS)
+    options = ("--target", "churned", "--data", churn, "--accept-values", "--missing", "age=40")
+    command = ["model", "create", "leave", "--dataset", "churn", *map(str, options)]
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 0, ended.output
+
+
+def _second_month(path: Path, **cells: str) -> Path:
+    row = {"(index)": "900", "customer": "Li", "age": "", "plan": "team", "churned": "no"} | cells
+    path.write_text("\n".join(",".join(each) for each in (row.keys(), row.values())))
+    return path
+
+
+def test_the_second_month_alters_the_dataset_and_says_what_it_means(
+    learned: None, tmp_path: Path
+) -> None:
+    file = _second_month(tmp_path / "two.csv", age="40.5", tenure="7")
+    plain = dataset_command("push", "churn", file)
+    assert plain.exit_code == 1
+    assert "row 1, column 'age': text that is not int64 without loss" in plain.stderr
+
+    pushed = dataset_command("push", "churn", file, "--alter")
+
+    assert pushed.exit_code == 0, pushed.output
+    assert json.loads(pushed.stdout)["added"] == 1
+    assert pushed.stderr.splitlines() == [
+        "'age': int64? becomes float64?",
+        "  leave reads stored rows as before",
+        "'tenure': new, int64?",
+        "  leave does not use it",
+        "leave: 1 unlisted value(s) of 'plan' count as one",
+    ]
+    columns = {"age": "float64?", "churned": "string?", "plan": "string?", "tenure": "int64?"}
+    assert dataset_answer("show", "churn")["columns"] == columns
+    again = dataset_answer("push", "churn", file, "--alter")
+    assert (again["added"], again["already_present"]) == (0, 1)
+
+
+def test_a_row_that_would_stop_a_model_is_refused_before_anything_is_altered(
+    learned: None, tmp_path: Path
+) -> None:
+    before = dataset_answer("show", "churn")
+    file = _second_month(tmp_path / "two.csv", churned="", tenure="7")
+    for options in ((), ("--alter",)):
+        refused = dataset_command("push", "churn", file, *options)
+        assert refused.exit_code == 1
+        assert "rows need a value in 'churned', for which a model's task has no" in refused.stderr
+        assert "two.csv: row 1, column 'churned': is missing" in refused.stderr
+    assert dataset_answer("show", "churn") == before
+    assert dataset_answer("push", "churn", _second_month(file))["added"] == 1  # without an age
+
+
+def test_a_dataset_is_altered_by_name(served: None, members: Path, columns: Path) -> None:
+    strict = json.loads(columns.read_text()) | {"columns": TYPES | {"member": "bool"}}
+    columns.write_text(json.dumps(strict))
+    dataset_answer("create", "members", "--columns", columns)
+    changes = (
+        "--column",
+        "height=float64?",
+        "--column",
+        "note=string?",
+        "--column",
+        "member=bool?",
+    )
+    shown = dataset_answer("alter", "members", *changes)
+    assert shown["columns"] == TYPES | {"note": "string?"}
+    assert dataset_answer("alter", "members", *changes)["columns"] == shown["columns"]
+    for change, said in {
+        "age=int8?": "'age' is int64?, and cannot become int8?, but float64?",
+        "age": "--column must have the form COLUMN=",
+        "note=strnig": "the type of 'note' must be one of",
+    }.items():
+        refused = dataset_command("alter", "members", "--column", change)
+        assert refused.exit_code == 1
+        assert said in refused.stderr
