@@ -180,8 +180,9 @@ def recompute_from(kit_directory: Path, records: Path) -> Recomputed:
         about = described.backbone
         backbone = Backbone("", about.name, about.sha256, frozen=False, weights=public)
     recipe = TrainingRecipe.from_json(kit["recipe"])
-    spec = ModelSpec(described, recipe, Policy(), described.schema, "", task, backbone)
     rows = read_source(records).whole()
+    schema = described.schema
+    spec = ModelSpec(described, recipe, Policy(), schema, "", rows.schema, task, backbone)
     given = Part(np.arange(rows.num_rows), encoder_of(described.task, task)(rows))
     taken = Selected(given.seqs, spec.form)
     taken.take(given)

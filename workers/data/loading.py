@@ -26,7 +26,6 @@ from app.domain.schema import InputSchema
 from app.domain.states import FirstRelease, RunKind
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile
 from app.ledger.member_trainings import read_as_head
-from app.registry import repository, tasks
 from app.registry import repository as registry
 from app.registry.backbones import backbone_of
 from app.registry.datasets.columns.typed import kept_schema
@@ -334,34 +333,3 @@ def _dtype_of(stored: StoredTensor) -> torch.dtype:
     kind = stored.dtype.rstrip("0123456789")
     dtype: torch.dtype = getattr(torch, _KINDS[kind] + stored.dtype.removeprefix(kind))
     return dtype
-
-
-def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDescription:
-    """Return the description of a model's next version.
-
-    While a run of the model goes on, only that run can publish, so that the number stays the next.
-    """
-    architecture, task = ArchitectureSpec.from_json(model.architecture), tasks.task_of(model)
-    return ModelDescription(
-        model=model.name,
-        version=repository.next_number(session, model.id),
-        architecture=architecture,
-        task=task,
-        schema=task.schema(),
-        backbone=_backbone(session, architecture),
-        record_id=dataset.schema["record_id"],
-    )
-
-
-def _backbone(session: Session, architecture: ArchitectureSpec) -> BackboneDescription | None:
-    row = backbone_of(session, architecture)
-    if row is None or row.sha256 is None or architecture.backbone is None:
-        return None
-    return BackboneDescription(
-        name=row.name,
-        sha256=row.sha256,
-        frozen=architecture.backbone.frozen,
-        architecture=ArchitectureSpec.from_json(row.architecture),
-        classes=row.classes,
-        layers=FeatureLayer.all_from_json(row.layers),
-    )
