@@ -134,7 +134,8 @@ def test_keys_are_hashed_once_for_a_lineage(workshop: Workshop, mechanism: str) 
             found = TrainingSet(session, workshop.model())
             batches = found.batches(3, begun_at_epoch=0)
             sides = ((each.seqs, each.ended) for each in (found.records, found.held_out))
-            return [each.tolist() for each in (*chain(*sides), found.records.members, *batches)]
+            arrays: list[Any] = [*chain(*sides), found.records.members, *batches]
+            return [each.tolist() for each in arrays]
 
     engine = workshop.services.database.engine
     event.listen(engine, "before_cursor_execute", note)
