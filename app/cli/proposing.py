@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -67,6 +68,10 @@ def proposal_of(
     if not files:
         return proposed(schema, choices)
     source = read_source(*files, dialect=Dialect.of_options(*dialect))
+    there = source.types  # not what the dataset got later
+    schema = replace(
+        schema, columns=tuple(c for c in schema.columns if c[0] in there or not c[1].nullable)
+    )
     check_rows(source, schema)
     rows = pa.concat_tables([part.records for part in typed_parts(source, schema)])
     with source.places():
