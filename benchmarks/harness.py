@@ -90,9 +90,11 @@ def put_on_page(name: str, text: str, pages: Sequence[Path] = PAGES) -> None:
     """Replace the benchmark's table on the page of results that has one."""
     begin, end = marks(name)
     for page in pages:
-        before, _, rest = page.read_text().partition(begin)
-        if rest:
-            page.write_text(before + begin + text + end + rest.partition(end)[2])
+        before, found, rest = page.read_text().partition(begin.strip())
+        _, ended, after = rest.partition(end.strip())
+        require(not found or ended, f"{page.name} has both marks of {name}")
+        if found:
+            page.write_text(before + begin + text + end + after)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -53,6 +54,10 @@ def proposal_of(schema: TableSchema, choices: Choices, source: Source | None) ->
     """Return a task on a dataset's columns, with the values of a table that fits them."""
     if source is None:
         return proposed(schema, choices)
+    there = source.types  # not what the dataset got later
+    schema = replace(
+        schema, columns=tuple(c for c in schema.columns if c[0] in there or not c[1].nullable)
+    )
     check_rows(source, schema)
     rows = pa.concat_tables([part.records for part in typed_parts(source, schema)])
     with source.places():

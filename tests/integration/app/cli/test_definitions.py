@@ -76,6 +76,13 @@ def test_a_definition_is_proposed_and_sent(customers: Path) -> None:
     assert json.loads(sent.stderr) == found
 
 
+def test_a_proposal_leaves_out_what_the_dataset_got_after_the_file(customers: Path) -> None:
+    dataset_answer("alter", "customers", "--column", "tenure=int8?")
+    found = _proposed("churn", "--dataset", "customers", "--target", "churned", "--data", customers)
+    names = [each["name"] for each in found["task"]["inputs"]]
+    assert names == ["age", "plan", "rent, net"]
+
+
 def test_a_proposal_can_be_written_changed_and_sent_as_a_file(
     customers: Path, tmp_path: Path
 ) -> None:
