@@ -12,15 +12,15 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 76_450,
-    "source files": 533,
-    "lines of tests": 84_110,
-    "lines of benchmarks": 5_330,
-    "words of docs": 71_400,
-    "functions": 4_460,
-    "classes": 790,
+    "lines of source": 78_280,
+    "source files": 514,
+    "lines of tests": 86_500,
+    "lines of benchmarks": 6_270,
+    "words of docs": 73_410,
+    "functions": 4_560,
+    "classes": 805,
     "settings": 55,
-    "routes": 113,
+    "routes": 120,
 }
 SLACK = 0.02
 """How far below its number a measure may lie before the number must follow."""
