@@ -94,6 +94,7 @@ expunge dataset retry-import members imp_0123456789abcdef --wait
 expunge dataset columns members.csv --record-id id --subject-id person
 expunge dataset columns members.csv --record-id id --write members.json
 expunge dataset create members --columns members.json
+expunge dataset alter members --column 'tenure=int16?' --column age=float64?
 expunge dataset show digits
 expunge dataset list
 expunge dataset archive digits
