@@ -244,25 +244,21 @@ def run(given: Namespace) -> Iterator[Document]:
 
 
 def table(document: Document) -> str:
-    """Return a table of all cases, in Markdown."""
-    head = "case | members | way | of one member each | waited for a training | score | worst day"
-    return harness.table(
-        head,
-        (
-            (
-                _NAMES[case],
-                row["members"],
-                row["way"],
-                f"{row['of_singly']:.2f}",
-                f"{row['waited']:.0%}",
-                f"{row['score']:.1%}",
-                f"{row['worst']:.1%}",
-            )
-            for case, found in document.items()
-            for row in found["rows"]
-            if row["way"] != "all members each"
-        ),
-    )
+    """Return a table of all cases, in Markdown: gradients as a part, the mean score, the worst."""
+    named = [name for name in WAYS if name not in ("all members each", _SINGLY)]
+    rows = []
+    for case, found in document.items():
+        for members in sorted({row["members"] for row in found["rows"]}):
+            of = {row["way"]: row for row in found["rows"] if row["members"] == members}
+            cells = [f"{of[_SINGLY]['score']:.1%}", *map(_cell, (of[name] for name in named))]
+            rows.append((_NAMES[case], members, *cells))
+    return harness.table(" | ".join(("case", "members", "all active", *named)), rows)
+
+
+def _cell(row: Document) -> str:
+    waited = f", {row['waited']:.0%} wait" if 0 < row["waited"] < 1 else ""
+    worst = "" if row["worst"] == row["score"] else f", {row['worst']:.1%} at worst"
+    return f"{row['of_singly']:.2f}{waited}; {row['score']:.1%}{worst}"
 
 
 def figure(document: Document, path: Path) -> None:

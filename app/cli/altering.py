@@ -48,20 +48,6 @@ def learners(client: ExpungeClient, dataset: str) -> list[Learner]:
     ]
 
 
-def as_needed(schema: TableSchema, models: Sequence[Learner]) -> TableSchema:
-    """Return a schema without rows that a model could not read: those stop its next run."""
-    needed = {
-        name for model in models for name in model.task.columns if model.missing(name) is None
-    }
-    return replace(
-        schema,
-        columns=tuple(
-            (name, replace(kind, nullable=kind.nullable and name not in needed))
-            for name, kind in schema.columns
-        ),
-    )
-
-
 def meanings(
     models: Sequence[Learner], before: TableSchema, after: TableSchema, source: Source | None = None
 ) -> Iterator[str]:

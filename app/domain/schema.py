@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from app.domain.checks import require_finite
 from app.domain.errors import InvalidInputError
@@ -226,6 +226,16 @@ class TableSchema:
     def names(self) -> list[str]:
         """The columns' names, in order."""
         return [name for name, _ in self.columns]
+
+    def requiring(self, names: Collection[str]) -> Self:
+        """Return it without rows that lack a value in one of these columns."""
+        return replace(
+            self,
+            columns=tuple(
+                (name, replace(kind, nullable=kind.nullable and name not in names))
+                for name, kind in self.columns
+            ),
+        )
 
     def altered(self, columns: Mapping[str, str]) -> "TableSchema":
         """Return the schema with new columns, and others of wider types.

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from app.cli.altering import as_needed, learners, meanings
+from app.cli.altering import learners, meanings
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import service
 from app.cli.files import json_file
@@ -124,7 +124,7 @@ def push(
             if alter:
                 schema = asked.schema(held)
                 _tell(meanings(models, held, schema, asked.source))
-            needed = as_needed(schema, models)
+            needed = schema.requiring({each for model in models for each in model.task.required})
             try:
                 check_rows(asked.source, needed)
             except TableError:

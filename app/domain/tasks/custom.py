@@ -50,6 +50,11 @@ class CustomSpec(TaskSpec):
         self.schema()
 
     @property
+    def required(self) -> frozenset[str]:
+        """None: its class is given what is missing, too."""
+        return frozenset()
+
+    @property
     def outputs(self) -> int:
         """The number of outputs."""
         return self.network_outputs

@@ -10,7 +10,13 @@ from typing import Any, ClassVar, Final
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.checks import is_number
-from app.domain.columns import ClassName, InputColumns, column_to_json
+from app.domain.columns import (
+    CategoryColumn,
+    ClassName,
+    InputColumns,
+    NumberColumn,
+    column_to_json,
+)
 from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema
 
@@ -176,6 +182,17 @@ class TaskSpec(ABC):
         read = () if self.inputs is None else tuple(each.name for each in self.inputs.columns)
         weight = () if self.weight is None else (self.weight.column,)
         return (*read, *self.target_columns, *weight)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The columns in which it has no rule for a missing value."""
+        ruled = {
+            each.name
+            for each in (() if self.inputs is None else self.inputs.columns)
+            if (isinstance(each, NumberColumn | CategoryColumn) and each.missing is not None)
+            or (isinstance(each, CategoryColumn) and each.other)
+        }
+        return frozenset(self.columns) - ruled
 
     def schema(self) -> InputSchema:
         """Return the schema of what the network reads, before a backbone."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 from psycopg.errors import DeadlockDetected
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -13,6 +14,7 @@ from app.access.pseudonyms import Pseudonyms
 from app.domain.errors import ConflictError, GoneError, InvalidInputError
 from app.domain.ids import new_id, normal_id
 from app.domain.schema import TableSchema
+from app.domain.tasks import catalogue
 from app.evidence import log
 from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of
@@ -23,6 +25,7 @@ from app.registry.datasets.reading import Readers
 from app.registry.datasets.shards import pack, without_rows
 from app.registry.datasets.tables import DatasetRow, ShardRow
 from app.registry.datasets.uploads import Upload
+from app.registry.tables import ModelRow
 from app.runtime.database import Database
 from app.runtime.database.endings import require_live
 from app.runtime.failpoints import reach
@@ -178,7 +181,7 @@ class Records:
         """Check a Parquet upload and add its new records as one shard, atomically."""
         with self.database.transaction() as session:
             dataset = repository.dataset_named(session, name)
-            dataset_id, schema = definition_of(dataset)
+            dataset_id, schema = definition_of(session, dataset)
         pushed = self.keyed(dataset_id, self.readers.read(content, schema))
         few = pushed.record_keys[:: 1 + len(pushed.record_keys) // _SAMPLED]
         with self.database.transaction() as session:
@@ -264,7 +267,7 @@ class Records:
             ConflictError: a row has the id of a record that stays.
         """
         with self.database.transaction() as session:
-            dataset_id, schema = definition_of(repository.dataset_named(session, name))
+            dataset_id, schema = definition_of(session, repository.dataset_named(session, name))
         pushed = self.keyed(dataset_id, self.readers.read(_parquet(rows), schema))
         named, people = set(map(normal_id, record_ids)), set(map(normal_id, subject_ids))
         ids, subjects = (
@@ -391,7 +394,13 @@ class _OvertakenError(Exception):
     """A training has read later numbers than this push's own."""
 
 
-def definition_of(dataset: DatasetRow) -> tuple[str, TableSchema]:
-    """Return a dataset's id and schema; ``GoneError`` if it was archived."""
+def definition_of(session: Session, dataset: DatasetRow) -> tuple[str, TableSchema]:
+    """Return a dataset's id and what new rows must have; ``GoneError`` if it was archived.
+
+    A row without a value that a model needs would stop that model's next training.
+    """
     require_live("dataset", dataset)
-    return dataset.id, schema_of(dataset)
+    live = ModelRow.archived_at.is_(None) & ModelRow.deleted_at.is_(None)
+    query = select(ModelRow.task).where(ModelRow.dataset_id == dataset.id, live)
+    tasks = map(catalogue.from_json, session.scalars(query))
+    return dataset.id, schema_of(dataset).requiring({each for t in tasks for each in t.required})

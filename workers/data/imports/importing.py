@@ -214,7 +214,7 @@ def _carry_out(services: Services, lease: ImportLease) -> None:
     """
     with services.database.transaction() as session:
         dataset = session.get_one(DatasetRow, lease.dataset_id)
-        _, schema = definition_of(dataset)
+        _, schema = definition_of(session, dataset)
     source = source_of(Place.parse(lease.url), services.settings)
     try:
         with Decoder(schema) as decoder:

@@ -185,3 +185,21 @@ def test_one_alteration_waits_for_the_other(
         "string?",
         "string?",
     )
+
+
+def test_a_row_without_what_a_model_needs_is_refused_while_that_is_there(api: TestClient) -> None:
+    path = dataset_of(api, "needs", {"age": "int16?", "left": "string?"})
+
+    def pushed(name: str, age: int | None, left: str | None) -> tuple[int, str]:
+        table = pa.table({"id": [name], "age": pa.array([age], pa.int16()), "left": [left]})
+        answer = api.put(f"{path}/records", content=to_parquet(table))
+        return answer.status_code, answer.text
+
+    assert pushed("a", None, None)[0] == 200
+    define(api, "leaving", "needs", [AGE])
+    assert pushed("b", None, "no")[0] == 200
+    status, text = pushed("c", 20, None)
+    assert status == 422
+    assert "left" in text
+    assert api.delete("/v1/models/leaving").status_code in (200, 204)
+    assert pushed("c", 20, None)[0] == 200
