@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -218,7 +219,7 @@ class Case:
             plan=plan,
             batch_of=np.arange(self.records) % batches,
         )
-        spec = ModelSpec(described, self.recipe, policy, schema, dataset_id="none")
+        spec = ModelSpec(described, self.recipe, policy, schema, "none", pa.schema([]))
         return lineage_of(plan, spec, data, self.module)
 
     def _sealed(self, device: torch.device, seed: Seed | None = None) -> Sealed:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from app.client import ApiError
     from app.client import ExpungeClient as Client
-    from app.client.client import configured_client as connect
+    from app.client.configured import configured_client as connect
     from app.client.published import verify
     from app.domain.errors import UnreadableRecordsError
     from app.planning.mechanisms.catalogue import account
@@ -29,7 +29,7 @@ _PARTS = {
     "Client": ("app.client", "ExpungeClient"),
     "UnreadableRecordsError": ("app.domain.errors", "UnreadableRecordsError"),
     "account": ("app.planning.mechanisms.catalogue", "account"),
-    "connect": ("app.client.client", "configured_client"),
+    "connect": ("app.client.configured", "configured_client"),
     "load": ("workers.training.published.model", "load"),
     "verify": ("app.client.published", "verify"),
 }

@@ -169,7 +169,7 @@ def recompute_from(kit_directory: Path, records: Path) -> Recomputed:
         ConflictError: some of them are not in the file, or are others there.
         ExpungeError: the file cannot be read, or its rows not be encoded.
     """
-    kit, settings = json.loads((kit_directory / "kit.json").read_text()), Settings()
+    kit, settings = json.loads((kit_directory / "kit.json").read_text(encoding="utf-8")), Settings()
     described = ModelDescription.from_metadata(kit["file"])
     if described is None:
         raise InvalidInputError("the kit describes no model")

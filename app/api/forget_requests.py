@@ -9,7 +9,6 @@ import base64
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
@@ -45,9 +44,9 @@ from app.api.protocol.schemas import (
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
 from app.domain.errors import InvalidInputError, NotFoundError
-from app.domain.states import Ground, ObligationState, RequestState, Scope
+from app.domain.states import ObligationState, RequestState, Scope
 from app.evidence.log import actor
-from app.ledger import decisions, leaving_out, previews, repository
+from app.ledger import leaving_out, previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.durations import Seconds
@@ -105,31 +104,6 @@ class CertificateOfObligation(Answer):
     model: str
     certificate: str
     bundle: BundleAnswer
-
-
-PersonsText = Annotated[
-    str,
-    StringConstraints(strip_whitespace=True, min_length=1, max_length=2000, pattern=r"^[^\x00]+$"),
-]
-
-
-class RefusalBody(Body):
-    """Why a request is refused."""
-
-    ground: Annotated[Ground, Field(strict=False)] = Field(
-        description="A paragraph of GDPR Art. 17(3), or `other`, with an explanation."
-    )
-    explanation: PersonsText | None = Field(
-        default=None, description="For the person; the log has only a digest that binds it."
-    )
-
-
-class ExtensionBody(Body):
-    """Why the deadline of a request is extended."""
-
-    reason: PersonsText = Field(
-        description="For the person; the log has only a digest that binds it."
-    )
 
 
 class Polls:
@@ -209,7 +183,7 @@ def cancel_forget_request(request_id: str, services: ServicesOf, _: ForgetWriter
     Its records stay forgotten, and the models that learned from them still owe a certificate for
     it. Pushed again, they are new records, which later trainings learn from.
     """
-    return _changed(services, request_id, services.forget_requests.cancel)
+    return changed(services, request_id, services.forget_requests.cancel)
 
 
 @router.post(
@@ -221,33 +195,7 @@ def retry_forget_request(
     """Give the obligations of a request that failed another run."""
     response.headers["Location"] = f"/v1/forget-requests/{request_id}"
     response.headers["Retry-After"] = RETRY_AFTER_S
-    return _changed(services, request_id, services.forget_requests.retry)
-
-
-@router.post("/{request_id}/refuse", **answers(404, 409))
-def refuse_forget_request(
-    request_id: str, body: RefusalBody, services: ServicesOf, _: ForgetWriter
-) -> ForgetAnswer:
-    """Refuse a request that was held. Nothing was forgotten for it; it can be reopened."""
-    return _changed(
-        services,
-        request_id,
-        partial(decisions.refuse, ground=body.ground, explanation=body.explanation),
-    )
-
-
-@router.post("/{request_id}/reopen", **answers(404, 409))
-def reopen_forget_request(request_id: str, services: ServicesOf, _: ForgetWriter) -> ForgetAnswer:
-    """Let a refused request be decided on again, with the deadline that it had."""
-    return _changed(services, request_id, decisions.reopen)
-
-
-@router.post("/{request_id}/extend", **answers(404, 409))
-def extend_forget_request(
-    request_id: str, body: ExtensionBody, services: ServicesOf, _: ForgetWriter
-) -> ForgetAnswer:
-    """Extend the deadline by two months (GDPR Art. 12(3)): once, and before it has passed."""
-    return _changed(services, request_id, partial(decisions.extend, reason=body.reason))
+    return changed(services, request_id, services.forget_requests.retry)
 
 
 @router.get("/{request_id}/certificates", **answers(404), response_model_exclude_none=True)
@@ -274,7 +222,7 @@ def list_forget_request_certificates(
         ]
 
 
-def _changed(
+def changed(
     services: Services, request_id: str, change: Callable[[Session, str], object]
 ) -> ForgetAnswer:
     """Change a request in one transaction; return it as it is shown."""
@@ -632,14 +580,3 @@ async def create_forget_request(
     if waits and not body.hold:
         response.headers["Retry-After"] = RETRY_AFTER_S
     return response
-
-
-@router.post("/{request_id}/accept", **answers(404, 409))
-def accept_forget_request(
-    request_id: str, services: ServicesOf, forgetting: ForgettingOf, _: ForgetWriter
-) -> ForgetAnswer:
-    """Accept a request that was held: its records are forgotten from now on.
-
-    Accepting it again changes nothing.
-    """
-    return answer_of(services, forgetting.accept_held(request_id))

@@ -45,6 +45,7 @@ _log = logging.getLogger("expunge.api")
 # before its own, so those that are called most come first. OpenDSR may be left out.
 _ROUTERS = (
     "app.api.forget_requests",
+    "app.api.decisions",
     "app.api.datasets",
     "app.api.backbones",
     "app.api.models",

@@ -10,7 +10,7 @@ import typer
 
 from app.cli.output import fail, show
 from app.client import ApiError, ExpungeClient
-from app.client.client import configured_client
+from app.client.configured import configured_client
 from app.domain.errors import ConfigurationError, ExpungeError, TableError
 
 service = configured_client

@@ -20,9 +20,7 @@ from app.client.download import Downloaded, download
 from app.domain import strict_json
 from app.domain.errors import ConfigurationError
 from app.domain.ids import id_of
-from app.runtime.keyfiles import read_key_file
 from app.runtime.outgoing import Retry, client_options
-from app.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from app.evidence.certificates.verification import VerifiedStep
@@ -315,23 +313,13 @@ class ExpungeClient:
         """Replace that secret; for a day, callbacks are signed with both."""
         return self._object("POST", "/v1/callback-secret/rotate")
 
-    def accept(self, request_id: str) -> Json:
-        """Accept a request that was held."""
-        return self._object("POST", at("forget-requests", request_id, "accept"))
+    def decide(self, request_id: str, decision: str, **why: str | None) -> Json:
+        """Accept, refuse, reopen or extend a request.
 
-    def refuse(self, request_id: str, ground: str, explanation: str | None = None) -> Json:
-        """Refuse a request that was held, on a ground such as ``17(3)(b)``, or ``other``."""
-        body = {"ground": ground, "explanation": explanation}
-        return self._object("POST", at("forget-requests", request_id, "refuse"), json=body)
-
-    def reopen(self, request_id: str) -> Json:
-        """Let a refused request be decided on again."""
-        return self._object("POST", at("forget-requests", request_id, "reopen"))
-
-    def extend(self, request_id: str, reason: str) -> Json:
-        """Extend a request's deadline by two months, once."""
-        body = {"reason": reason}
-        return self._object("POST", at("forget-requests", request_id, "extend"), json=body)
+        ``why`` is, to refuse, a ``ground`` such as ``17(3)(b)`` and an ``explanation``; to extend,
+        a ``reason``.
+        """
+        return self._object("POST", at("forget-requests", request_id, decision), json=why or None)
 
     def retry(self, request_id: str) -> Json:
         """Give a failed request another run."""
@@ -600,23 +588,3 @@ def _named(
         "record_ids": [id_of(each) for each in record_ids],
         "subject_ids": [id_of(each) for each in subject_ids],
     }
-
-
-def configured_client() -> ExpungeClient:
-    """Return a client with the configured URL and key, or those that ``expunge init`` wrote.
-
-    Raises:
-        ConfigurationError: the key is missing, or others may read it.
-    """
-    settings = Settings()
-    url = settings.api_url or f"http://{settings.host}:{settings.port}"
-    if settings.api_key is not None:
-        key = settings.api_key.get_secret_value().strip()
-    else:
-        try:
-            key = read_key_file(settings.admin_key_file).decode().strip()
-        except ConfigurationError as error:
-            raise ConfigurationError(
-                f"{error}; for one on another machine, set EXPUNGE_API_URL and EXPUNGE_API_KEY"
-            ) from error
-    return ExpungeClient(url, key)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.api import forget_requests as api
+from app.api.decisions import PersonsText
 from app.api.forget_requests import ForgettingOf
 from app.api.protocol.access import Make, ServicesOf, require_scope
 from app.api.protocol.schemas import ExternalId, OwnerId, PageByMoment
@@ -51,7 +52,7 @@ _LONGEST_NAME = 512
 _MOST_IDS = 10_000
 _Ids = TypeAdapter(list[OwnerId])
 _Ticket = TypeAdapter(ExternalId)
-_Text = TypeAdapter(api.PersonsText)
+_Text = TypeAdapter(PersonsText)
 _Row = TypeAdapter(dict[str, Any])
 
 

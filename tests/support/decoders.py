@@ -11,11 +11,12 @@ _WORDS = {"app.registry.datasets.decoder", str(DECODER_BYTES)}
 
 
 def decoder_of(pid: int) -> psutil.Process:
-    """Return the process that decodes for another one, as soon as it has its name."""
+    """Return the last process that decodes for another one, as soon as it has its name."""
 
     def found() -> psutil.Process:
         children = psutil.Process(pid).children(recursive=True)
-        return next(child for child in children if {*words_of(child)} >= _WORDS)
+        decoders = [child for child in children if {*words_of(child)} >= _WORDS]
+        return max(decoders, key=lambda child: child.create_time())
 
     return until(found)
 

@@ -12,11 +12,11 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 78_280,
-    "source files": 514,
-    "lines of tests": 86_500,
+    "lines of source": 78_320,
+    "source files": 516,
+    "lines of tests": 86_560,
     "lines of benchmarks": 6_270,
-    "words of docs": 73_410,
+    "words of docs": 73_420,
     "functions": 4_560,
     "classes": 805,
     "settings": 55,

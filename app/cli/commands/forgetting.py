@@ -165,7 +165,7 @@ def requests(
 
 def accept(request_id: RequestId) -> None:
     """Accept a request that was held: its records are forgotten from now on."""
-    show_answer(lambda client: client.accept(request_id))
+    show_answer(lambda client: client.decide(request_id, "accept"))
 
 
 def refuse(
@@ -177,19 +177,21 @@ def refuse(
     explanation: Annotated[str | None, option("What the person is told about it.")] = None,
 ) -> None:
     """Refuse a request that was held; nothing is forgotten for it."""
-    show_answer(lambda client: client.refuse(request_id, ground, explanation))
+    show_answer(
+        lambda client: client.decide(request_id, "refuse", ground=ground, explanation=explanation)
+    )
 
 
 def reopen(request_id: RequestId) -> None:
     """Let a refused request be decided on again; its deadline stays."""
-    show_answer(lambda client: client.reopen(request_id))
+    show_answer(lambda client: client.decide(request_id, "reopen"))
 
 
 def extend(
     request_id: RequestId, *, reason: Annotated[str, option("What the person is told about it.")]
 ) -> None:
     """Extend a request's deadline by two months: once, before it has passed."""
-    show_answer(lambda client: client.extend(request_id, reason))
+    show_answer(lambda client: client.decide(request_id, "extend", reason=reason))
 
 
 def retry(request_id: RequestId) -> None:

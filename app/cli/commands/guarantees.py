@@ -9,7 +9,7 @@ from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
 from app.cli.options import option, whole_numbers
 from app.cli.output import conclude, say
-from app.client.client import configured_client
+from app.client.configured import configured_client
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
 from app.domain.scores import metric_in_words

@@ -124,12 +124,12 @@ def _ask(
 
 def _is_refused(client: ExpungeClient, asked: Asked, rng: Random) -> bool:
     """Refuse a request that is held; mostly reopen, extend and accept it then."""
-    persistently(lambda: client.refuse(asked.request, "17(3)(e)"))
+    persistently(lambda: client.decide(asked.request, "refuse", ground="17(3)(e)"))
     if rng.random() < REFUSED:
         return True
-    persistently(lambda: client.reopen(asked.request))
-    persistently(lambda: client.extend(asked.request, "a storm"))
-    persistently(lambda: client.accept(asked.request))
+    persistently(lambda: client.decide(asked.request, "reopen"))
+    persistently(lambda: client.decide(asked.request, "extend", reason="a storm"))
+    persistently(lambda: client.decide(asked.request, "accept"))
     return False
 
 

@@ -265,6 +265,29 @@ def _forget(api: TestClient, _: Workshop) -> object:
     return api.post("/v1/forget-requests", json={"dataset": DATASET, "record_ids": ["record-1"]})
 
 
+def _held(api: TestClient) -> str:
+    body = {"dataset": DATASET, "record_ids": ["record-1"], "hold": True}
+    return f"/v1/forget-requests/{api.post('/v1/forget-requests', json=body).json()['id']}"
+
+
+def _accept(api: TestClient, _: Workshop) -> object:
+    return api.post(f"{_held(api)}/accept")
+
+
+def _refuse(api: TestClient, _: Workshop) -> object:
+    return api.post(f"{_held(api)}/refuse", json={"ground": "17(3)(b)"})
+
+
+def _reopen(api: TestClient, _: Workshop) -> object:
+    held = _held(api)
+    api.post(f"{held}/refuse", json={"ground": "17(3)(b)"})
+    return api.post(f"{held}/reopen")
+
+
+def _extend(api: TestClient, _: Workshop) -> object:
+    return api.post(f"{_held(api)}/extend", json={"reason": "Several systems are searched."})
+
+
 def _cancel(api: TestClient, workshop: Workshop) -> object:
     return api.delete(f"/v1/forget-requests/{_open_request(workshop)}")
 
@@ -429,6 +452,10 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "DELETE /v1/backbones/{name}": (_delete_backbone, "backbone.deleted"),
     "POST /v1/forget-requests": (_forget, "request.accepted"),
     "DELETE /v1/forget-requests/{request_id}": (_cancel, "request.cancelled"),
+    "POST /v1/forget-requests/{request_id}/accept": (_accept, "request.accepted"),
+    "POST /v1/forget-requests/{request_id}/refuse": (_refuse, "request.refused"),
+    "POST /v1/forget-requests/{request_id}/reopen": (_reopen, "request.received"),
+    "POST /v1/forget-requests/{request_id}/extend": (_extend, "request.extended"),
     "POST /v1/forget-requests/{request_id}/retry": (_retry, "request.accepted"),
     "POST /v1/runs/{run_id}/cancel": (_cancel_run, "run.cancelled"),
     "POST /v1/runs/{run_id}/retry": (_retry_run, "run.queued"),

@@ -102,8 +102,8 @@ REFUSED = {
     "let a signing key have signed from earlier": "UPDATE signing_keys"
     " SET valid_from = valid_from - interval '1 year'",
     "exchange a signing key": "UPDATE signing_keys SET pem = replace(pem, 'BEGIN', 'BEGIM')",
-    "postpone what a subject request was promised": "UPDATE subject_requests"
-    " SET due_at = due_at + interval '1 year'",
+    "promise a subject request an earlier answer": "UPDATE subject_requests"
+    " SET due_at = due_at - interval '1 year'",
     "answer a new subject request as a repeated one": "UPDATE subject_requests"
     " SET subject_request_id = 'x', request_digest = 'x'",
 }

@@ -98,7 +98,7 @@ def test_a_task_that_is_not_allowed_fails_the_run_before_a_record_is_read(shops)
 @pytest.mark.parametrize(
     ("changed", "task", "words"),
     [
-        ({"street": ["secret"] * 60}, "huber", "column 'street': text that is not one of"),
+        ({"street": ["secret"] * 60}, "huber", "column 'street': text that is not a listed value"),
         ({"front": [b"\xff\xd8secret"] * 60}, "images", "column 'front': is no JPEG"),
         ({"trust": [1.5] * 60}, "images", "column 'trust': must lie between 0 and 1"),
         ({"rent": [20_000.0, *[900.0] * 59]}, OWN, "column 'rent': the task cannot read it"),

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.client import ApiError, ExpungeClient
-from app.client.client import configured_client
+from app.client.configured import configured_client
 from app.domain.errors import ConfigurationError
 from app.runtime.outgoing import Retry
 

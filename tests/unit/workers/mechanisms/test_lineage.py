@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -49,6 +50,7 @@ MODEL = ModelSpec(
     policy=Policy(mechanism="tracked_release"),
     schema=SCHEMA,
     dataset_id="d",
+    columns=pa.schema([]),
 )
 
 

@@ -16,7 +16,18 @@ from app.services import Services
 Json = dict[str, Any]
 VERBS = {
     "unpublish",
-    *("archive", "cancel", "change", "check", "create", "define", "delete", "download", "get"),
+    *(
+        "accept",
+        "archive",
+        "cancel",
+        "change",
+        "check",
+        "create",
+        "define",
+        "delete",
+        "download",
+        "get",
+    ),
     *(
         "import",
         "list",
@@ -25,6 +36,9 @@ VERBS = {
         "publish",
         "push",
         "refill",
+        "refuse",
+        "reopen",
+        "extend",
         "quote",
         "redeliver",
         "redirect",
