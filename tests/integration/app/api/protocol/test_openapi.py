@@ -18,6 +18,7 @@ VERBS = {
     "unpublish",
     *(
         "accept",
+        "alter",
         "archive",
         "cancel",
         "change",
