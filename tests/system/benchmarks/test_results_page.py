@@ -69,7 +69,32 @@ def growth(case, rows="cases"):
     return half_a_million(case, rows)["rest_s"] / least["rest_s"]
 
 
+def year(way, key="of_singly"):
+    """Return what a way of leaving out has, over all ensembles."""
+    return [
+        row[key]
+        for case in result("leaving_out").values()
+        for row in case["rows"]
+        if row["way"] == way
+    ]
+
+
+def lost_in_a_year(key):
+    whole, left_out = year("one member each", key), year("left out, refilled at 1/2", key)
+    return 100 * max(one - other for one, other in zip(whole, left_out, strict=True))
+
+
+def compute_of_a_year(part):
+    shares = [round(100 * share) for share in year(f"left out, refilled at {part}")]
+    return f"{min(shares)} to {max(shares)} %"
+
+
 CLAIMS = {
+    "at a quarter out compute {} of": lambda: compute_of_a_year("1/4"),
+    "at half {}": lambda: compute_of_a_year("1/2"),
+    "at seven eighths {}": lambda: compute_of_a_year("7/8"),
+    "loses at most {:.1f} points": lambda: lost_in_a_year("score"),
+    "in the mean and {:.1f} on the worst day": lambda: lost_in_a_year("worst"),
     "for honest noise is ε ≥ {:.2f}": lambda: result("audits")["worst_case"][0][
         "epsilon_lower_bound"
     ],
