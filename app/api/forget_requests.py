@@ -193,9 +193,10 @@ def retry_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, response: Response
 ) -> ForgetAnswer:
     """Give the obligations of a request that failed another run."""
-    response.headers["Location"] = f"/v1/forget-requests/{request_id}"
+    answer = changed(services, request_id, services.forget_requests.retry)
+    response.headers["Location"] = f"/v1/forget-requests/{answer.id}"
     response.headers["Retry-After"] = RETRY_AFTER_S
-    return changed(services, request_id, services.forget_requests.retry)
+    return answer
 
 
 @router.get("/{request_id}/certificates", **answers(404), response_model_exclude_none=True)

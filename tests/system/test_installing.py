@@ -135,7 +135,7 @@ def test_the_library_needs_no_more_than_the_command(core: Path) -> None:
         check=False,
     )
     assert float(answer.stdout) > 0
-    assert "safetensors is not installed: pip install 'expunge[torch]'" in answer.stderr
+    assert "numpy is not installed: pip install 'expunge[torch]'" in answer.stderr
 
 
 def test_the_service_starts_beside_somebodys_own_app(wheel: Path, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 78_320,
     "source files": 516,
-    "lines of tests": 86_570,
+    "lines of tests": 86_600,
     "lines of benchmarks": 6_270,
-    "words of docs": 73_650,
+    "words of docs": 74_100,
     "functions": 4_560,
     "classes": 805,
     "settings": 55,

@@ -27,7 +27,7 @@ FACTORY = "operators_networks:next_token"
 ALLOWED = "operators_networks:*"
 NETWORKS: dict[str, Any] = {
     "language_model": {"name": "custom", "factory": FACTORY},
-    "images": {"name": "cnn", "options": {"channels": [4]}},
+    "images": {"name": "cnn", "options": {"channels": [16]}},
 }
 TWO_RENTS = TASKS["squared"] | {
     "target": {"columns": ["rent", "trust"], "offset": 100, "scale": 0.01}

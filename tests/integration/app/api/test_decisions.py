@@ -319,3 +319,9 @@ def test_a_decision_that_was_forged_does_not_stay_unseen(
 
 def days_between(first: str, second: str) -> float:
     return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds() / 86400
+
+
+@pytest.mark.parametrize("decision", ["accept", "refuse", "reopen", "extend", "retry"])
+def test_an_id_of_any_characters_is_not_found(api: TestClient, decision: str) -> None:
+    body = {"ground": "17(3)(b)"} if decision == "refuse" else {"reason": "It takes longer."}
+    assert api.post(f"/v1/forget-requests/é\U0007dd1b/{decision}", json=body).status_code == 404
