@@ -194,7 +194,7 @@ def retry_forget_request(
 ) -> ForgetAnswer:
     """Give the obligations of a request that failed another run."""
     answer = changed(services, request_id, services.forget_requests.retry)
-    response.headers["Location"] = f"/v1/forget-requests/{answer.id}"
+    response.headers["Location"] = f"/v1/forget-requests/{request_id}"
     response.headers["Retry-After"] = RETRY_AFTER_S
     return answer
 
