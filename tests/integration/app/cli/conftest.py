@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.client import ExpungeClient
-from app.client import client as clients
+from app.client import configured as clients
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.client import client as clients
+from app.client import configured as clients
 from tests.support.commands import dataset_answer, dataset_command
 
 COLUMNS = {"columns": {"age": "int32"}, "record_id": "member", "subject_id": "person"}
