@@ -6,14 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+from sqlalchemy.exc import OperationalError
 
 from app.client import ApiError, ExpungeClient
-from app.domain.errors import DownloadError
+from app.domain.errors import DownloadError, GoneError
 from tests.support.traces import Traces
 from tests.system.storm.callers import Book
 from tests.system.storm.scene import MODELS
 
 PAUSE_S = 2.0
+_AWAY = httpx.TransportError, ApiError, DownloadError, OperationalError, GoneError
 
 
 class Watcher:
@@ -54,7 +56,7 @@ class Watcher:
         try:
             with self._connect() as client:
                 while not self._stopped.wait(PAUSE_S):
-                    with suppress(httpx.TransportError, ApiError, DownloadError):
+                    with suppress(*_AWAY):
                         self.look(client)
         except Exception as error:  # noqa: BLE001 - what a thread raises nobody would see
             self._book.problems.append(f"watcher: {type(error).__name__}: {error}")
