@@ -179,10 +179,12 @@ class _Batch:
         deadlines_s = [locked.policy.deadline_s for locked in self._locked_models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         answers = [self._answer(*each) for each in zip(calls, dedup_keys, named, strict=True)]
+        epochs = self._epochs()
+        self._dataset.remembered -= len(epochs)
         if made := [*self._new, *self._held]:
             self._store(made)
         if self._new:
-            self._forget()
+            self._forget(epochs)
         return answers
 
     def accept_held(self, name: str, row: ForgetRequestRow) -> None:
@@ -195,7 +197,9 @@ class _Batch:
             row.state, row.forget_epoch = RequestState.ACCEPTED, self._dataset.forget_epoch
             records = repository.commitments_by_record(self._session, row.id)
             self._new.append(_New(row, actor.current(), records))
-            self._forget()
+            epochs = self._epochs()
+            self._dataset.remembered -= len(epochs)
+            self._forget(epochs)
 
     def _lock(self, name: str) -> None:
         self._dataset, self._now = datasets.lock_dataset_at(self._session, name)
@@ -309,9 +313,8 @@ class _Batch:
                 if new.row.forget_epoch is None:
                     enter(session, new.row, RequestState.RECEIVED, **_facts(new, {}))
 
-    def _forget(self) -> None:
-        session, epochs = self._session, self._epochs()
-        self._dataset.remembered -= len(epochs)
+    def _forget(self, epochs: Mapping[int, int]) -> None:
+        session = self._session
         session.flush()
         datasets.mark_forgotten(session, epochs)
         lineages = [

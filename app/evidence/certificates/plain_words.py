@@ -70,7 +70,7 @@ def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
 
 
 def recomputable_in_words(predicate: Mapping[str, Any]) -> list[str]:
-    """Return who can compute the weights again, and with what; nothing where nobody can."""
+    """Say who can compute the weights again, and with what; nothing if nobody can."""
     if "recomputable" not in predicate:
         return []
     head = issubclass(mechanism_named(predicate["mechanism"]["name"]), Deterministic)

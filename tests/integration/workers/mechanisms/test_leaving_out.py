@@ -515,23 +515,24 @@ def test_retraining_members_at_once_is_the_policys_other_way(trained):
 
 
 def test_an_archive_ends_a_refill_and_the_run_beside_it(trained):
-    records = records_by_member(trained)
-    forget(trained, records[0][0])
-    carry_out(trained)
-    refill(trained)
-    forget(trained, records[1][0])
+    refill_and_run(trained)
     assert [r.state for r in trained.runs()[-2:]] == [RunState.QUEUED] * 2
     trained.archive()
     assert [r.state for r in trained.runs()[-2:]] == [RunState.CANCELLED] * 2
 
 
-def test_an_archive_waits_for_both_runs_before_it_takes_the_model(trained):
-    """A worker that publishes holds its run, and then takes the model: neither must fail."""
+def refill_and_run(trained):
+    """Have a refill wait, and beside it an unlearning run."""
     records = records_by_member(trained)
     forget(trained, records[0][0])
     carry_out(trained)
     refill(trained)
     forget(trained, records[1][0])
+
+
+def test_an_archive_waits_for_both_runs_before_it_takes_the_model(trained):
+    """A worker that publishes holds its run, and then takes the model: neither must fail."""
+    refill_and_run(trained)
     unlearning = trained.runs()[-1].id
     with ThreadPoolExecutor() as others, trained.transaction() as session:
         repository.run(session, unlearning, lock=True)
@@ -543,11 +544,7 @@ def test_an_archive_waits_for_both_runs_before_it_takes_the_model(trained):
 
 
 def test_a_policy_stays_while_a_run_goes_on_beside_a_refill_that_waits(trained):
-    records = records_by_member(trained)
-    forget(trained, records[0][0])
-    carry_out(trained)
-    refill(trained)
-    forget(trained, records[1][0])
+    refill_and_run(trained)
     change = partial(policies.change_policy, trained.services.database, "model")
     with trained.transaction() as session:
         assert runs.lease_new(session, trained.model().id, lease_s=30.0)
