@@ -51,7 +51,7 @@ from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.durations import Seconds
 from app.ledger.everywhere import external_keys, parts_of
-from app.ledger.new_requests import MAX_IDS, Call, NewForgetRequest
+from app.ledger.new_requests import MAX_IDS, NOT_SENT, Call, NewForgetRequest
 from app.ledger.previews import Effect
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
@@ -273,29 +273,29 @@ class PreviewBody(Body):
     )
 
 
+@shaped_as(
+    NewForgetRequest,
+    without=(*PreviewBody.model_fields, *NOT_SENT),
+    external_id=(ExternalId | None, {"default": None, "examples": ["ticket-4711"]}),
+    status_callback_urls=(
+        list[CallbackUrl],
+        {
+            "default": [],
+            "max_length": MAX_URLS,
+            "examples": [["https://privacy.example/expunge"]],
+        },
+    ),
+    replacement=(
+        list[dict[ColumnName, JsonValue]],
+        {
+            "default": [],
+            "max_length": MAX_REPLACEMENTS,
+            "examples": [[{"member": "m-17", "person": "person-0017", "age": 44}]],
+        },
+    ),
+)
 class ForgetBody(PreviewBody):
     """Who or what must be forgotten."""
-
-    external_id: ExternalId | None = Field(default=None, examples=["ticket-4711"])
-    status_callback_urls: list[CallbackUrl] = Field(
-        default_factory=list,
-        max_length=MAX_URLS,
-        description="Receive every change of the request's state; see docs/callbacks.md.",
-        examples=[["https://privacy.example/expunge"]],
-    )
-    replacement: list[dict[ColumnName, JsonValue]] = Field(
-        default_factory=list,
-        max_length=MAX_REPLACEMENTS,
-        description="Rows that take the place of the records that are named (GDPR Art. 16): stored "
-        "in the same transaction, they join at each model's next training. Each has the id of such "
-        "a record or person. It needs a dataset, and the scope `data:write`, too.",
-        examples=[[{"member": "m-17", "person": "person-0017", "age": 44}]],
-    )
-    hold: bool = Field(
-        default=False,
-        description="Whether a person decides on it first: it is `received`, its deadline runs, "
-        "and nothing is forgotten until it is accepted.",
-    )
 
 
 class Forgetting:
@@ -564,20 +564,19 @@ async def create_forget_request(
     forgotten by every dataset that knows them, all or none: the answer lists a request for each,
     and ``Location`` is the first one's.
     """
-    if body.replacement:
+    asked = _asked(body, None if claim is None else claim.call_id)
+    if asked.replacement:
         require_scope(caller, Scope.DATA_WRITE)
-    call = Call(
-        _asked(body, None if claim is None else claim.call_id), caller.key_id, actor.current()
-    )
+    call = Call(asked, caller.key_id, actor.current())
     if body.dataset is None:
         views = [view for view, _ in await run_in_threadpool(forgetting.everywhere, call)]
     else:
         views = [await forgetting.submit(call)]
-    made = [answer_of(services, view, external_id=body.external_id) for view in views]
+    made = [answer_of(services, view, external_id=asked.external_id) for view in views]
     waits = any(view.state not in _CERTIFIED for view in views)
     answer = made[0] if body.dataset else ForgetAnswers(requests=made)
     response = json_response(answer, 202 if waits else 201)
     response.headers["Location"] = f"/v1/forget-requests/{views[0].id}"
-    if waits and not body.hold:
+    if waits and not asked.hold:
         response.headers["Retry-After"] = RETRY_AFTER_S
     return response

@@ -280,9 +280,8 @@ class _Batch:
             push_count=len({record.shard_id for record, _ in records} - {None}),
             received_at=self._now,
             due_at=self._deadline,
-            subject_request_id=asked.subject_request_id,
             callback_count=len(callback_urls),
-            replacement_count=asked.replacements,
+            **asked.stored,
         )
         for name in keys.names(call.api_key_id):
             self._earlier[name] = (row.id, keys.digest)

@@ -23,34 +23,50 @@ MAX_REPORTED_UNKNOWN = 20
 
 @dataclass(frozen=True)
 class NewForgetRequest:
-    """What a caller asks for.
+    """What a caller asks for; its callers send all but ``NOT_SENT``.
 
     Attributes:
         record_ids, subject_ids: owners' ids; at least one altogether.
-        external_id: the caller's own id, unique per caller; a repeated one gets the first answer.
-        idempotency_key: works alike. Of both only keyed hashes are stored.
-        everywhere: all people of the request without a dataset of which this is a part.
-        hold: whether a person decides on it first; until then nothing is forgotten.
-        replacement: rows that take the place of what it names, in the same transaction.
-        replacements: how many rows do.
+        external_id: The caller's own id, unique per caller; a repeated one gets the first answer.
+        idempotency_key: Works alike. Of both only keyed hashes are stored.
+        status_callback_urls: Receive every change of the request's state; see docs/callbacks.md.
+        everywhere: All people of the request without a dataset of which this is a part.
+        hold: Whether a person decides on it first: it is ``received``, its deadline runs, and
+            nothing is forgotten until it is accepted.
+        replacement: Rows that take the place of the records that are named (GDPR Art. 16): stored
+            in the same transaction, they join at each model's next training. Each has the id of
+            such a record or person. It needs a dataset, and the scope ``data:write``, too.
+        replacements: How many rows do.
     """
 
     dataset: str
     record_ids: Sequence[str] = ()
     subject_ids: Sequence[str] = ()
     external_id: str | None = None
-    idempotency_key: str | None = None
     status_callback_urls: Sequence[str] = ()
+    replacement: Sequence[Mapping[str, Any]] = ()
+    hold: bool = False
+    idempotency_key: str | None = None
     subject_request_id: str | None = None
     everywhere: Sequence[str] = ()
-    hold: bool = False
-    replacement: Sequence[Mapping[str, Any]] = ()
     replacements: int = 0
 
     @property
     def size(self) -> int:
         """How many ids it names."""
         return len(self.record_ids) + len(self.subject_ids)
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The columns of what is stored as it was asked for."""
+        return {
+            "subject_request_id": self.subject_request_id,
+            "replacement_count": self.replacements,
+        }
+
+
+NOT_SENT = ("idempotency_key", "subject_request_id", "everywhere", "replacements")
+"""What else belongs to a new request."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Forget requests as callers see them: read with all their obligations, in one statement."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -72,21 +72,17 @@ class RequestView:
         return self.completed_at is None and self.ground is None and self.due_at < now
 
 
-_ROW = (
-    ForgetRequestRow.id,
-    DatasetRow.name.label("dataset"),
-    ForgetRequestRow.state,
-    ForgetRequestRow.record_count.label("records"),
-    ForgetRequestRow.push_count.label("pushes"),
-    ForgetRequestRow.replacement_count.label("replacements"),
-    ForgetRequestRow.received_at,
-    ForgetRequestRow.due_at,
-    ForgetRequestRow.completed_at,
-    ForgetRequestRow.failure_reason,
-    ForgetRequestRow.ground,
-    ForgetRequestRow.explanation,
-    ForgetRequestRow.extension_reason,
-)
+_RENAMED: dict[str, Any] = {
+    "dataset": DatasetRow.name,
+    "records": ForgetRequestRow.record_count,
+    "pushes": ForgetRequestRow.push_count,
+    "replacements": ForgetRequestRow.replacement_count,
+}
+_ROW = [
+    (_RENAMED.get(each.name) or getattr(ForgetRequestRow, each.name)).label(each.name)
+    for each in fields(RequestView)
+    if each.name != "obligations"
+]
 _OWED = (
     ModelRow.name,
     ObligationRow.state,
