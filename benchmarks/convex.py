@@ -18,7 +18,7 @@ from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from app.domain.heads import linear_head
-from app.domain.tasks.built_in import ClassificationSpec, rows_of
+from app.domain.tasks.built_in import classification, rows_of
 from benchmarks.data import Pictures
 from benchmarks.noise_throughput import OrdinaryNoise
 from workers.mechanisms.descent import Descent
@@ -58,7 +58,7 @@ class Case:
     @property
     def constants(self) -> dict[str, float]:
         """Return what every bound asks for: step size, weight decay, smoothness, Lipschitz."""
-        bounds = ClassificationSpec(classes=self.classes).bounds
+        bounds = classification(self.classes).bounds
         return {
             "learning_rate": 1 / (bounds.smoothness + self.weight_decay),
             "weight_decay": self.weight_decay,

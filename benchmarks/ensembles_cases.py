@@ -27,7 +27,7 @@ from torch.nn.functional import batch_norm
 from app.domain.architectures import ArchitectureSpec
 from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
-from app.domain.tasks.built_in import ClassificationSpec
+from app.domain.tasks.built_in import ClassificationSpec, classification
 from app.domain.tasks.spec import TaskSpec
 from benchmarks.data import CLASSES, Pictures, load, network_of
 from benchmarks.multiclass_head import public_half
@@ -206,7 +206,7 @@ def cifar10(
         train=train,
         test=test,
         person=np.arange(records),
-        task=ClassificationSpec(classes=CLASSES),
+        task=classification(CLASSES),
         random=lambda: Enlarged(_fresh(), pixels),
         recipe=_FINE_TUNED,
         public=weights,
@@ -235,7 +235,7 @@ def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
         train=train,
         test=pictures.test,
         person=np.arange(len(train)),
-        task=ClassificationSpec(classes=CLASSES),
+        task=classification(CLASSES),
         random=random,
         recipe=_PICTURES,
         public=weights,

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app.domain.tasks.built_in import ClassificationSpec
+from app.domain.tasks.built_in import classification
 from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks import harness
 from benchmarks import public_features as public
@@ -121,9 +121,7 @@ class Heads:
         train, test = self._features.train, self._features.test
         left = train.select(np.arange(forgotten, len(train)))
         head = service_head(train.inputs.shape[1], CLASSES)
-        seconds, found = seconds_of(
-            lambda: minimum(mechanism, head, left, ClassificationSpec(classes=CLASSES))
-        )
+        seconds, found = seconds_of(lambda: minimum(mechanism, head, left, classification(CLASSES)))
         with torch.no_grad():
             head.weight.copy_(torch.from_numpy(found.weight))
         accuracy = evaluate(head, CLASSIFICATION, test).score

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from app.domain.tasks.built_in import ClassificationSpec
+from app.domain.tasks.built_in import classification
 from app.planning.lineage import DEFAULT_RELEASE_NOISE
 from app.planning.mechanisms.exact_training import DEFAULT_TOLERANCE, ExactTraining
 from app.planning.mechanisms.retraining import Retraining
@@ -91,7 +91,7 @@ def measure(setting: Setting) -> Iterator[dict[str, Any]]:
     case = _case(setting)
     left = case.train.select(np.arange(setting.forgotten, setting.records))
     mechanism = ExactTraining(regularisation=setting.weight_decay, tolerance=DEFAULT_TOLERANCE)
-    head, task = case.head(), ClassificationSpec(classes=case.classes)
+    head, task = case.head(), classification(case.classes)
     seconds, found = seconds_of(lambda: minimum(mechanism, head, left, task))
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(found.weight))

@@ -21,7 +21,7 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
-from app.domain.tasks.built_in import ClassificationSpec
+from app.domain.tasks.built_in import classification
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
@@ -38,7 +38,7 @@ from workers.training.networks.network import Network
 from workers.training.seed import Seed
 
 CLASSES: Final = 10
-_TASK: Final = ClassificationSpec(classes=CLASSES)
+_TASK: Final = classification(CLASSES)
 _BOUNDS: Final = _TASK.bounds
 BATCH: Final = 128
 _EPSILON: Final = 1.0
@@ -209,7 +209,6 @@ class Case:
             version=1,
             architecture=self.architecture,
             task=_TASK,
-            schema=schema,
         )
         policy = Policy(mechanism=plan.mechanism)
         batches = int(plan.settings.get("batches", 1))

@@ -30,7 +30,6 @@ from app.domain.errors import (
 )
 from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
-from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.custom import CustomSpec
 from app.planning.mechanisms.any_start import AnyStart
@@ -98,7 +97,6 @@ class Order:
             version=1,
             architecture=ArchitectureSpec.from_json(document["architecture"]),
             task=catalogue.from_json(document["task"]),
-            schema=InputSchema.from_json(document["schema"]),
         )
         data = None if document["data"] is None else Path(document["data"])
         return cls(description, data, document["record_id"])

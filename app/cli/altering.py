@@ -22,8 +22,7 @@ class Learner(NamedTuple):
 
     def input(self, name: str) -> Column | None:
         """Return how it reads a column."""
-        columns = () if self.task.inputs is None else self.task.inputs.columns
-        return next((each for each in columns if each.name == name), None)
+        return next((each for each in self.task.input_columns if each.name == name), None)
 
     def missing(self, name: str) -> str | None:
         """Say what it makes of a missing value in a column that it reads; None without a rule."""
@@ -68,7 +67,7 @@ def meanings(
                 rule = model.missing(name) or "is refused: its task has no rule for one"
                 yield f"  {model.name}: a missing value {rule}"
     for model in models if source is not None else ():
-        for column in () if model.task.inputs is None else model.task.inputs.columns:
+        for column in model.task.input_columns:
             if isinstance(column, CategoryColumn) and (count := _unlisted(source, column)):
                 rule = "count as one" if column.other else "stop its next run: its task lacks other"
                 yield f"{model.name}: {count} unlisted value(s) of {column.name!r} {rule}"

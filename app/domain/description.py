@@ -7,14 +7,14 @@ the file. For the same reason it cannot name the certificate: the certificate na
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Self
 
 from app.domain.architectures import ArchitectureSpec, BaseDigest, FeatureLayer, definition_digest
-from app.domain.columns import ArrayColumn, ClassName, InputColumns
+from app.domain.columns import ClassName
 from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
-from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.spec import TaskSpec
 
 METADATA_NAME: Final = "expunge"
@@ -75,7 +75,6 @@ class ModelDescription:
         model, version: which.
         architecture: its network.
         task: what it learned, and from which columns.
-        schema: of what its network reads, before a backbone.
         backbone: the public weights that it builds on, if any.
         base: the digest of its network's public tensors, which are not in the file; None without.
         out: which members of an ensemble are not in the file, each with the first version without.
@@ -86,11 +85,15 @@ class ModelDescription:
     version: int
     architecture: ArchitectureSpec
     task: TaskSpec
-    schema: InputSchema
     backbone: BackboneDescription | None = None
     base: BaseDigest | None = None
     out: Mapping[int, int] = field(default_factory=dict)
     record_id: str = "record_id"
+
+    @cached_property
+    def schema(self) -> InputSchema:
+        """Of what its network reads, before a backbone."""
+        return self.task.schema()
 
     @property
     def output_names(self) -> tuple[ClassName, ...]:
@@ -98,19 +101,6 @@ class ModelDescription:
         if self.task.names is not None:
             return self.task.names
         return tuple(range(self.schema.classes))
-
-    @property
-    def columns(self) -> InputColumns:
-        """How tables are read; without a rule, ``features`` has a list for each record."""
-        if self.task.inputs is not None:
-            return self.task.inputs
-        features = ArrayColumn(
-            name="features",
-            shape=self.schema.shape,
-            dtype=self.schema.dtype,
-            vocabulary=self.schema.vocabulary,
-        )
-        return InputColumns(columns=(features,))
 
     def to_metadata(self) -> dict[str, str]:
         """Return it as a safetensors file's metadata."""
@@ -141,27 +131,23 @@ class ModelDescription:
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        schema, backbone = document["schema"], document["backbone"]
+        backbone = document["backbone"]
         described = cls(
             model=document["model"],
             version=document["version"],
             architecture=ArchitectureSpec.from_json(document["architecture"]),
             task=catalogue.from_json(document["task"]),
-            schema=InputSchema.from_json(schema),
             backbone=None if backbone is None else BackboneDescription.from_json(backbone),
             base=BaseDigest.from_json(document["base"]) if "base" in document else None,
             out={int(member): since for member, since in document.get("out", {}).items()},
             record_id=document["record_id"],
         )
-        task, networks = described.task, described.architecture.networks
+        networks = described.architecture.networks
         known = all(
             0 <= member < networks and type(s) is int for member, s in described.out.items()
         )
         if not known or len(described.out) >= networks:
             raise ValueError("no ensemble lacks such members")
-        reads = task.inputs is not None or isinstance(task, CustomSpec)
-        if reads and described.schema != task.schema():
-            raise ValueError("its network does not read what its task does")
         if json.loads(described.to_metadata()[METADATA_NAME]) != document:
             raise ValueError("unknown fields, or others that contradict each other")
         return described

@@ -43,21 +43,17 @@ Fits = Callable[[ColumnType], bool]
 
 def require_readable(spec: TaskSpec, schema: TableSchema) -> None:
     """Raise ``InvalidInputError`` unless all columns that a task reads are there, and readable."""
-    if spec.inputs is None and not isinstance(spec, CustomSpec):
-        raise InvalidInputError("task: it needs inputs, the columns that are read")
     kinds = dict(schema.columns)
     for name in spec.columns:
         if name not in kinds:
             raise InvalidInputError(
                 f"task: the dataset has no column {name!r}: it has {', '.join(schema.names[:20])}"
             )
-    for column in () if spec.inputs is None else spec.inputs.columns:
+    for column in spec.input_columns:
         _require_input(column, kinds[column.name])
     if isinstance(spec, CustomSpec):
         return
     if isinstance(spec, ClassificationSpec):
-        if spec.target is None:
-            raise InvalidInputError("task: classification needs a target: a column and its classes")
         _require_truth(spec.target.name, kinds[spec.target.name], spec.target.classes, "classes")
     words, fits = _NAME if isinstance(spec, ClassificationSpec) else _NUMBER
     for name in spec.target_columns:

@@ -12,8 +12,8 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
-from app.domain.tasks.built_in import ClassificationSpec
 from tests.support.own_tasks import OWN
+from tests.support.specs import classification
 from workers.training.networks.architectures import build, build_features
 
 PLAIN = {
@@ -30,15 +30,18 @@ _BACKBONE = ArchitectureSpec(name="mlp", options={"hidden": [7]})
 
 def _of(architecture: dict, **fields) -> ModelDescription:
     spec = ArchitectureSpec.from_json(architecture)
-    schema = fields.get("schema", IMAGES)
-    task = fields.get("task") or ClassificationSpec(classes=schema.classes)
-    described = {"model": "m", "version": 2, "architecture": spec, "schema": schema, "task": task}
+    described = {
+        "model": "m",
+        "version": 2,
+        "architecture": spec,
+        "task": classification(5, IMAGES),
+    }
     return ModelDescription(**described | fields)
 
 
 def _learns(architecture: dict, task: dict) -> ModelDescription:
     spec = catalogue.from_json(task)
-    return _of(architecture, task=spec, schema=spec.schema(), record_id="shop")
+    return _of(architecture, task=spec, record_id="shop")
 
 
 class NextToken(nn.Module):
@@ -100,12 +103,12 @@ DESCRIPTIONS = {
     "cnn": _of({"name": "cnn", "options": {"channels": [3]}}),
     "linear_head": _of({"name": "linear_head"}),
     "bounded_head": _of({"name": "linear_head", "options": {"feature_norm": 20.0, "bias": 0}}),
-    "head_of_two": _of({"name": "linear_head"}, schema=replace(IMAGES, classes=2)),
+    "head_of_two": _of({"name": "linear_head"}, task=classification(2, IMAGES)),
     "head_of_a_table": _learns({"name": "linear_head"}, PLAIN),
     "ridge_head": _of({"name": "ridge_head", "options": {"feature_range": 0.5}}),
     "ridge_head_of_two": _of(
         {"name": "ridge_head", "options": {"feature_range": 16.0}},
-        schema=replace(IMAGES, classes=2),
+        task=classification(2, IMAGES),
     ),
     "logistic_on_backbone": _on_backbone({"name": "logistic"}),
     "head_on_backbone": _on_backbone({"name": "linear_head"}),
@@ -173,4 +176,4 @@ def raw_features(description: ModelDescription, rows: int = 9) -> np.ndarray:
 def of_own_task(name: str) -> ModelDescription:
     """Return a description whose task is an operator's."""
     task = catalogue.from_json(OWN)
-    return replace(DESCRIPTIONS[name], task=task, schema=task.schema())
+    return replace(DESCRIPTIONS[name], task=task)

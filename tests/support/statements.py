@@ -27,7 +27,6 @@ from app.domain.merkle import EMPTY_ROOT
 from app.domain.plan import Plan
 from app.domain.schema import InputSchema
 from app.domain.states import Basis
-from app.domain.tasks.built_in import ClassificationSpec
 from app.evidence.certificates.parameters import draws_of, grid_of
 from app.evidence.certificates.schema import (
     SECURE_NOISE,
@@ -50,6 +49,7 @@ from app.evidence.certificates.weights_file import WeightsFile
 from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
 from app.planning.mechanisms.mechanism import Deterministic, Needs
 from tests.support.mechanisms import CASES, CLIPPED, COVERING, FORGOTTEN, RELEASED, SOLVED
+from tests.support.specs import classification
 
 Document = dict[str, Any]
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -81,8 +81,7 @@ DESCRIPTION = ModelDescription(
     model="model",
     version=2,
     architecture=ArchitectureSpec("custom", factory="networks:adapted"),
-    task=ClassificationSpec(classes=2),
-    schema=InputSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2),
+    task=classification(2, InputSchema(shape=(3,), classes=2)),
 )
 NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
 ENSEMBLE = {f"members.{member}.{name}": NETWORK[name] for member in range(3) for name in NETWORK}

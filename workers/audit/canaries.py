@@ -86,15 +86,15 @@ def prepare(rows: pa.Table | None, task: TaskSpec, schema: TableSchema, canaries
 
 def _generated(task: TaskSpec, schema: TableSchema, count: int, random: Any) -> pa.Table:  # noqa: ANN401
     """Return random rows that the task can read, with targets that nothing predicts."""
-    if task.inputs is None or schema.subject_id is not None:
+    if not task.input_columns or schema.subject_id is not None:
         raise InvalidInputError("the task reads its columns itself: bring rows with --data")
     whole = {name for name, kind in schema.columns if kind.kind in WIDTHS and "int" in kind.kind}
     found: dict[str, Any] = {
         column.name: _values(column, count, random, whole=column.name in whole)
-        for column in task.inputs.columns
+        for column in task.input_columns
     }
     match task:
-        case ClassificationSpec() if task.target is not None:
+        case ClassificationSpec():
             picked = random.integers(len(task.target.classes), size=count)
             found[task.target.name] = pa.array(task.target.classes).take(pa.array(picked))
         case MultiLabelSpec():

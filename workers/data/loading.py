@@ -221,13 +221,12 @@ def _described(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelD
 
     While a run of the model goes on, only that run can publish, so that the number stays the next.
     """
-    architecture, task = ArchitectureSpec.from_json(model.architecture), stored_task(model)
+    architecture = ArchitectureSpec.from_json(model.architecture)
     return ModelDescription(
         model=model.name,
         version=registry.next_number(session, model.id),
         architecture=architecture,
-        task=task,
-        schema=task.schema(),
+        task=stored_task(model),
         backbone=_backbone(session, architecture),
         record_id=dataset.schema["record_id"],
     )

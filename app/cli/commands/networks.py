@@ -60,11 +60,9 @@ def check(
     document = definition.get("task") or {"name": "classification"}
     if "inputs" not in document:
         document = _on_features(document, shape, classes, dtype, scale, vocabulary)
-    spec = catalogue.from_json(document)
     order = {
         "architecture": definition["architecture"],
-        "task": spec.to_json(),
-        "schema": vars(spec.schema()),
+        "task": catalogue.from_json(document).to_json(),
         "data": None if data is None else str(data),
         "record_id": record_id,
         "json": wants_json(),

@@ -228,7 +228,7 @@ def _names_rows(column: pa.ChunkedArray) -> bool:
 
 def _baseline(task: TaskSpec, rows: pa.Table) -> str:
     """Return what one answer for all rows scores; every row must have a target."""
-    if isinstance(task, ClassificationSpec) and task.target is not None:
+    if isinstance(task, ClassificationSpec):
         found = np.bincount(labels_of(rows, task.target), minlength=task.classes)
         usual = task.target.classes[int(found.argmax())]
         return f"always {usual!r} is right for {found.max() / len(rows):.1%}"
@@ -256,7 +256,7 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
     say(f"{plan.source.name}: {plan.source.rows:,} rows, named by {schema.record_id!r}{whose}")
     target = task.columns[-1]
     classes = ""
-    if isinstance(task, ClassificationSpec) and task.target is not None:
+    if isinstance(task, ClassificationSpec):
         names = task.target.classes
         classes = f": {', '.join(map(str, names))}"
         if len(names) > 2 and isinstance(names[0], int):

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from app.domain.columns import MAX_CLASSES, ClassName, LabelColumn
+from app.domain.columns import ArrayColumn, ClassName, InputColumns, LabelColumn
 from app.domain.errors import InvalidInputError
 from app.domain.tasks.spec import (
     Bounds,
-    TaskSpec,
+    BuiltInSpec,
     factors,
     require_columns,
     require_factor,
@@ -22,29 +22,29 @@ def rows_of(classes: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationSpec(TaskSpec):
+class ClassificationSpec(BuiltInSpec):
     """One class a record.
 
     Attributes:
-        classes: how many there are.
-        target: the column of the classes and their names; None where the loss alone
-            matters.
+        target: the column of the classes and their names.
         class_weights: a factor for the loss of each class's records; none: 1 for each.
         label_smoothing: share of the target that is spread over all classes.
     """
 
     name: ClassVar = "classification"
-    classes: int
-    target: LabelColumn | None = None
+    target: LabelColumn
     class_weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        if type(self.classes) is not int or not 2 <= self.classes <= MAX_CLASSES:
-            raise InvalidInputError(f"task: classes must lie between 2 and {MAX_CLASSES:,}")
         weights = factors(self.class_weights, self.classes)
         object.__setattr__(self, "class_weights", weights)
         require_number("label_smoothing", self.label_smoothing, least=0, below=1)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.target.classes)
 
     @property
     def outputs(self) -> int:
@@ -57,14 +57,14 @@ class ClassificationSpec(TaskSpec):
         return rows_of(self.classes)
 
     @property
-    def names(self) -> tuple[ClassName, ...] | None:
-        """The names of the classes, if the task lists them."""
-        return None if self.target is None else self.target.classes
+    def names(self) -> tuple[ClassName, ...]:
+        """The names of the classes."""
+        return self.target.classes
 
     @property
     def target_columns(self) -> tuple[str, ...]:
         """The column of the classes."""
-        return () if self.target is None else (self.target.name,)
+        return (self.target.name,)
 
     @property
     def bounds(self) -> Bounds:
@@ -74,20 +74,26 @@ class ClassificationSpec(TaskSpec):
 
     def options(self) -> dict[str, Any]:
         """Return target, class weights and smoothing."""
-        target = self.target
-        named = {} if target is None else {"column": target.name, "classes": list(target.classes)}
         return {
-            **({"target": named} if named else {"classes": self.classes}),
+            "target": {"column": self.target.name, "classes": list(self.target.classes)},
             **({"class_weights": list(self.class_weights)} if self.class_weights else {}),
             **({"label_smoothing": self.label_smoothing} if self.label_smoothing else {}),
         }
+
+
+def classification(classes: int) -> ClassificationSpec:
+    """Return the task of a network of which only the number of classes is known."""
+    return ClassificationSpec(
+        inputs=InputColumns(columns=(ArrayColumn(name="features", shape=(1,)),)),
+        target=LabelColumn(name="label", classes=tuple(range(classes))),
+    )
 
 
 MOST_LABELS: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiLabelSpec(TaskSpec):
+class MultiLabelSpec(BuiltInSpec):
     """Any number of labels a record.
 
     Attributes:
@@ -137,7 +143,7 @@ SQUARED, HUBER, QUANTILE = LOSSES = ("squared", "huber", "quantile")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressionSpec(TaskSpec):
+class RegressionSpec(BuiltInSpec):
     """One or more numbers a record.
 
     Attributes:
@@ -213,21 +219,28 @@ class RegressionSpec(TaskSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelSpec(TaskSpec):
+class LanguageModelSpec(BuiltInSpec):
     """The next token; the text is its own target.
 
     Attributes:
-        vocabulary: how many different tokens there are.
         padding: the token that fills up short texts.
     """
 
     name: ClassVar = "language_model"
-    vocabulary: int
     padding: int = 0
 
     def __post_init__(self) -> None:
         if type(self.padding) is not int or not 0 <= self.padding < self.vocabulary:
             raise InvalidInputError("task: padding must be a token of the vocabulary")
+
+    @property
+    def vocabulary(self) -> int:
+        """How many different tokens there are."""
+        if self.inputs.vocabulary is None:
+            raise InvalidInputError(
+                "task: language_model reads tokens: a text, or an array of tokens"
+            )
+        return self.inputs.vocabulary
 
     @property
     def outputs(self) -> int:
@@ -239,8 +252,5 @@ class LanguageModelSpec(TaskSpec):
         return (*input_shape, self.vocabulary)
 
     def options(self) -> dict[str, Any]:
-        """Return the padding, if it is not 0, and the vocabulary, where no column says it."""
-        return {
-            **({"vocabulary": self.vocabulary} if self.inputs is None else {}),
-            **({"padding": self.padding} if self.padding else {}),
-        }
+        """Return the padding, if it is not 0."""
+        return {"padding": self.padding} if self.padding else {}

@@ -73,21 +73,20 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def _inputs(document: object) -> InputColumns | None:
+def _inputs(document: object) -> InputColumns:
     if document is None:
-        return None
+        raise InvalidInputError("task: it needs inputs, the columns that are read")
     if not isinstance(document, list):
         raise InvalidInputError("task: inputs must be a list of columns")
     return InputColumns(columns=tuple(map(column_from_json, document)))
 
 
 def _classification(fields: Fields, common: Fields) -> TaskSpec:
-    target, classes = fields.pop("target", None), fields.pop("classes", None)
-    if target is not None:
-        named = _only(target, "target", "column", "classes")
-        label = LabelColumn(name=named["column"], classes=named["classes"])
-        target, classes = label, len(label.classes)
-    return ClassificationSpec(classes=classes, target=target, **_smoothed(fields), **common)
+    if "target" not in fields:
+        raise InvalidInputError("task: classification needs a target: a column and its classes")
+    named = _only(fields.pop("target"), "target", "column", "classes")
+    label = LabelColumn(name=named["column"], classes=named["classes"])
+    return ClassificationSpec(target=label, **_smoothed(fields), **common)
 
 
 def _multi_label(fields: Fields, common: Fields) -> TaskSpec:
@@ -102,13 +101,7 @@ def _regression(fields: Fields, common: Fields) -> TaskSpec:
 
 
 def _language_model(fields: Fields, common: Fields) -> TaskSpec:
-    inputs: InputColumns | None = common["inputs"]
-    vocabulary = fields.pop("vocabulary", None)
-    if inputs is not None:
-        vocabulary = inputs.vocabulary
-    if vocabulary is None:
-        raise InvalidInputError("task: language_model reads tokens: a text, or an array of tokens")
-    return LanguageModelSpec(vocabulary=vocabulary, padding=fields.pop("padding", 0), **common)
+    return LanguageModelSpec(padding=fields.pop("padding", 0), **common)
 
 
 def _custom(fields: Fields, common: Fields) -> TaskSpec:

@@ -41,7 +41,7 @@ class CustomSpec(TaskSpec):
             raise InvalidInputError("task: path must be such as 'package.module:Class'")
         if type(self.network_outputs) is not int or not 1 <= self.network_outputs <= MOST_OUTPUTS:
             raise InvalidInputError(f"task: outputs must lie between 1 and {MOST_OUTPUTS:,}")
-        if self.inputs is not None or self.weight is not None or self.augment:
+        if self.weight is not None or self.augment:
             raise InvalidInputError("task: custom encodes, weighs and augments by its own class")
         if not self.reads:
             raise InvalidInputError("task: custom needs columns, those that its inputs are made of")
@@ -77,10 +77,6 @@ class CustomSpec(TaskSpec):
             classes=self.network_outputs,
             vocabulary=self.vocabulary,
         )
-
-    def reading(self) -> dict[str, Any]:
-        """Return everything: what it reads is known to its class alone."""
-        return self.to_json()
 
     def options(self) -> dict[str, Any]:
         """Return path, columns, target, inputs, outputs and the class's arguments."""

@@ -13,6 +13,7 @@ from app.domain.checks import is_number
 from app.domain.columns import (
     CategoryColumn,
     ClassName,
+    Column,
     InputColumns,
     NumberColumn,
     column_to_json,
@@ -134,14 +135,11 @@ class TaskSpec(ABC):
     """A task over a dataset.
 
     Attributes:
-        inputs: how columns become what the network reads; None for a task of the operator's own,
-            which reads them itself.
         weight: the records' weights, if they have any.
         augment: random variants of records in training.
     """
 
     name: ClassVar[str]
-    inputs: InputColumns | None = None
     weight: WeightColumn | None = None
     augment: tuple[Augmentation, ...] = ()
 
@@ -174,39 +172,33 @@ class TaskSpec(ABC):
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """Return what its JSON has beside name, inputs and weight."""
+        """Return what its JSON has beside name, weight and augment."""
+
+    @property
+    def input_columns(self) -> tuple[Column, ...]:
+        """How columns become inputs; none where a class of the operator's reads them."""
+        return ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that it reads."""
-        read = () if self.inputs is None else tuple(each.name for each in self.inputs.columns)
         weight = () if self.weight is None else (self.weight.column,)
-        return (*read, *self.target_columns, *weight)
+        return (*(each.name for each in self.input_columns), *self.target_columns, *weight)
 
     @property
     def required(self) -> frozenset[str]:
         """The columns in which it has no rule for a missing value."""
         ruled = {
             each.name
-            for each in (() if self.inputs is None else self.inputs.columns)
+            for each in self.input_columns
             if (isinstance(each, NumberColumn | CategoryColumn) and each.missing is not None)
             or (isinstance(each, CategoryColumn) and each.other)
         }
         return frozenset(self.columns) - ruled
 
+    @abstractmethod
     def schema(self) -> InputSchema:
         """Return the schema of what the network reads, before a backbone."""
-        if self.inputs is None:
-            raise InvalidInputError("task: it needs inputs, the columns that are read")
-        offset, scale = self.inputs.scaling
-        return InputSchema(
-            shape=self.inputs.shape,
-            dtype=self.inputs.dtype,
-            offset=offset,
-            scale=scale,
-            classes=self.outputs,
-            vocabulary=self.inputs.vocabulary,
-        )
 
     def output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
         """Return the shape of what the network gives for one record of inputs of this shape."""
@@ -219,10 +211,7 @@ class TaskSpec(ABC):
 
     def reading(self) -> dict[str, Any]:
         """Return what decides a record's inputs, target and weight, as JSON values."""
-        if self.inputs is None:
-            return {}
-        document = self.to_json()
-        return {name: document[name] for name in _READ if name in document}
+        return self.to_json()
 
     @property
     def reading_digest(self) -> str:
@@ -232,23 +221,56 @@ class TaskSpec(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, without what is left at its default."""
-        inputs = (
-            {}
-            if self.inputs is None
-            else {"inputs": [column_to_json(each) for each in self.inputs.columns]}
-        )
         weight = (
             {}
             if self.weight is None
             else {"weight": {"column": self.weight.column, "most": self.weight.most}}
         )
         augment = {"augment": [each.to_json() for each in self.augment]} if self.augment else {}
-        return {"name": self.name, **inputs, **self.options(), **weight, **augment}
+        return {"name": self.name, **self.options(), **weight, **augment}
 
     @property
     def heaviest(self) -> float:
         """The largest factor that a record's weight can be."""
         return 1.0 if self.weight is None else self.weight.most
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltInSpec(TaskSpec):
+    """A task whose inputs are columns by rule.
+
+    Attributes:
+        inputs: how columns become what the network reads.
+    """
+
+    inputs: InputColumns
+
+    @property
+    def input_columns(self) -> tuple[Column, ...]:
+        """How columns become inputs."""
+        return self.inputs.columns
+
+    def schema(self) -> InputSchema:
+        """Return the schema of what the network reads, before a backbone."""
+        offset, scale = self.inputs.scaling
+        return InputSchema(
+            shape=self.inputs.shape,
+            dtype=self.inputs.dtype,
+            offset=offset,
+            scale=scale,
+            classes=self.outputs,
+            vocabulary=self.inputs.vocabulary,
+        )
+
+    def reading(self) -> dict[str, Any]:
+        """Return what decides a record's inputs, target and weight, as JSON values."""
+        document = self.to_json()
+        return {name: document[name] for name in _READ if name in document}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, without what is left at its default."""
+        inputs = [column_to_json(each) for each in self.input_columns]
+        return {"name": self.name, "inputs": inputs} | super().to_json()
 
 
 def require_number(

@@ -15,7 +15,7 @@ from app.domain.architectures import ENSEMBLE, by_member, out_of, own_name
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.heads import boosted_trees, linear_head, ridge_head
-from app.domain.tasks.built_in import ClassificationSpec
+from app.domain.tasks.built_in import classification
 from app.domain.tasks.spec import TaskSpec
 from app.evidence.certificates.schema import Predicate, Release
 from app.evidence.certificates.weights_file import BACKBONE, StoredTensor, WeightsFile
@@ -192,7 +192,7 @@ def _check_linear_head(
     head = tensors[HEAD]
     _require(head.dtype == "F64" and len(head.shape) == 2, "not a linear head in float64")
     rows = head.shape[0]
-    task: TaskSpec = ClassificationSpec(classes=max(2, rows))
+    task: TaskSpec = classification(max(2, rows))
     if description is not None:
         _require(description.architecture.name == linear_head.NAME, "not a linear head")
         task = description.task

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.domain.architectures import ArchitectureSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
+from tests.support.arrays import array_task
 from tests.support.networks import Computing, Tied
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.own_tasks import OWN, Rents
@@ -40,14 +41,11 @@ class Last(nn.Linear):
 """
 
 
-TASK = {"name": "classification", "classes": 2}
-
-
 def order(monkeypatch, build, **more):
     operators_package(monkeypatch).build = lambda **_: build()
-    schema = {"shape": [6], "dtype": "float32", "offset": 0.0, "scale": 1.0, "classes": 2, **more}
+    task = array_task(6, **more)
     network = {"name": "custom", "factory": f"{PACKAGE}:build"}
-    document = {"architecture": network, "task": TASK, "schema": schema}
+    document = {"architecture": network, "task": task}
     return Order.from_json({**document, "data": None, "record_id": "record_id"})
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.heads import boosted_trees, linear_head, ridge_head
-from app.domain.tasks.built_in import ClassificationSpec, rows_of
+from app.domain.tasks.built_in import classification
 from app.domain.tasks.spec import TaskSpec
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.heads import LinearHead, RidgeHead
@@ -213,6 +213,7 @@ def build(
         RunFailedError: the factory is not allowed or cannot be imported, or the network does not
             fit the dataset. The message says what to change.
     """
+    task = classification(classes) if task is None else task
     if architecture.of is not None:
         member = partial(
             build,
@@ -224,9 +225,8 @@ def build(
             task=task,
             in_full=in_full,
         )
-        spec = ClassificationSpec(classes=classes) if task is None else task
         active = [number for number in range(architecture.networks) if number not in out]
-        return Ensemble((member() for _ in active), spec, active)
+        return Ensemble((member() for _ in active), task, active)
     if architecture.name == "custom":
         module = _build_custom(
             architecture, input_shape, classes, allowed_factories, in_full=in_full
@@ -237,7 +237,7 @@ def build(
         module = LinearHead(
             math.prod(input_shape),
             classes,
-            rows=rows_of(classes) if task is None else task.rows,
+            rows=task.rows,
             feature_norm=architecture.options.get("feature_norm"),
             bias=architecture.options.get("bias", linear_head.DEFAULT_BIAS),
         )
@@ -245,12 +245,12 @@ def build(
         options = boosted_trees.options_of(architecture.options)
         module = BoostedTrees(
             classes,
-            rows=rows_of(classes) if task is None else task.rows,
+            rows=task.rows,
             **{name: options[name] for name in ("trees", "leaves", "depth")},
         )
     else:
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)
-    shape = (classes,) if task is None else task.output_shape(input_shape)
+    shape = task.output_shape(input_shape)
     _require_fit(module, zeros(input_shape, tokens=tokens), shape, in_full=in_full)
     if architecture.name == "custom":
         require_supported(module, trains=True)

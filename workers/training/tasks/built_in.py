@@ -19,6 +19,7 @@ from app.domain.tasks.built_in import (
     LanguageModelSpec,
     MultiLabelSpec,
     RegressionSpec,
+    classification,
 )
 from workers.training.tasks.augmented import Augmented
 from workers.training.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
@@ -54,7 +55,7 @@ class Classification(Augmented[ClassificationSpec]):
         return float(np.bincount(target).max() / len(target))
 
 
-CLASSIFICATION: Final = Classification(ClassificationSpec(classes=2))
+CLASSIFICATION: Final = Classification(classification(2))
 """Without weights and smoothing; of any number of classes."""
 
 

@@ -1,7 +1,7 @@
 """The task of every description, and what its records look like to a network."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from app.domain.tasks.built_in import (
     RegressionSpec,
 )
 from app.domain.tasks.custom import CustomSpec
-from app.domain.tasks.spec import TaskSpec
+from app.domain.tasks.spec import BuiltInSpec, TaskSpec
 from app.registry.datasets.columns.encoding import features_of, labels_of, numbers_in
 from workers.training.forms import InputForm
 from workers.training.tasks.built_in import Classification, LanguageModel, MultiLabel, Regression
@@ -59,9 +59,9 @@ def task_of(
 
 def encoder_of(spec: TaskSpec, task: Task) -> Encoder:
     """Return what makes tensors of a dataset's rows."""
-    if isinstance(task, CustomTask):
-        return task.encode
-    return lambda rows: encode(rows, spec)
+    if isinstance(spec, BuiltInSpec):
+        return lambda rows: encode(rows, spec)
+    return cast("CustomTask", task).encode
 
 
 def form_of(spec: TaskSpec, task: Task, schema: InputSchema) -> InputForm:
@@ -101,17 +101,15 @@ _LARGEST: Final = 1e38
 """Of a scaled target: float32 ends a little above."""
 
 
-def encode(rows: pa.Table, spec: TaskSpec) -> Encoded:
+def encode(rows: pa.Table, spec: BuiltInSpec) -> Encoded:
     """Return inputs, target and weight of all rows, each [n, …].
 
     Raises:
         InvalidRecordsError: some rows cannot be encoded; it says which, and which column.
     """
-    if spec.inputs is None:
-        raise TypeError("a task without inputs reads features")
     found: Encoded = {INPUTS: features_of(rows, spec.inputs)}
     match spec:
-        case ClassificationSpec() if spec.target is not None:
+        case ClassificationSpec():
             found[TARGET] = labels_of(rows, spec.target)
         case MultiLabelSpec():
             found[TARGET] = numbers_in(rows, spec.labels, least=0.0, most=1.0)

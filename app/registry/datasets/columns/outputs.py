@@ -19,6 +19,7 @@ from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError
 from app.domain.heads import ridge_head
 from app.domain.tasks.built_in import LanguageModelSpec, MultiLabelSpec, RegressionSpec
+from app.domain.tasks.spec import BuiltInSpec
 from app.registry.datasets.columns.cells import plain
 from app.registry.datasets.columns.encoding import features_of
 
@@ -33,7 +34,9 @@ _FIRST_OF_MANY_BYTES: Final = 128
 def inputs_of(rows: pa.Table | Numbers, description: ModelDescription) -> Numbers:
     """Return what a network reads of rows, a table or an array of features: [n, *shape]."""
     if isinstance(rows, pa.Table):
-        rows = features_of(rows, description.columns)
+        if not isinstance(description.task, BuiltInSpec):
+            raise InvalidInputError("the operator's own task reads tables by its class alone")
+        rows = features_of(rows, description.task.inputs)
     shape = description.schema.shape
     try:
         return rows.reshape(-1 if rows.size else 0, *shape)
@@ -111,11 +114,7 @@ def _of_texts(task: LanguageModelSpec, scores: Numbers, tokens: Numbers) -> dict
     next_token = scores[np.arange(len(scores)), last].argmax(axis=1)
     return {
         "next_token": next_token,
-        **(
-            {"next_text": _texts(next_token)}
-            if task.inputs is not None and isinstance(task.inputs.only, TextColumn)
-            else {}
-        ),
+        **({"next_text": _texts(next_token)} if isinstance(task.inputs.only, TextColumn) else {}),
         "log_likelihood": log_likelihood,
         "tokens": counts,
         "perplexity": pa.array(np.exp(np.minimum(-mean, 700.0)), mask=counts == 0),

@@ -29,7 +29,7 @@ from app.domain.columns import (
 from app.domain.errors import InvalidInputError
 from app.domain.schema import WIDTHS, ColumnType, TableSchema
 from app.domain.tasks.built_in import HUBER, ClassificationSpec, LanguageModelSpec, RegressionSpec
-from app.domain.tasks.spec import TaskSpec
+from app.domain.tasks.spec import BuiltInSpec
 from app.registry.datasets.columns import cells
 from app.registry.datasets.columns.problems import Problems
 
@@ -102,7 +102,7 @@ class Proposal:
         unconfirmed: columns whose values or constants the user did not give, but the file.
     """
 
-    task: TaskSpec
+    task: BuiltInSpec
     unconfirmed: Sequence[str]
 
 
@@ -158,7 +158,7 @@ class _Proposer:
             return Proposal(target(inputs), self._unconfirmed)
         if inputs.vocabulary is None:
             raise InvalidInputError("name the column that is to be learned with --target")
-        task = LanguageModelSpec(vocabulary=inputs.vocabulary, inputs=inputs)
+        task = LanguageModelSpec(inputs=inputs)
         return Proposal(task, self._unconfirmed)
 
     def _noting(self, name: str, propose: Callable[[str], T]) -> T | None:
@@ -308,7 +308,7 @@ class _Proposer:
         counts = np.bincount(codes, minlength=len(texts.distinct))
         return [text for text, n in zip(texts.distinct, counts, strict=True) if n >= LEAST_ROWS]
 
-    def _target(self, name: str) -> Callable[[InputColumns], TaskSpec]:
+    def _target(self, name: str) -> Callable[[InputColumns], BuiltInSpec]:
         """Return what makes the task on some inputs."""
         kind = self._kinds[name]
         if kind.is_list or kind.kind not in (*WIDTHS, "bool", "string"):
@@ -321,9 +321,7 @@ class _Proposer:
                 targets=(name,), offset=offset, scale=scale, loss=HUBER, inputs=inputs
             )
         label = LabelColumn(name=name, classes=tuple(self._classes(name, kind)))
-        return lambda inputs: ClassificationSpec(
-            classes=len(label.classes), target=label, inputs=inputs
-        )
+        return lambda inputs: ClassificationSpec(target=label, inputs=inputs)
 
     def _is_quantity(self, name: str, kind: ColumnType) -> bool:
         if self._choices.class_count is not None or self._choices.classes:

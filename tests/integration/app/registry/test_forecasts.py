@@ -6,11 +6,11 @@ import pytest
 
 from app.accounting.histories import history
 from app.accounting.histories.history_account import drift
-from app.domain.tasks.built_in import ClassificationSpec
 from app.ledger.models import policies
 from app.registry.forecasts import Occasion
 from app.registry.training_set import TrainingSet
 from app.services import Services
+from tests.support.specs import classification
 from tests.support.workshop import RECORDS, Workshop, batches_of
 
 BATCH_SIZE = 4
@@ -52,8 +52,8 @@ def test_a_lineage_whose_training_is_ahead_has_constants_and_no_history(workshop
     found = shape(workshop)
     assert found.is_new
     assert found.tracking is None
-    assert found.convex.lipschitz == ClassificationSpec(classes=2).bounds.lipschitz
-    assert found.convex.smoothness == ClassificationSpec(classes=2).bounds.smoothness
+    assert found.convex.lipschitz == classification(2).bounds.lipschitz
+    assert found.convex.smoothness == classification(2).bounds.smoothness
     assert found.retained == round(RECORDS * 0.75)
 
 

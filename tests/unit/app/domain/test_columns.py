@@ -20,7 +20,6 @@ def test_a_task_survives_json() -> None:
 
     assert again == task
     assert again.reading_digest == task.reading_digest
-    assert task.inputs is not None
     assert task.inputs.width == 2 + 3 + 6
     assert (task.schema().shape, task.schema().dtype) == ((11,), "float32")
 

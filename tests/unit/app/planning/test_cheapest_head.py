@@ -5,11 +5,11 @@ import json
 import pytest
 
 from app.domain.policy import Policy
-from app.domain.tasks.built_in import ClassificationSpec
 from app.planning.planner import quote_all
 from app.planning.shape import ConvexShape, ModelShape
 from benchmarks.head_costs import EXACT, RESULTS, SETTINGS, Setting, cheapest
 from tests.support.lineages import trained
+from tests.support.specs import classification
 
 MEASURED = json.loads(RESULTS.read_text())["settings"]
 BATCH = 100
@@ -17,7 +17,7 @@ BATCH = 100
 
 def shape_of(setting: Setting) -> ModelShape:
     """Return the setting's head, tracked since its training, with the request."""
-    bounds = ClassificationSpec(classes=setting.classes).bounds
+    bounds = classification(setting.classes).bounds
     smoothness = bounds.smoothness
     rows = 1 if setting.classes == 2 else setting.classes
     new = ModelShape(

@@ -13,8 +13,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 from app.client.published import _trees
 from app.domain.errors import RunFailedError
-from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.planning.mechanisms.boosting import Boosting
+from tests.support.specs import classification, multi_label, regression
 from workers.mechanisms.boosting import solve
 from workers.training.networks.trees import BoostedTrees
 from workers.training.tasks.task import INPUTS, TARGET
@@ -66,7 +66,7 @@ def answers(trees, inputs=INPUT):
 @pytest.mark.parametrize("classes", [2, 5])
 def test_classes_are_told_apart_as_by_the_library(classes):
     ranks = np.digitize(TRUTH, np.quantile(TRUTH, np.linspace(0, 1, classes + 1)[1:-1]))
-    trees = learned(ClassificationSpec(classes=classes), ranks)
+    trees = learned(classification(classes), ranks)
     expected = reference(HistGradientBoostingClassifier, ranks).predict_proba(INPUT)
     found = torch.softmax(torch.from_numpy(answers(trees)), dim=1).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -75,7 +75,7 @@ def test_classes_are_told_apart_as_by_the_library(classes):
 
 def test_numbers_are_predicted_as_by_the_library():
     targets = np.stack([TRUTH, -2 * TRUTH + INPUT[:, 3]], axis=1).astype(np.float32)
-    task = RegressionSpec(targets=("a", "b"), loss="squared")
+    task = regression(("a", "b"), loss="squared")
     found = answers(learned(task, targets))
     for row in range(2):
         expected = reference(HistGradientBoostingRegressor, targets[:, row]).predict(INPUT)
@@ -84,7 +84,7 @@ def test_numbers_are_predicted_as_by_the_library():
 
 def test_each_label_has_trees_of_its_own_and_one_that_always_holds_none():
     targets = np.stack([TRUTH > 0, np.ones(len(TRUTH)), TRUTH < 1], axis=1).astype(np.float32)
-    found = answers(learned(MultiLabelSpec(labels=("a", "b", "c")), targets))
+    found = answers(learned(multi_label(("a", "b", "c")), targets))
     for row in (0, 2):
         library = reference(HistGradientBoostingClassifier, targets[:, row] > 0)
         np.testing.assert_allclose(found[:, row], library.decision_function(INPUT), atol=1e-6)
@@ -95,7 +95,7 @@ def test_each_label_has_trees_of_its_own_and_one_that_always_holds_none():
 @pytest.mark.parametrize("present", [[1], [0, 3], [0, 1, 3]])
 def test_a_class_without_a_record_is_improbable_and_never_impossible(present):
     ranks = np.array(present)[RANDOM.integers(0, len(present), len(INPUT))]
-    found = answers(learned(ClassificationSpec(classes=4), ranks))
+    found = answers(learned(classification(4), ranks))
     chances = torch.softmax(torch.from_numpy(found), dim=1).numpy()
     absent = [each for each in range(4) if each not in present]
     assert np.all(chances > 0)
@@ -105,7 +105,7 @@ def test_a_class_without_a_record_is_improbable_and_never_impossible(present):
 
 def test_the_same_records_make_the_same_bytes_and_a_record_less_makes_others():
     ranks = (TRUTH > 0.3).astype(np.int64)
-    task = ClassificationSpec(classes=2)
+    task = classification(2)
     files = [
         save({name: each.detach().numpy() for name, each in trees.named_parameters()})
         for trees in (
@@ -118,7 +118,7 @@ def test_the_same_records_make_the_same_bytes_and_a_record_less_makes_others():
 
 
 def test_what_is_no_number_counts_as_nought():
-    trees = learned(ClassificationSpec(classes=2), (TRUTH > 0).astype(np.int64))
+    trees = learned(classification(2), (TRUTH > 0).astype(np.int64))
     strange = INPUT[:3].copy()
     strange[:, 0] = [np.nan, np.inf, -np.inf]
     plain = INPUT[:3].copy()
@@ -130,7 +130,7 @@ def test_what_is_no_number_counts_as_nought():
 def test_without_a_record_or_trees_nothing_is_grown():
     empty = SimpleNamespace(retain=SimpleNamespace(in_order=lambda *_, **__: iter([])))
     trees = BoostedTrees(2, rows=1, trees=1, leaves=2, depth=1)
-    task = ClassificationSpec(classes=2)
+    task = classification(2)
     with pytest.raises(RunFailedError, match="no record is left"):
         solve(Boosting(**OPTIONS), SimpleNamespace(module=trees), empty, task)
     with pytest.raises(RunFailedError, match="needs boosted_trees"):

@@ -15,11 +15,11 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
-from app.domain.tasks.built_in import ClassificationSpec
 from app.planning.lineage import new_lineage
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.shape import ConvexShape, ModelShape
 from tests.support.insecure_noise import InsecureNoise
+from tests.support.specs import classification
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.lineage import lineage_of
@@ -43,8 +43,7 @@ MODEL = ModelSpec(
         model="m",
         version=1,
         architecture=HEAD,
-        task=ClassificationSpec(classes=2),
-        schema=SCHEMA,
+        task=classification(2),
     ),
     recipe=TrainingRecipe(epochs=3, batch_size=BATCH_SIZE, held_out_fraction=0.0),
     policy=Policy(mechanism="tracked_release"),

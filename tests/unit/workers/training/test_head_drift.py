@@ -9,8 +9,8 @@ import torch
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import drift
 from app.domain.schema import InputSchema
-from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
+from tests.support.specs import classification, multi_label, regression
 from workers.mechanisms.descent import Descent
 from workers.training.examples import Examples
 from workers.training.networks.heads import LinearHead
@@ -22,11 +22,11 @@ CPU = torch.device("cpu")
 SIZE, RECORDS, BATCH, STEPS = 3, 12, 4, 30
 HEAVY = WeightColumn(column="w", most=3.0)
 SPECS = {
-    "weighted classes": ClassificationSpec(
-        classes=3, class_weights=(1.0, 2.0, 7.0), label_smoothing=0.1, weight=HEAVY
+    "weighted classes": classification(
+        3, class_weights=(1.0, 2.0, 7.0), label_smoothing=0.1, weight=HEAVY
     ),
-    "weighted labels": MultiLabelSpec(labels=("a", "b"), class_weights=(0.5, 4.0), weight=HEAVY),
-    "huber": RegressionSpec(targets=("a", "b"), loss="huber", threshold=0.5, weight=HEAVY),
+    "weighted labels": multi_label(("a", "b"), class_weights=(0.5, 4.0), weight=HEAVY),
+    "huber": regression(("a", "b"), loss="huber", threshold=0.5, weight=HEAVY),
 }
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from app.domain.errors import RunFailedError
 from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
+from tests.support.arrays import array_task
 from workers.training import loop, optimizers
 from workers.training.evaluate import evaluate, mean_loss
 from workers.training.examples import Examples
@@ -218,9 +219,7 @@ def test_what_a_network_draws_does_not_follow_from_what_was_drawn_before(digits)
             return super().forward(records)
 
     augment = [{"name": "noise", "std": 0.1}]
-    task = task_of(
-        catalogue.from_json({"name": "classification", "classes": 10, "augment": augment})
-    )
+    task = task_of(catalogue.from_json(array_task(64, classes=10) | {"augment": augment}))
     drawn, variants = [], []
     for _ in range(2):
         torch.manual_seed(0)

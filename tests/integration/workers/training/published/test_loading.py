@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import expunge
 from app.client.published import head_outputs, read_published
 from app.domain.errors import ExpungeError
 from tests.support import hostile
-from tests.support.described import DESCRIPTIONS, FACTORIES, raw_features, written
+from tests.support.described import DESCRIPTIONS, FACTORIES, IMAGES, raw_features, written
+from tests.support.specs import classification
 
 SEEDS = ("mlp", "cnn", "ensemble", "logistic_on_backbone", "linear_head", "ridge_head", "texts")
 MUTATIONS = 500
@@ -28,12 +30,18 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
             pytest.fail(f"{name}: {expunge.load(tmp_path / 'm.safetensors', check=False)}")
 
 
+SMALLER = {
+    "schema__shape": [4, 4],
+    "task__inputs": classification(5, replace(IMAGES, shape=(4, 4))).to_json()["inputs"],
+}
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("linear_head", {"schema__shape": [4, 4]}),
+        ("linear_head", SMALLER),
         ("linear_head", {"architecture__options": {"bias": 0}}),
-        ("ridge_head", {"schema__shape": [4, 4]}),
+        ("ridge_head", SMALLER),
     ],
 )
 def test_a_head_whose_tensors_are_of_another_size_is_refused_without_pytorch(

@@ -172,7 +172,7 @@ def test_images_and_texts_are_encoded_as_in_training(tmp_path: Path) -> None:
     shop = rows(range(3))
     path = written(DESCRIPTIONS["images"], tmp_path / "images.safetensors")
     model = expunge.load(path, check=False)
-    raw = features_of(shop, model.description.columns)
+    raw = features_of(shop, model.description.task.inputs)
     assert model.predict(shop).equals(model.predict(raw))
     assert set(model.predict(shop)["prediction"].to_pylist()) <= {False, True}
     path = written(DESCRIPTIONS["texts"], tmp_path / "texts.safetensors")

@@ -15,6 +15,7 @@ from app.domain.errors import ParameterError
 from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
 from tests.support.histories import recipe
+from tests.support.specs import classification, multi_label, regression
 from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
 
@@ -234,14 +235,10 @@ def wide_slopes(spec, scores, batch):
 
 HEAVY = WeightColumn(column="w", most=5.0)
 OTHERS = [
-    RegressionSpec(targets=("a", "b", "c"), loss="huber", threshold=0.3, weight=HEAVY),
-    RegressionSpec(targets=("a",), loss="huber", threshold=40.0, weight=HEAVY),
-    MultiLabelSpec(
-        labels=("a", "b", "c"), class_weights=(0.1, 1.0, 3.0), label_smoothing=0.3, weight=HEAVY
-    ),
-    ClassificationSpec(
-        classes=4, class_weights=(0.1, 1.0, 3.0, 9.0), label_smoothing=0.3, weight=HEAVY
-    ),
+    regression(("a", "b", "c"), loss="huber", threshold=0.3, weight=HEAVY),
+    regression(("a",), loss="huber", threshold=40.0, weight=HEAVY),
+    multi_label(("a", "b", "c"), class_weights=(0.1, 1.0, 3.0), label_smoothing=0.3, weight=HEAVY),
+    classification(4, class_weights=(0.1, 1.0, 3.0, 9.0), label_smoothing=0.3, weight=HEAVY),
 ]
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from app.domain.errors import InvalidInputError
 from app.domain.heads.linear_head import recipe_of
-from app.domain.tasks.built_in import ClassificationSpec
+from tests.support.specs import classification
 
-TEN, TWO = (ClassificationSpec(classes=classes) for classes in (10, 2))
+TEN, TWO = (classification(classes) for classes in (10, 2))
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,12 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.heads import linear_head, ridge_head
 from app.domain.tasks import catalogue
-from app.domain.tasks.built_in import (
-    ClassificationSpec,
-    LanguageModelSpec,
-    MultiLabelSpec,
-    RegressionSpec,
-)
 from app.domain.tasks.spec import TaskSpec, WeightColumn
+from tests.support.specs import classification, language_model, multi_label, regression
 
-CLASSES = ClassificationSpec(classes=3)
-LABELS = MultiLabelSpec(labels=("a", "b"))
-SQUARED = RegressionSpec(targets=("y",))
+CLASSES = classification(3)
+LABELS = multi_label(("a", "b"))
+SQUARED = regression(("y",))
 HUBER = replace(SQUARED, loss="huber")
 HEAVY = WeightColumn(column="w", most=4.0)
 
@@ -47,7 +42,7 @@ def test_sums_are_enough_for(architecture: ArchitectureSpec, task: TaskSpec) -> 
         (ridge(target_range=4.0), LABELS, "for regression only"),
         (ridge(target_range=4.0), HUBER, "regression by the loss huber is not for"),
         (ridge(target_range=4.0), replace(SQUARED, loss="quantile"), "the loss quantile"),
-        (ridge(), LanguageModelSpec(vocabulary=9), "language_model is not for"),
+        (ridge(), language_model(9), "language_model is not for"),
         (ridge(), replace(CLASSES, weight=HEAVY), "weight is not for"),
         (ridge(), replace(CLASSES, class_weights=(1, 2, 3)), "class_weights is not for"),
         (ridge(), replace(LABELS, label_smoothing=0.1), "label_smoothing is not for"),
@@ -87,9 +82,7 @@ def test_the_rate_of_a_linear_head_follows_from_the_curvature_of_its_loss(
         linear_head.recipe_of(given, task, mechanism="tracked_release")
 
 
-@pytest.mark.parametrize(
-    "task", [replace(SQUARED, loss="quantile"), LanguageModelSpec(vocabulary=9)]
-)
+@pytest.mark.parametrize("task", [replace(SQUARED, loss="quantile"), language_model(9)])
 def test_a_loss_without_a_bounded_curvature_has_no_linear_head(task: TaskSpec) -> None:
     with pytest.raises(InvalidInputError, match="counts on a convex loss"):
         linear_head.recipe_of({}, task, mechanism="gradient_clipping")
@@ -114,7 +107,7 @@ def test_no_factor_of_a_loss_is_beyond_what_can_be_counted(number: object) -> No
 
 
 def test_ten_thousand_labels_have_bounds() -> None:
-    many = MultiLabelSpec(labels=tuple(map(str, range(10_000))))
+    many = multi_label(tuple(map(str, range(10_000))))
     assert many.bounds.lipschitz == 100.0
     with pytest.raises(InvalidInputError, match="10,000 different columns"):
-        MultiLabelSpec(labels=tuple(map(str, range(10_001))))
+        multi_label(tuple(map(str, range(10_001))))

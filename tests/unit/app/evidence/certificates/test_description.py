@@ -9,18 +9,17 @@ import safetensors.numpy
 from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.description import METADATA_NAME, BackboneDescription, ModelDescription
 from app.domain.errors import VerificationError
-from app.domain.tasks.built_in import ClassificationSpec
 from app.evidence.certificates.verification import check_statement
 from app.evidence.certificates.weights_file import opened, tensors_sha256
 from tests.support.described import DESCRIPTIONS
+from tests.support.specs import classification
 from tests.support.statements import FROZEN, Case, digest_of, synthetic
 
 PLAIN = replace(DESCRIPTIONS["mlp"], model="model", version=2)
 ON_BACKBONE = replace(
     PLAIN,
     architecture=ArchitectureSpec(name="linear_head"),
-    task=ClassificationSpec(classes=3),
-    schema=replace(PLAIN.schema, classes=3),
+    task=classification(3, PLAIN.schema),
     backbone=BackboneDescription(
         name=FROZEN.name,
         sha256=FROZEN.sha256,

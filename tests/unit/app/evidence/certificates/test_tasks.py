@@ -6,20 +6,15 @@ import pytest
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import VerificationError
-from app.domain.tasks.built_in import (
-    ClassificationSpec,
-    LanguageModelSpec,
-    MultiLabelSpec,
-    RegressionSpec,
-)
 from app.domain.tasks.spec import Augmentation, TaskSpec, WeightColumn
+from tests.support.specs import classification, language_model, multi_label, regression
 from tests.support.statements import synthetic
 from tests.unit.app.evidence.certificates.test_description import PLAIN, _checked
 
-THREE = ClassificationSpec(classes=3)
+THREE = classification(3)
 NAMES = ("a", "b", "c")
-LABELS = MultiLabelSpec(labels=NAMES)
-SQUARED = RegressionSpec(targets=NAMES)
+LABELS = multi_label(NAMES)
+SQUARED = regression(NAMES)
 HUBER = replace(SQUARED, loss="huber")
 HEAVY = WeightColumn(column="w", most=2.0)
 
@@ -29,7 +24,6 @@ def said(task: TaskSpec, architecture: str = "linear_head", **options: object) -
         PLAIN,
         architecture=ArchitectureSpec(architecture, options),
         task=task,
-        schema=replace(PLAIN.schema, classes=task.outputs),
     ).to_metadata()
 
 
@@ -63,9 +57,7 @@ def test_exact_training_needs_a_minimum_and_no_slope(task: TaskSpec) -> None:
     assert "NOT COMPARED" not in _checked(synthetic()["exact_training"], said(task))
 
 
-@pytest.mark.parametrize(
-    "task", [replace(SQUARED, loss="quantile"), LanguageModelSpec(vocabulary=3)]
-)
+@pytest.mark.parametrize("task", [replace(SQUARED, loss="quantile"), language_model(3)])
 def test_exact_training_of_what_has_no_minimum_is_refused(task: TaskSpec) -> None:
     with pytest.raises(VerificationError, match="no linear head learns its task"):
         _checked(synthetic()["exact_training"], said(task))
@@ -80,7 +72,7 @@ def test_exact_training_of_what_has_no_minimum_is_refused(task: TaskSpec) -> Non
         (SQUARED, "below that of a linear head's task, regression"),
         (replace(THREE, weight=HEAVY), "below that of a linear head's task, classification"),
         (replace(LABELS, class_weights=(1.0, 1.0, 4.0)), "below that of a linear head's task"),
-        (LanguageModelSpec(vocabulary=3), "below that of a linear head's task, language_model"),
+        (language_model(3), "below that of a linear head's task, language_model"),
     ],
 )
 def test_a_smoothness_is_that_of_a_heads_task_under_its_bound(
@@ -124,7 +116,7 @@ def test_sums_over_targets_are_those_of_the_stated_range() -> None:
         (SQUARED, "needs target_range"),
         (replace(THREE, weight=HEAVY), "weight is not for a ridge_head"),
         (replace(LABELS, label_smoothing=0.1), "label_smoothing is not for a ridge_head"),
-        (ClassificationSpec(classes=4), "has 4 rows"),
+        (classification(4), "has 4 rows"),
     ],
 )
 def test_a_ridge_head_of_what_no_sums_determine_is_refused(task: TaskSpec, reason: str) -> None:

@@ -8,10 +8,10 @@ from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import InvalidInputError
 from app.domain.policy import Policy
 from app.domain.states import FirstRelease
-from app.domain.tasks.built_in import ClassificationSpec
 from app.ledger.models.recipes import recipe_of
+from tests.support.specs import classification
 
-TASK = ClassificationSpec(classes=10)
+TASK = classification(10)
 OF_BATCHES = [{"clip_norm": 1.0}, {"micro_batches": 2}, {"precision": "bfloat16"}]
 
 

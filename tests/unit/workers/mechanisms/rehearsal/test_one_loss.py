@@ -6,17 +6,14 @@ from torch import nn
 
 from app.domain.errors import PlanError
 from app.domain.tasks import catalogue
+from tests.support.arrays import array_task
 from workers.mechanisms.rehearsal import require_one_loss
 from workers.training.forms import InputForm
 from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.catalogue import task_of
 
 FORM = InputForm(shape=(6,))
-VARIED = task_of(
-    catalogue.from_json(
-        {"name": "classification", "classes": 2, "augment": [{"name": "noise", "std": 0.1}]}
-    )
-)
+VARIED = task_of(catalogue.from_json(array_task(6) | {"augment": [{"name": "noise", "std": 0.1}]}))
 
 
 def network(*between):

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from app.domain.errors import RunFailedError
-from app.domain.tasks.built_in import ClassificationSpec, LanguageModelSpec
+from tests.support.specs import classification, language_model
 from tests.unit.workers.training.networks.test_head_bounds import SPECS, SQUARED
 from workers.training.exact.minimum import loss_of, minimise
 from workers.training.tasks.catalogue import task_of
@@ -22,7 +22,7 @@ SCORES = FEATURES @ RANDOM.normal(size=(7, 4)) * 3 + RANDOM.normal(size=(500, 4)
 
 
 def classified(labels, classes):
-    return loss_of(ClassificationSpec(classes=classes), {TARGET: labels})
+    return loss_of(classification(classes), {TARGET: labels})
 
 
 def minimum(rows=slice(None), *, classes=4, tolerance=1e-8, weight_decay=0.003, most=500):
@@ -165,4 +165,4 @@ def test_they_are_those_of_the_task(spec, scale):
 
 def test_a_task_without_a_convex_head_has_none():
     with pytest.raises(RunFailedError, match="language_model"):
-        loss_of(LanguageModelSpec(vocabulary=9), {TARGET: np.zeros(3)})
+        loss_of(language_model(9), {TARGET: np.zeros(3)})

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
-from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
+from tests.support.specs import classification, multi_label, regression
 from workers.training.exact import ridge
 from workers.training.exact.statistics import LEVELS, Statistics, Targets, one_hot, quantised
 
@@ -96,12 +96,12 @@ def test_offset_and_scale_are_those_that_a_network_sees():
     assert quantised(raw, seen, 2.0**15).tolist() == [[-64, 0, 64, -62]]
 
 
-LABELS = Targets(MultiLabelSpec(labels=("a", "b")))
-NUMBERS = Targets(RegressionSpec(targets=("y",)), 4.0)
+LABELS = Targets(multi_label(("a", "b")))
+NUMBERS = Targets(regression(("y",)), 4.0)
 
 
 def test_a_class_is_one_and_the_others_nothing():
-    targets = Targets(ClassificationSpec(classes=3))
+    targets = Targets(classification(3))
     assert targets.numbers(np.array([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
     assert targets.unit == 1.0
 

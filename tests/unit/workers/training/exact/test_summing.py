@@ -7,8 +7,8 @@ import pytest
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
-from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.registry.statistics_file import StatisticsFile
+from tests.support.specs import classification, multi_label, regression
 from workers.training.exact import summing
 from workers.training.exact.statistics import Targets
 from workers.training.exact.summing import Quantiser, sums_less, sums_over
@@ -16,7 +16,7 @@ from workers.training.part import Part
 from workers.training.tasks.task import INPUTS, TARGET
 
 SCHEMA = InputSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-QUANTISER = Quantiser(SCHEMA, 8.0, Targets(ClassificationSpec(classes=2)))
+QUANTISER = Quantiser(SCHEMA, 8.0, Targets(classification(2)))
 RANDOM = np.random.default_rng(8)
 
 
@@ -123,8 +123,8 @@ def test_a_record_in_no_part_or_in_two_is_an_error():
 
 
 OTHERS = {
-    "labels": Targets(MultiLabelSpec(labels=("a", "b"))),
-    "numbers": Targets(RegressionSpec(targets=("a", "b", "c")), 4.0),
+    "labels": Targets(multi_label(("a", "b"))),
+    "numbers": Targets(regression(("a", "b", "c")), 4.0),
 }
 
 

@@ -9,8 +9,9 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.tasks import catalogue
-from app.domain.tasks.built_in import ClassificationSpec
+from tests.support.arrays import array_task
 from tests.support.own_tasks import OWN
+from tests.support.specs import classification
 from workers.training.networks import base
 from workers.training.networks.ensemble import Ensemble
 
@@ -18,7 +19,7 @@ _ROOMS = [{"name": "area", "kind": "number", "low": 0, "high": 50}]
 _NUMBERS = {"name": "regression", "inputs": _ROOMS, "target": {"columns": ["rent", "deposit"]}}
 _LABELS = {"name": "multi_label", "inputs": _ROOMS, "target": {"columns": ["open", "cheap"]}}
 _NOTES = {"name": "language_model", "inputs": [{"name": "note", "kind": "text", "length": 9}]}
-CLASSES = {"name": "classification", "classes": 2}
+CLASSES = array_task(2)
 
 
 class Says(nn.Module):
@@ -83,7 +84,7 @@ def test_each_labels_probability_is_averaged():
 
 
 def on_base(members=3):
-    task = ClassificationSpec(classes=2)
+    task = classification(2)
     return Ensemble((OnBase() for _ in range(members)), task).eval()
 
 
@@ -145,7 +146,7 @@ def test_no_two_bases_are_in_memory_before_a_member_is_built():
             built.append(weakref.ref(member.frozen.weight))
             yield member
 
-    ensemble = Ensemble(members(), ClassificationSpec(classes=2))
+    ensemble = Ensemble(members(), classification(2))
     assert (len(ensemble.members), len(built)) == (4, 4)
     for number in ("1", "2", "3"):
         del ensemble.members[number]
@@ -157,12 +158,12 @@ def test_members_that_differ_in_what_is_frozen_are_refused():
     free.frozen.requires_grad_()
     assert base.public_tensors(free).keys() == {"shift"}
     with pytest.raises(RunFailedError, match="differ in what they have frozen"):
-        Ensemble([OnBase(), free], ClassificationSpec(classes=2))
+        Ensemble([OnBase(), free], classification(2))
 
 
 def test_without_a_member_it_averages_the_others_under_their_own_names():
     whole = on_base()
-    rest = Ensemble([OnBase(), OnBase()], ClassificationSpec(classes=2), (0, 2)).eval()
+    rest = Ensemble([OnBase(), OnBase()], classification(2), (0, 2)).eval()
     assert {name.split(".")[1] for name in rest.state_dict()} == {"0", "2"}
     rest.load_state_dict(
         {name: tensor for name, tensor in whole.state_dict().items() if "members.1." not in name}

@@ -11,6 +11,7 @@ import torch
 
 from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.spec import WeightColumn
+from tests.support.specs import classification, multi_label, regression
 from workers.training.networks.heads import LinearHead
 from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
@@ -19,25 +20,25 @@ SIZE = 4
 HEAVY = WeightColumn(column="w", most=3.0)
 LABELS = ("a", "b", "c")
 SPECS = {
-    "two classes": ClassificationSpec(classes=2),
-    "four classes": ClassificationSpec(classes=4),
-    "smoothed": ClassificationSpec(classes=3, label_smoothing=0.1),
-    "two weighted classes": ClassificationSpec(classes=2, class_weights=(5.0, 0.5)),
-    "weighted classes": ClassificationSpec(
-        classes=3, class_weights=(0.0, 2.0, 7.0), label_smoothing=0.2, weight=HEAVY
+    "two classes": classification(2),
+    "four classes": classification(4),
+    "smoothed": classification(3, label_smoothing=0.1),
+    "two weighted classes": classification(2, class_weights=(5.0, 0.5)),
+    "weighted classes": classification(
+        3, class_weights=(0.0, 2.0, 7.0), label_smoothing=0.2, weight=HEAVY
     ),
-    "labels": MultiLabelSpec(labels=LABELS),
-    "one label": MultiLabelSpec(labels=("a",), weight=HEAVY),
-    "weighted labels": MultiLabelSpec(
-        labels=LABELS, class_weights=(0.5, 4.0, 0.0), label_smoothing=0.1, weight=HEAVY
+    "labels": multi_label(LABELS),
+    "one label": multi_label(("a",), weight=HEAVY),
+    "weighted labels": multi_label(
+        LABELS, class_weights=(0.5, 4.0, 0.0), label_smoothing=0.1, weight=HEAVY
     ),
-    "huber": RegressionSpec(targets=("y",), loss="huber"),
-    "huber of three": RegressionSpec(
-        targets=LABELS, loss="huber", threshold=0.3, offset=2.0, scale=0.5, weight=HEAVY
+    "huber": regression(("y",), loss="huber"),
+    "huber of three": regression(
+        LABELS, loss="huber", threshold=0.3, offset=2.0, scale=0.5, weight=HEAVY
     ),
-    "largest threshold": RegressionSpec(targets=("y",), loss="huber", threshold=1e6),
+    "largest threshold": regression(("y",), loss="huber", threshold=1e6),
 }
-SQUARED = RegressionSpec(targets=("y", "z"), weight=HEAVY)
+SQUARED = regression(("y", "z"), weight=HEAVY)
 SCALES = (0.0, 0.3, 3.0, 100.0)
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch.nn.functional import cross_entropy
 
-from app.domain.tasks.built_in import ClassificationSpec, rows_of
+from app.domain.tasks.built_in import rows_of
+from tests.support.specs import classification
 from workers.training.networks.heads import LinearHead
 
 SIZE = 5
@@ -90,7 +91,7 @@ def test_the_gradient_of_a_record_is_within_the_lipschitz_constant(classes):
             loss = cross_entropy(head(100 * torch.randn(1, SIZE)), torch.tensor([label]))
             (gradient,) = torch.autograd.grad(loss, head.weight)
             largest = max(largest, float(gradient.double().norm()))
-    bound = ClassificationSpec(classes=classes).bounds.lipschitz
+    bound = classification(classes).bounds.lipschitz
     assert 0.5 * bound < largest <= bound  # the constant is no idle one
 
 
@@ -98,7 +99,7 @@ def test_the_gradient_of_a_record_is_within_the_lipschitz_constant(classes):
 def test_the_curvature_of_a_record_is_within_the_smoothness_and_never_negative(classes):
     head = LinearHead(SIZE, classes, rows=rows_of(classes), feature_norm=None, bias=0.1)
     features, label = torch.randn(1, SIZE), torch.tensor([1])
-    curvature = ClassificationSpec(classes=classes).bounds.smoothness
+    curvature = classification(classes).bounds.smoothness
 
     def loss(weight):
         logits = torch.func.functional_call(head, {"weight": weight}, (features,))

@@ -8,11 +8,12 @@ from app.domain.errors import InvalidInputError
 from app.domain.schema import InputSchema
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import Augmentation, require_augmentable
+from tests.support.arrays import array_task
 from workers.training.tasks.catalogue import task_of
 
 TOKENS = InputSchema(shape=(4,), dtype="int64", classes=2, vocabulary=9)
 IMAGES = InputSchema(shape=(3, 6, 5), dtype="uint8", offset=0, scale=1, classes=2)
-PLAIN = {"name": "classification", "classes": 2}
+PLAIN = array_task(3, 6, 5, dtype="uint8")
 
 
 def variants(*augment, images, times=1):

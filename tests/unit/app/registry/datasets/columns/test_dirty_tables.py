@@ -274,13 +274,11 @@ def _read(case: Case, path: Path) -> Records:
     rows = part.records
     with source.places():
         task = proposed(schema, Choices(**said), rows).task
-        assert task.inputs is not None
         features = features_of(rows, task.inputs).tolist()
         if isinstance(task, RegressionSpec):
             labels = numbers_in(rows, task.targets)[:, 0].tolist()
         else:
             assert isinstance(task, ClassificationSpec)
-            assert task.target is not None
             labels = labels_of(rows, task.target).tolist()
     subjects = None if schema.subject_id is None else rows[schema.subject_id].to_pylist()
     return Records(rows[schema.record_id].to_pylist(), labels, features, subjects)

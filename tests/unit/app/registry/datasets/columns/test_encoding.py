@@ -1,5 +1,7 @@
 """What columns become: each by its public constants."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,8 +16,8 @@ from app.domain.columns import (
     NumberColumn,
 )
 from app.domain.errors import InvalidInputError, InvalidRecordsError, ParameterError
-from app.domain.tasks.built_in import ClassificationSpec
 from app.registry.datasets.columns.encoding import features_of, labels_of
+from tests.support.specs import classification
 
 _BYTES = pa.array([[0, 51], [255, 102]], pa.list_(pa.uint8(), 2))
 
@@ -100,7 +102,7 @@ def test_an_array_alone_is_stored_as_it_is_and_scaled_when_it_is_seen() -> None:
     digits = ArrayColumn(name="digits", shape=(1, 2), dtype="uint8", offset=8, scale=0.0625)
     inputs = InputColumns(columns=(digits,))
 
-    schema = ClassificationSpec(classes=2, inputs=inputs).schema()
+    schema = replace(classification(2), inputs=inputs).schema()
 
     assert features_of(pa.table({"digits": _BYTES}), inputs).tolist() == [[0, 51], [255, 102]]
     assert (schema.shape, schema.dtype) == ((1, 2), "uint8")
