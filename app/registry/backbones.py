@@ -26,7 +26,7 @@ from app.evidence import log
 from app.registry.tables import BackboneRow
 from app.runtime.database.endings import require_live
 from app.runtime.database.queries import known
-from app.storage.blobs import Blobs, StoredBlob, adopt
+from app.storage.blobs import Blobs, adopt
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     row = backbone_named(session, name, lock=True)
     require_live("backbone", row)
     _require_no_weights(row)
-    give_weights(session, row, blob)
+    adopt(session, blob.id)
+    row.blob_id, row.sha256, row.size_bytes = blob.id, blob.sha256, blob.size_bytes
+    log.append(session, "backbone.uploaded", backbone=row.id, sha256=blob.sha256)
     return row
 
 
@@ -122,13 +124,6 @@ def add(session: Session, row: BackboneRow) -> BackboneRow:
     session.flush()
     log.append(session, "backbone.defined", backbone=row.id)
     return row
-
-
-def give_weights(session: Session, row: BackboneRow, blob: StoredBlob) -> None:
-    """Let a backbone have these weights."""
-    adopt(session, blob.id)
-    row.blob_id, row.sha256, row.size_bytes = blob.id, blob.sha256, blob.size_bytes
-    log.append(session, "backbone.uploaded", backbone=row.id, sha256=blob.sha256)
 
 
 def page(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:

@@ -65,7 +65,7 @@ def transformers(
         "mean": half,
         "std": half,
     }
-    _Pooled(pooling).put_behind(built)
+    built.register_forward_hook(_Pooled(pooling).features)
     return Images.by(known | images, input_shape).put_before(built)
 
 
@@ -75,11 +75,8 @@ class _Pooled:
     def __init__(self, pooling: str) -> None:
         self._pooling = pooling
 
-    def put_behind(self, network: nn.Module) -> None:
-        """Have the network return features."""
-        network.register_forward_hook(self._features)
-
-    def _features(self, _: nn.Module, __: Any, output: Any) -> torch.Tensor:  # noqa: ANN401
+    def features(self, _: nn.Module, __: Any, output: Any) -> torch.Tensor:  # noqa: ANN401
+        """Return features of a network's answer."""
         return self.pooled(output[0], None)
 
     def pooled(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

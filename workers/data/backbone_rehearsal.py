@@ -195,13 +195,11 @@ class ValuesRead(TorchFunctionMode):
         """Call torch's function."""
         name = getattr(func, "__name__", "")
         indices = args[1] if name == "__getitem__" and isinstance(args[1], tuple) else args[1:]
-        mask = name == "__getitem__" and any(map(_is_mask, indices))
+        mask = name == "__getitem__" and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices
+        )
         self.any |= name in _READING or mask
         return func(*args, **(kwargs or {}))
-
-
-def _is_mask(index: object) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype == torch.bool
 
 
 def require_finite(name: str, weights: Mapping[str, torch.Tensor]) -> None:

@@ -27,7 +27,8 @@ def current_version(session: Session, model: ModelRow) -> VersionRow:
             raise _gone(model, last)
     if head is None or head.state != VersionState.CERTIFIED:
         raise NotReadyError(f"model {model.name!r} has no released version yet")
-    if _is_withdrawn(session, model):
+    withdraws = Policy.from_json(model.policy).serving is Serving.WITHDRAW_ON_REQUEST
+    if withdraws and repository.obligations_of_model(session, model.id, UNMET_OBLIGATION_STATES):
         raise GoneError(f"model {model.name!r} is withdrawn until open forget requests are met")
     return head
 
@@ -57,9 +58,3 @@ def _gone(model: ModelRow, version: VersionRow) -> GoneError:
     return GoneError(
         f"version {version.number} of {model.name!r} is {version.state}: {version.reason}"
     )
-
-
-def _is_withdrawn(session: Session, model: ModelRow) -> bool:
-    if Policy.from_json(model.policy).serving is not Serving.WITHDRAW_ON_REQUEST:
-        return False
-    return bool(repository.obligations_of_model(session, model.id, UNMET_OBLIGATION_STATES))

@@ -1,6 +1,8 @@
 """The built-in tasks: classification, several labels, regression and language models."""
 
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from torch.nn.functional import (
     mse_loss,
 )
 
+from app.domain.scores import HIGHER_IS_BETTER
 from app.domain.tasks.built_in import (
     HUBER,
     QUANTILE,
@@ -21,8 +24,70 @@ from app.domain.tasks.built_in import (
     RegressionSpec,
     classification,
 )
-from workers.training.tasks.augmented import Augmented
+from app.domain.tasks.spec import FLIP, NOISE, SHIFT, TaskSpec
 from workers.training.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
+
+Spec = TypeVar("Spec", bound=TaskSpec)
+
+
+@dataclass(frozen=True)
+class Augmented(Generic[Spec]):
+    """What built-in tasks have in common.
+
+    Attributes:
+        spec: the description; its ``augment`` is carried out in its order.
+        calibrated: whether the outputs are logits where the task is to classify; a ridge head's
+            scores are not, and yield no probabilities.
+    """
+
+    spec: Spec
+    calibrated: bool = True
+    headline: ClassVar[str]
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Return which way the metric that is shown first is better."""
+        return HIGHER_IS_BETTER[self.headline]
+
+    def truth(self, batch: Batch) -> Batch:
+        """Return all but the inputs, [n, …] by name."""
+        return {name: each for name, each in batch.items() if name != INPUTS}
+
+    def augment(self, batch: Batch) -> Batch:
+        """Return a random variant of each record, by numbers of torch's own generator."""
+        if not self.spec.augment:
+            return batch
+        inputs = batch[INPUTS]
+        for each in self.spec.augment:
+            inputs = _VARIANTS[each.name](inputs, each.amount)
+        return batch | {INPUTS: inputs}
+
+
+def _flipped(inputs: torch.Tensor, _: float) -> torch.Tensor:
+    chosen = torch.rand(len(inputs)) < 0.5
+    mask = chosen.to(inputs.device).reshape(-1, *[1] * (inputs.ndim - 1))
+    return torch.where(mask, inputs.flip(-1), inputs)
+
+
+def _shifted(inputs: torch.Tensor, pixels: float) -> torch.Tensor:
+    most = int(pixels)
+    height, width = inputs.shape[-2:]
+    by = torch.randint(-most, most + 1, (2, len(inputs))).to(inputs.device)
+    padded = torch.nn.functional.pad(inputs, (most, most, most, most))
+    rows = torch.arange(height, device=inputs.device) + most - by[0][:, None]
+    columns = torch.arange(width, device=inputs.device) + most - by[1][:, None]
+    one = torch.arange(len(inputs), device=inputs.device)[:, None, None]
+    if inputs.ndim == 3:
+        return padded[one, rows[:, :, None], columns[:, None, :]]
+    moved = padded.movedim(1, -1)[one, rows[:, :, None], columns[:, None, :]]
+    return moved.movedim(-1, 1).contiguous()
+
+
+_VARIANTS: Final[Mapping[str, Callable[[torch.Tensor, float], torch.Tensor]]] = {
+    FLIP: _flipped,
+    SHIFT: _shifted,
+    NOISE: lambda inputs, std: inputs + std * torch.randn(inputs.shape).to(inputs.device),
+}
 
 
 class Classification(Augmented[ClassificationSpec]):
