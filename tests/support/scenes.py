@@ -84,8 +84,7 @@ def released(workshop: Workshop) -> list[str]:
     """Have three models with a version each; return the ids that all of them trained on."""
     shared: set[str] | None = None
     for name in MODELS:
-        workshop.define(name, parameters={"steps": STEPS}, budget_epochs=BUDGET_EPOCHS)
-        workshop.work(name)
+        workshop.train(name, parameters={"steps": STEPS}, budget_epochs=BUDGET_EPOCHS)
         trained = set(workshop.split(name)[0])
         shared = trained if shared is None else shared & trained
     return sorted(shared or (), key=lambda name: int(name.rpartition("-")[2]))
@@ -124,8 +123,7 @@ def failing(workshop: Workshop) -> Held:
     )
     failed = []
     for name, reason in zip(MODELS, reasons, strict=False):
-        held = workshop.lease(name)
-        workshop.begin(held)
+        held = workshop.begun(name)
         advance(workshop, held, 0.4)
         workshop.give_up(held, reason)
         failed.append(held)

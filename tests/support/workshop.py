@@ -281,9 +281,22 @@ class Workshop:
 
     def work(self, name: str = "model") -> VersionRow:
         """Lease, begin and publish the model's waiting run."""
+        return self.publish(self.begun(name))
+
+    def train(self, name: str = "model", **definition: Any) -> VersionRow:
+        """Define a model and carry its first run out."""
+        return self.work(self.define(name, **definition))
+
+    def begun(self, name: str = "model") -> Held:
+        """Lease and begin the model's waiting run."""
         held = self.lease(name)
         self.begin(held)
-        return self.publish(held)
+        return held
+
+    def unlearn(self, name: str = "model") -> VersionRow:
+        """Carry out the run that a model's due obligations need."""
+        self.dispatch()
+        return self.work(name)
 
     def give_up(
         self, held: Held, reason: str = "it broke", *, permanent: bool = True, attempts: int = 3

@@ -294,8 +294,7 @@ def test_the_first_page_is_light(
 def test_the_desk_works_without_scripts(
     browser: Browser, address: str, workshop: Workshop, services: Services
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     with services.database.transaction() as session:
         scopes = [Scope.FORGET_READ, Scope.FORGET_WRITE, Scope.MODELS_READ, Scope.MODELS_WRITE]
         _, key = api_keys.create_key(session, name="desk", scopes=scopes)
@@ -400,8 +399,7 @@ def test_a_new_attempt_begins_a_new_curve(page: Page, address: str, workshop: Wo
     expect(dots).to_have_count(2)
 
     workshop.give_up(first, permanent=False)
-    again = workshop.lease(scenes.MODELS[1])
-    workshop.begin(again)
+    again = workshop.begun(scenes.MODELS[1])
     step, _ = scenes.advance(workshop, again, 0.2)
 
     expect(_fact(page, "Step")).to_have_text(f"{step} / {scenes.STEPS}")
@@ -484,8 +482,7 @@ def test_a_run_is_tried_again_without_scripts(
 
 
 def test_a_person_decides_on_a_held_request(page: Page, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     page.locator("nav").get_by_role("link", name="Requests", exact=True).click()
     page.get_by_role("link", name="New request").click()
     page.get_by_label("Ids (one on each line)").fill("subject-1")

@@ -71,8 +71,7 @@ def steal(services: Services) -> Callable[..., Theft]:
 
     def happen(*options: str) -> Theft:
         workshop = Workshop(services)
-        workshop.define()
-        version = workshop.work()
+        version = workshop.train()
         stolen = services.signer
         old_bundle = _bundle(services, version)
         answer = runner.invoke(app, ["signing-key", "rotate", *options])

@@ -17,8 +17,7 @@ PEOPLE = [f"subject-{i}" for i in range(RECORDS // RECORDS_PER_SUBJECT)]
 @pytest.fixture
 def asked(workshop: Workshop, api: TestClient) -> dict[str, str]:
     """A completed request for two people, whose ids stand wherever a caller may write them."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     answer = api.post(
         "/v1/forget-requests",
         json={
@@ -29,8 +28,7 @@ def asked(workshop: Workshop, api: TestClient) -> dict[str, str]:
         },
         headers={"Idempotency-Key": PEOPLE[1]},
     )
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     request: dict[str, str] = api.get(answer.headers["Location"]).json()
     assert request["state"] == "completed"

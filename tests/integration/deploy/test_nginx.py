@@ -253,8 +253,7 @@ def test_calls_of_one_address_are_limited_and_a_network_is_one(proxied: Proxied)
 def test_a_person_is_forgotten_and_a_file_sent_and_fetched(
     proxied: Proxied, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     with proxied.client() as client:
         pushed = client.put(
             f"/v1/datasets/{DATASET}/records", content=records_parquet(3, first=100)

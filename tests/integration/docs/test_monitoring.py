@@ -42,15 +42,12 @@ DURATION = re.compile(r"\d+[smhd]")
 def exported(services: Services, tmp_path: Path) -> dict[str, set[str]]:
     """Return the labels of every sample that a service at work exports, by its name."""
     workshop = Workshop(services)
-    workshop.define("head", architecture="linear_head", mechanism="tracked_release", recipe=HEAD)
-    workshop.work("head")
-    workshop.define()
-    workshop.work()
+    workshop.train("head", architecture="linear_head", mechanism="tracked_release", recipe=HEAD)
+    workshop.train()
     _publish_and_supersede(workshop, tmp_path)
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     with workshop.transaction() as session:
         progress = {"phase": Phase.UNLEARNING, "step": 1, "total_steps": 2}
         runs.heartbeat(session, held.run_id, held.token, lease_s=LEASE_S, progress=progress)
@@ -76,8 +73,7 @@ def _publish_and_supersede(workshop: Workshop, folder: Path) -> None:
     """Leave a version at a target that should be gone from there."""
     shelf = FolderPublisher(kind="folder", path=folder)
     settings = workshop.services.settings.model_copy(update={"publishers": {"shelf": shelf}})
-    workshop.define("published")
-    workshop.work("published")
+    workshop.train("published")
     with workshop.transaction() as session:
         model = registry.model_named(session, "published", lock=True)
         placement = publishing.want(session, model, "shelf").id

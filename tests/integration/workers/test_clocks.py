@@ -46,8 +46,7 @@ def test_certificates_hold_whatever_a_hosts_clock_says(services, monkeypatch, ho
 
 def test_a_clock_set_back_while_a_request_waits_leaves_its_certificate_valid(services):
     workshop = Workshop(services)
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned = workshop.split()[0][0]
     workshop.retrain()
     with in_the_past(timedelta(hours=-1)):

@@ -237,8 +237,7 @@ def _with_heads(services, *names):
     """Return models that have learned from every record."""
     workshop = Workshop(services)
     for name in names:
-        workshop.define(name, recipe={**RECIPE.to_json(), "held_out_fraction": 0.0})
-        workshop.work(name)
+        workshop.train(name, recipe={**RECIPE.to_json(), "held_out_fraction": 0.0})
     return workshop
 
 

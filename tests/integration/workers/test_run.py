@@ -432,8 +432,7 @@ def test_a_check_ends_the_waiting():
 
 def test_checking_a_certificate_holds_up_no_request(workshop, monkeypatch):
     """To compute a guarantee again takes up to seconds: no lane and no log is held meanwhile."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     train = workshop.split()[0]
     workshop.forget(train[0])
     workshop.dispatch()
@@ -453,8 +452,7 @@ def test_checking_a_certificate_holds_up_no_request(workshop, monkeypatch):
 
 def test_a_certificate_issued_while_a_draft_is_checked_has_it_drafted_again(workshop, monkeypatch):
     """The chain of certificates has no fork, and what is signed is what was checked."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     train, held_out = workshop.split()
     workshop.forget(train[0])
     workshop.dispatch()

@@ -213,6 +213,5 @@ def test_the_certificate_of_a_held_out_record_names_it_too(
 def test_a_certificate_without_a_backbone_says_nothing_of_one(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     assert "backbone" not in json.dumps(_predicate(api, "model"))

@@ -27,8 +27,7 @@ METRIC = "expunge_model_capacity_records"
 def models(workshop: Workshop) -> Workshop:
     """A head with noise, a network trained with DP-SGD, and one that covers nothing later."""
     for name, definition in {"head": TRACKED, "private": PRIVATE, "clipped": {}}.items():
-        workshop.define(name, **definition)
-        workshop.work(name)
+        workshop.train(name, **definition)
     return workshop
 
 

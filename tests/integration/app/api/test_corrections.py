@@ -18,8 +18,7 @@ PATH = "/v1/forget-requests"
 @pytest.fixture
 def trained(workshop: Workshop) -> list[str]:
     """Records that a model was trained on."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop.split()[0]
 
 
@@ -44,8 +43,7 @@ def counts(workshop: Workshop) -> tuple[int, int, int]:
 def test_a_corrected_record_takes_the_place_of_the_one_that_every_model_forgets(
     workshop: Workshop, api: TestClient, trained: list[str]
 ) -> None:
-    workshop.define("second")
-    workshop.work("second")
+    workshop.train("second")
     before = counts(workshop)[0]
 
     made = correct(api, row(trained[0]), record_ids=[trained[0]]).json()

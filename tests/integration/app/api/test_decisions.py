@@ -31,8 +31,7 @@ TAXES = {"ground": "17(3)(b)", "explanation": "Kept for the tax office."}
 @pytest.fixture
 def trained(workshop: Workshop) -> list[str]:
     """Records that a model was trained on."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop.split()[0]
 
 
@@ -95,8 +94,7 @@ def test_nothing_is_forgotten_until_a_held_request_is_accepted(
     assert remembered(workshop) == before
     # Another one is met meanwhile: its certificate says nothing of what is held.
     other = api.post(PATH, json={"dataset": DATASET, "record_ids": [trained[1]]}).json()
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     (certificate,) = api.get(f"{PATH}/{other['id']}/certificates").json()
     with workshop.transaction() as session:
         predicate = issuing.predicate_of(session, certificate["certificate"])
@@ -111,8 +109,7 @@ def test_nothing_is_forgotten_until_a_held_request_is_accepted(
     assert [owed["state"] for owed in accepted["obligations"]] == ["open"]
     assert remembered(workshop) == before - 2
     assert decide(api, request, "accept").json() == accepted  # once
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     assert shown(api, request)["state"] == "completed"
     assert faults(workshop.services) == []
@@ -199,8 +196,7 @@ def test_only_an_open_deadline_is_extended(
     age(late, days=31)
     assert decide(api, late, "extend", reason="late").status_code == 409
     done = api.post(PATH, json={"dataset": DATASET, "record_ids": [trained[1]]}).json()
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     assert shown(api, done)["state"] == "completed"
     assert decide(api, done, "extend", reason="done").status_code == 409
@@ -226,8 +222,7 @@ def test_a_later_request_for_records_of_a_refused_one_is_met(
     refused = held(api, trained[0])
     decide(api, refused, "refuse", **TAXES)
     later = api.post(PATH, json={"dataset": DATASET, "record_ids": [trained[0]]}).json()
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     assert shown(api, later)["state"] == "completed"
     assert shown(api, refused)["obligations"] == []

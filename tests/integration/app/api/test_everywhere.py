@@ -42,8 +42,7 @@ def made(answer: Any) -> dict[str, Any]:
 def test_each_dataset_that_knows_a_person_has_a_request(
     workshop: Workshop, api: TestClient
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     answer = api.post(PATH, json=ONE)
     found = made(answer)
     assert list(found) == ["more", DATASET]
@@ -128,8 +127,7 @@ def test_one_part_that_is_refused_refuses_all(
 
 
 def test_a_preview_says_what_each_part_would_do(workshop: Workshop, api: TestClient) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     before = counts(workshop)
     previews = api.post(f"{PATH}/preview", json=ONE).json()["previews"]
     assert counts(workshop) == before

@@ -188,26 +188,22 @@ def _entries(services: Services) -> list[dict]:
 
 def _failed_run(workshop: Workshop) -> str:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     return held.run_id
 
 
 def _failed_request(workshop: Workshop) -> str:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     return request_id
 
 
 def _open_request(workshop: Workshop) -> str:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop.forget(workshop.split()[0][0])
 
 
@@ -231,8 +227,7 @@ def _model(api: TestClient, _: Workshop) -> object:
 
 
 def _policy(api: TestClient, workshop: Workshop) -> object:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return api.patch("/v1/models/model", json={"policy": {"deadline_s": 3600.0}})
 
 
@@ -318,8 +313,7 @@ def _rotate_secret(api: TestClient, _: Workshop) -> object:
 
 
 def _redeliver(api: TestClient, workshop: Workshop) -> object:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     urls = ["https://privacy.example/expunge"]
     workshop.forget(workshop.split()[0][0], status_callback_urls=urls)
     (event,) = api.get("/v1/callbacks").json()["items"]
@@ -327,8 +321,7 @@ def _redeliver(api: TestClient, workshop: Workshop) -> object:
 
 
 def _subject_request(api: TestClient, workshop: Workshop) -> httpx.Response:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     body = {
         "regulation": "gdpr",
         "subject_request_id": SUBJECT_REQUEST,
@@ -352,8 +345,7 @@ def _cancel_subject_request(api: TestClient, workshop: Workshop) -> object:
 
 
 def _retrain(api: TestClient, workshop: Workshop) -> object:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return api.post("/v1/models/model/retrain")
 
 
@@ -374,8 +366,7 @@ def _refill(api: TestClient, workshop: Workshop) -> object:
 
 
 def _archive_model(api: TestClient, workshop: Workshop) -> object:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return api.post("/v1/models/model/archive")
 
 
@@ -511,8 +502,7 @@ def test_what_follows_from_a_change_is_the_services_own(
 def test_the_dispatcher_and_the_workers_are_the_service(
     services: Services, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     by = {entry["kind"]: entry["by"] for entry in _entries(services)}
     assert by["run.leased"] == by["version.published"] == actor.SERVICE
 
@@ -568,8 +558,7 @@ def test_the_log_holds_together_with_callers_in_it(
 def test_the_trail_is_newest_first_and_whole(
     services: Services, admin: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     seen: list[dict] = []
     params: dict[str, int | str] = {"limit": 3}
     while True:

@@ -47,11 +47,9 @@ def scrape(caller_of: CallerOf) -> Figures:
 @pytest.fixture
 def owing(workshop: Workshop) -> Workshop:
     """A model with a version, a request that waits for a run, and one that is completed."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _learned(workshop, 0)
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     _learned(workshop, 1)
     return workshop
@@ -114,8 +112,7 @@ def test_obligations_and_runs(owing: Workshop, scrape: Figures, redis: Redis) ->
         ("unlearn", "published"): 1,
     }
     owing.dispatch()
-    held = owing.lease()
-    owing.begin(held)
+    held = owing.begun()
     owing.give_up(held, permanent=False)
     owing.lease()
     assert scrape("expunge_runs", "kind", "state")[("unlearn", "leased")] == 1
@@ -127,8 +124,7 @@ def test_obligations_and_runs(owing: Workshop, scrape: Figures, redis: Redis) ->
 
 def test_steps_of_a_run_that_goes(owing: Workshop, scrape: Figures, redis: Redis) -> None:
     owing.dispatch()
-    held = owing.lease()
-    owing.begin(held)
+    held = owing.begun()
     assert scrape("expunge_run_steps_total", "model", "kind", "phase") == {}
     with owing.transaction() as session:
         progress = {"phase": Phase.UNLEARNING, "step": 17, "total_steps": 40}

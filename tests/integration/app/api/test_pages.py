@@ -69,8 +69,7 @@ def test_lists_by_time(api: TestClient, workshop: Workshop) -> None:
 
 def test_runs_of_one_model_and_state(api: TestClient, workshop: Workshop) -> None:
     _fill(api, workshop)
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
 
@@ -91,12 +90,10 @@ def test_models_of_one_dataset(api: TestClient, workshop: Workshop) -> None:
 
 
 def test_versions_newest_first(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     for record in workshop.split()[0][:3]:
         workshop.forget(record)
-        workshop.dispatch()
-        workshop.work()
+        workshop.unlearn()
 
     path = "/v1/models/model/versions"
     assert [v["number"] for v in _walk(api, path)] == [4, 3, 2, 1]
@@ -106,8 +103,7 @@ def test_versions_newest_first(api: TestClient, workshop: Workshop) -> None:
 
 
 def test_requests_newest_first(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     made = [workshop.forget(record) for record in workshop.split()[0][:5]]
 
     path = "/v1/forget-requests"

@@ -79,8 +79,7 @@ def test_a_model_is_quoted_by_its_name(api: TestClient) -> None:
 
 def test_a_quote_says_how_long_such_a_run_takes(api: TestClient, workshop: Workshop) -> None:
     workshop.define("new", mechanism="retraining")
-    workshop.define("trained", architecture="linear_head", recipe={}, mechanism="retraining")
-    workshop.work("trained")
+    workshop.train("trained", architecture="linear_head", recipe={}, mechanism="retraining")
 
     found = offers(quotes(api, model="trained"))
     measured = found["retraining"]["seconds"]

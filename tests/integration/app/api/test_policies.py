@@ -34,8 +34,7 @@ def test_given_fields_change_and_the_others_stay(api: TestClient, workshop: Work
 
 
 def test_the_next_run_follows_it(api: TestClient, workshop: Workshop) -> None:
-    workshop.define(epsilon=2.0)
-    workshop.work()
+    workshop.train(epsilon=2.0)
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     _change(api, epsilon=1.25)
@@ -119,8 +118,7 @@ def test_what_is_fixed_may_be_repeated(api: TestClient, workshop: Workshop) -> N
 
 
 def test_requests_that_waited_are_seen_to(api: TestClient, workshop: Workshop) -> None:
-    workshop.define(window_s=3600.0)
-    workshop.work()
+    workshop.train(window_s=3600.0)
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     assert workshop.active_run() is None
@@ -138,8 +136,7 @@ def test_a_model_that_is_not_there(api: TestClient) -> None:
 def test_a_change_of_another_state_than_the_one_seen_is_refused(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     seen = {"If-Match": api.get("/v1/models/model").headers["etag"]}
 
     def change(epsilon: float) -> int:

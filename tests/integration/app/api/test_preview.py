@@ -42,8 +42,7 @@ def test_says_what_each_model_would_do_and_changes_nothing(
     workshop: Workshop, api: TestClient
 ) -> None:
     for name, definition in {"head": TRACKED, "clipped": {}}.items():
-        workshop.define(name, **definition)
-        workshop.work(name)
+        workshop.train(name, **definition)
     learned, held_out = workshop.split("head")
     before = counts(workshop)
     found = previewed(api, record_ids=[learned[0]])
@@ -71,8 +70,7 @@ def test_says_what_each_model_would_do_and_changes_nothing(
 
 
 def test_what_needs_no_run_would_be_certified_at_once(workshop: Workshop, api: TestClient) -> None:
-    workshop.define("clipped")
-    workshop.work("clipped")
+    workshop.train("clipped")
     _, held_out = workshop.split("clipped")
     before = counts(workshop)
     found = previewed(api, record_ids=held_out[:1])
@@ -87,8 +85,7 @@ def test_what_needs_no_run_would_be_certified_at_once(workshop: Workshop, api: T
 def test_the_last_records_would_take_the_model_with_them(
     workshop: Workshop, api: TestClient
 ) -> None:
-    workshop.define("clipped")
-    workshop.work("clipped")
+    workshop.train("clipped")
     learned, _ = workshop.split("clipped")
     (effect,) = previewed(api, record_ids=learned)["models"]
     assert effect["withdrawn"]
@@ -98,8 +95,7 @@ def test_the_last_records_would_take_the_model_with_them(
 def test_a_policy_that_nothing_meets_is_said_beforehand(
     workshop: Workshop, api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workshop.define("head", **(TRACKED | {"budget_epochs": 1.0, "parameters": {"noise_std": 1e-3}}))
-    workshop.work("head")
+    workshop.train("head", **(TRACKED | {"budget_epochs": 1.0, "parameters": {"noise_std": 1e-3}}))
     learned, _ = workshop.split("head")
     (effect,) = previewed(api, record_ids=learned[:1])["models"]
     assert effect["run"] is None

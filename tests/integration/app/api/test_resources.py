@@ -187,8 +187,7 @@ def test_unknown_records_are_named_to_the_caller(api: TestClient, workshop: Work
 def test_a_request_is_accepted_with_everything_its_sender_needs(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     record = workshop.split()[0][0]
 
     answer = _forget(api, record, external_id="ticket")
@@ -262,8 +261,7 @@ def test_what_was_accepted_is_answered_so_even_if_it_cannot_be_erased_yet(
 
 
 def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     path = _forget(api, trained[0]).headers["location"]
     _problem(api.post(f"{path}/retry"), 409, "conflict")
@@ -273,8 +271,7 @@ def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None
 
     path = _forget(api, trained[0]).headers["location"]
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held, "out of memory: use a smaller batch_size")
     assert api.get(path).json()["failure_reason"] == "out of memory: use a smaller batch_size"
     assert api.get(f"/v1/runs/{held.run_id}").json()["state"] == "failed"
@@ -283,12 +280,10 @@ def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None
 
 
 def test_a_run_is_cancelled_over_http_and_tried_again(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = _forget(api, workshop.split()[0][0]).headers["location"]
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     path = f"/v1/runs/{held.run_id}"
 
     cancelled = api.post(f"{path}/cancel")
@@ -343,12 +338,10 @@ def test_weights_come_with_their_digest_and_length(api: TestClient, workshop: Wo
 def test_a_replaced_version_is_gone_but_its_certificate_stays(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     old = api.get("/v1/models/model/certified").json()
     _forget(api, workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
 
     _problem(
         api.get(old["links"]["weights"], headers={"If-None-Match": f'"{old["sha256"]}"'}),
@@ -365,8 +358,7 @@ def test_a_replaced_version_is_gone_but_its_certificate_stays(
 def test_a_withdrawn_model_answers_410_from_the_request_on(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define(serving=Serving.WITHDRAW_ON_REQUEST)
-    workshop.work()
+    workshop.train(serving=Serving.WITHDRAW_ON_REQUEST)
     paths = ["certified", "certified/weights", "versions/1/weights"]
     assert {api.get(f"/v1/models/model/{path}").status_code for path in paths} == {200}
 
@@ -378,8 +370,7 @@ def test_a_withdrawn_model_answers_410_from_the_request_on(
 
 
 def test_a_private_first_version_is_not_there(api: TestClient, workshop: Workshop) -> None:
-    workshop.define(first_release="none")
-    workshop.work()
+    workshop.train(first_release="none")
 
     _problem(api.get("/v1/models/model/certified"), 404, "not-ready")
     _problem(api.get("/v1/models/model/versions/1/weights"), 404, "not-found")

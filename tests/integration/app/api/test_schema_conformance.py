@@ -29,11 +29,9 @@ EXAMPLES = 6
 @pytest.fixture
 def operations(services: Services, workshop: Workshop) -> list[APIOperation]:
     """All operations of an application whose model ``model`` has released and forgotten."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.forget(workshop.split()[0][0], status_callback_urls=["https://privacy.example/told"])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     _ask_for_a_subject(services, workshop)
     schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(services))
     found = [operation.ok() for operation in schema.get_all_operations()]

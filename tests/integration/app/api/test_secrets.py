@@ -67,8 +67,7 @@ def world(services: Services, workshop: Workshop, logged: io.StringIO) -> Iterat
         services = replace(services, settings=settings)
         with services.database.transaction() as session:
             made = api_keys.create_key(session, name="all", scopes=[Scope.ADMIN])
-        workshop.define()
-        workshop.work()
+        workshop.train()
         request_id = workshop.forget(workshop.split()[0][0])
         workshop.dispatch()
         run_id = workshop.active_run()

@@ -36,8 +36,7 @@ def _settle(services: Services) -> None:
 def test_a_model_is_published_shown_and_removed(
     workshop: Workshop, services: Services, api: TestClient, folder: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     assert api.get("/v1/models/model/targets").json() == []
     asked = api.put("/v1/models/model/targets/shelf")
     assert asked.status_code == 202
@@ -66,8 +65,7 @@ def test_a_model_is_published_shown_and_removed(
 def test_why_a_target_fails_is_shown_and_asking_again_tries_at_once(
     workshop: Workshop, services: Services, api: TestClient, folder: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     api.put("/v1/models/model/targets/shelf")
     folder.rmdir()
     _settle(services)
@@ -93,7 +91,6 @@ def test_only_targets_of_the_settings_may_be_named(workshop: Workshop, api: Test
 
 
 def test_an_archived_model_is_not_published(workshop: Workshop, api: TestClient) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.archive()
     assert api.put("/v1/models/model/targets/shelf").status_code == 410

@@ -28,8 +28,7 @@ WEIGHTS = "/v1/models/model/versions/1/weights"
 def published(workshop: Workshop) -> str:
     """A model whose first version is CONTENT; the id of its blob."""
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     return workshop.publish(held, workshop.result(held, CONTENT)).blob_id
 
 
@@ -186,8 +185,7 @@ def test_versions_are_listed_with_their_states_reasons_and_links(
     api: TestClient, workshop: Workshop, published: str
 ) -> None:
     workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
 
     newest, oldest = api.get("/v1/models/model/versions").json()["items"]
 

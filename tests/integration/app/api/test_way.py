@@ -53,8 +53,7 @@ def _holds(value: object, depth: int) -> bool:
 def test_the_page_names_the_modules_that_an_id_passes(
     workshop: Workshop, services: Services, admin_key: str
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trace = Trace()
     body = {"dataset": DATASET, "record_ids": [RECORD]}
     threading.setprofile(trace)  # of the threads that are yet to start

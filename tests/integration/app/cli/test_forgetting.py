@@ -16,8 +16,7 @@ runner = CliRunner()
 @pytest.fixture
 def trained(served: None, workshop: Workshop) -> list[str]:
     """Records that a model was trained on."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop.split()[0]
 
 

@@ -40,8 +40,7 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
     services: Services, tmp_path: Path
 ) -> None:
     workshop = Workshop(services)
-    workshop.define()
-    first = workshop.work()
+    first = workshop.train()
     old_private = signing_key_file(services.settings).read_bytes()
 
     answer = runner.invoke(app, ["signing-key", "rotate"])
@@ -54,8 +53,7 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
     renewed = open_services(services.settings)
     later = Workshop(renewed)
     later.forget(trained[0])
-    later.dispatch()
-    second = later.work()
+    second = later.unlearn()
     for version in (first, second):
         bundle, keys = bundle_and_keys(renewed, version.certificate_id)
         weights = weights_of_version(version.number)

@@ -46,8 +46,7 @@ def test_waiting_for_a_model_that_waits_for_weights_says_so(
 
 
 def test_forget_status_and_cancel(served: None, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
 
     request = _run("forget", DATASET, "--record", trained[0], "--external-id", "t")
@@ -69,8 +68,7 @@ def test_unknown_ids_are_listed(served: None, workshop: Workshop) -> None:
 def test_download_verifies_and_writes_weights_and_certificate(
     served: None, workshop: Workshop, tmp_path: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     out = tmp_path / "out"
     assert "--trusted" in _fail("download", "model", "--out", str(out))
     key = workshop.services.settings.trusted_keys_file
@@ -89,8 +87,7 @@ def test_download_verifies_and_writes_weights_and_certificate(
 def test_a_certificate_by_another_key_is_told_in_one_line(
     served: None, workshop: Workshop, tmp_path: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
     key = tmp_path / "stranger.json"
     key.write_bytes(trust(stranger))

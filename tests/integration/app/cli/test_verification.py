@@ -19,8 +19,7 @@ runner = CliRunner()
 class TestVerify:
     @pytest.fixture
     def files(self, workshop: Workshop, tmp_path: Path) -> dict[str, Path]:
-        workshop.define()
-        version = workshop.work()
+        version = workshop.train()
         with workshop.transaction() as session:
             certificate = issuing.certificate(session, version.certificate_id)
             bundle = bundles.bundle_of(session, certificate, signer=workshop.services.signer)

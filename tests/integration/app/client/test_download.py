@@ -68,8 +68,7 @@ def scene(
 
 
 def _publish(workshop: Workshop, content: bytes) -> VersionRow:
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     return workshop.publish(held, workshop.result(held, content))
 
 

@@ -102,8 +102,7 @@ def test_a_witness_that_is_away_or_silent_stops_nothing(
         ]
         for collector in collectors:
             collector.start()
-        workshop.define()
-        version = workshop.work()
+        version = workshop.train()
         for collector in collectors:
             collector.stop()
     with workshop.transaction() as session:
@@ -115,8 +114,7 @@ def test_a_witness_that_is_away_or_silent_stops_nothing(
 def test_bundles_show_the_newest_checkpoint_that_most_witnesses_know(
     workshop: Workshop, services: Services, tmp_path: Path
 ) -> None:
-    workshop.define()
-    version = workshop.work()
+    version = workshop.train()
     trusted = tmp_path / "trusted-keys.json"
     trusted.write_bytes(trust_in(services))
     first, second = witness_signer("w1"), witness_signer("w2")

@@ -17,8 +17,7 @@ from tests.support.workshop import DATASET, Workshop
 
 @pytest.fixture
 def trained(workshop: Workshop) -> list[str]:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop.split()[0]
 
 
@@ -120,8 +119,7 @@ def test_a_model_is_woken_once_and_owes_everyone(workshop: Workshop, trained: li
     answers = _submit(workshop, *(_naming(record) for record in trained[:5]))
 
     assert len(workshop.waiting(outbox.Topic.SCHEDULE_MODEL)) == 1
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     for answer in answers:
         assert isinstance(answer, Accepted)
         assert workshop.request(answer.request_id).state == "certified"

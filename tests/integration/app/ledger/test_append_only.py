@@ -43,12 +43,10 @@ STATEMENTS = [
 def written(workshop: Workshop) -> Services:
     """A log, its nodes, a checkpoint, a false cosignature of it, a certificate and a request."""
     workshop.forged = True
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     workshop.forget(learned[0], held_out[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     with workshop.services.database.transaction() as session:
         session.add(LogCosignatureRow(size=1, witness="w", line="l"))
         session.flush()

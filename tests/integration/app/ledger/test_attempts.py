@@ -47,8 +47,7 @@ ENDINGS: dict[str, Callable[[Workshop, Held], None]] = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_weights_of_an_attempt_go_with_it(workshop: Workshop, ending: str) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.write(held, b"weights")
     workshop.services.blobs.sweep()
     assert _states(workshop, "weights") == ["pending"]
@@ -64,8 +63,7 @@ def test_the_weights_of_an_attempt_go_with_it(workshop: Workshop, ending: str) -
 
 def test_weights_that_were_reserved_twice_are_kept_once(workshop: Workshop) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.write(held, b"without an answer")
     workshop.publish(held)
     workshop.services.clean_up()

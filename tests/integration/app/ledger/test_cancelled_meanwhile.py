@@ -22,8 +22,7 @@ def _while_it_is_cancelled(workshop: Workshop, request_id: str, work: Callable[[
 
 def test_a_training_can_be_cancelled_meanwhile(workshop: Workshop) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     request_id = workshop.forget(workshop.split()[0][0])
 
     def cancel_run() -> None:
@@ -37,8 +36,7 @@ def test_a_training_can_be_cancelled_meanwhile(workshop: Workshop) -> None:
 
 
 def test_what_cannot_be_planned_any_more_leaves_a_cancelled_request_so(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.forged = True
     with workshop.transaction() as session:

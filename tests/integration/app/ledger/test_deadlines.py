@@ -17,8 +17,7 @@ DAY_S = 86400.0
 @pytest.fixture
 def owing(workshop: Workshop) -> Workshop:
     """A model with a version whose requests are due after thirty days."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop
 
 
@@ -80,8 +79,7 @@ def test_the_earliest_deadlines_come_first_and_a_late_look_notes_both(owing: Wor
 
 
 def test_a_short_deadline_is_warned_of_when_half_of_it_is_over(workshop: Workshop) -> None:
-    workshop.define(deadline_s=2 * DAY_S)
-    workshop.work()
+    workshop.train(deadline_s=2 * DAY_S)
     request = _forget(workshop, 0)
     _let_pass(workshop, request, 0.9)
     assert _noted(workshop) == []
@@ -92,8 +90,7 @@ def test_a_short_deadline_is_warned_of_when_half_of_it_is_over(workshop: Worksho
 def test_finished_requests_are_not_warned_of(owing: Workshop) -> None:
     cancelled, completed = _forget(owing, 0), _forget(owing, 1)
     owing.cancel(cancelled)
-    owing.dispatch()
-    owing.work()
+    owing.unlearn()
     owing.services.clean_up()
     assert owing.request(completed).state == "completed"
     for request in (cancelled, completed):
@@ -111,8 +108,7 @@ def test_a_cancelled_request_is_due_until_its_records_are_erased(owing: Workshop
 def test_a_request_whose_run_failed_is_still_due(owing: Workshop) -> None:
     request = _forget(owing, 0)
     owing.dispatch()
-    held = owing.lease()
-    owing.begin(held)
+    held = owing.begun()
     owing.give_up(held)
     _let_pass(owing, request, 31)
     assert (deadlines.OVERDUE, request) in _noted(owing)

@@ -180,8 +180,7 @@ def test_a_training_leaves_out_what_was_pushed_after_it_read_the_shards(
 @pytest.fixture
 def planning(workshop: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """A released model that owes something; from here on, the next plan takes its time."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     owed = workshop.split()[0]
     workshop.forget(owed[0])
     monkeypatch.setattr(planner, "_chosen_quote", gate.before(planner._chosen_quote))
@@ -214,8 +213,7 @@ def test_planning_holds_up_no_request(
 def test_what_is_forgotten_while_a_run_is_planned_is_owed_by_the_next_one(
     workshop: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     train = workshop.split()[0]
     early = workshop.forget(train[0])
     workshop.dispatch()
@@ -250,8 +248,7 @@ def test_what_is_forgotten_and_comes_back_while_a_run_is_planned_is_no_part_of_i
     workshop: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends for the runs to come alone: this one fixed its records before."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     train = workshop.split()[0]
     fixed = workshop.seqs(*train[1:])
     workshop.forget(train[0])

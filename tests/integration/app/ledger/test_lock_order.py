@@ -58,8 +58,7 @@ def test_what_a_request_meets_of_several_models_beside_a_run_that_fails(
         with workshop.transaction() as session:
             runs.cancel_run(session, run)
     scheduling.schedule_model(workshop.services.database, workshop.model("slow").id)
-    held = workshop.lease("slow")
-    workshop.begin(held)
+    held = workshop.begun("slow")
     both = min(set(workshop.split(first)[0]) & set(workshop.split(second)[0]))
 
     met, go_on = threading.Event(), threading.Event()
@@ -94,8 +93,7 @@ def test_runs_of_two_models_that_answer_the_same_requests(
     """Both account for the requests before either of them ends what it owes."""
     names = ("one", "another")
     for name in names:
-        workshop.define(name)
-        workshop.work(name)
+        workshop.train(name)
     both = set(workshop.split("one")[0]) & set(workshop.split("another")[0])
     requests = [workshop.forget(record) for record in sorted(both)[:3]]
     workshop.dispatch()

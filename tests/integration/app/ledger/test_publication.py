@@ -45,8 +45,7 @@ def test_publishing_twice_with_the_same_token_returns_the_same_version(
     workshop: Workshop,
 ) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     result = workshop.result(held)
 
     first, again = workshop.publish(held, result), workshop.publish(held, result)
@@ -79,12 +78,10 @@ def _full(owner: Engine, table: str) -> Iterator[None]:
 def test_a_failure_while_publishing_leaves_nothing_published(
     workshop: Workshop, app_database: Engine, table: str
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     result = workshop.result(held)
 
     with _full(app_database, table), pytest.raises(Exception, match="disk full"):
@@ -107,8 +104,7 @@ def test_a_failure_while_publishing_leaves_nothing_published(
 def test_neither_a_version_nor_a_certificate_can_stand_alone(
     workshop: Workshop, app_database: Engine, table: str, column: str
 ) -> None:
-    workshop.define()
-    version = workshop.work()
+    version = workshop.train()
     row = version.id if table == "versions" else version.certificate_id
 
     def point_to_nothing() -> None:
@@ -122,12 +118,10 @@ def test_neither_a_version_nor_a_certificate_can_stand_alone(
 
 
 def test_a_version_that_claims_noise_differs_from_its_predecessor(workshop: Workshop) -> None:
-    workshop.define()
-    first = workshop.work()
+    first = workshop.train()
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     result = workshop.result(held)  # another file, as it says which version it is
     assert result.weights.sha256 != first.sha256
 
@@ -136,11 +130,9 @@ def test_a_version_that_claims_noise_differs_from_its_predecessor(workshop: Work
 
 
 def test_the_replaced_version_is_retired_and_its_bytes_are_shredded(workshop: Workshop) -> None:
-    workshop.define()
-    first = workshop.work()
+    first = workshop.train()
     workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    second = workshop.work()
+    second = workshop.unlearn()
 
     with workshop.transaction() as session:
         assert session.get_one(VersionRow, first.id).state == "retired"
@@ -154,11 +146,9 @@ def test_the_replaced_version_is_retired_and_its_bytes_are_shredded(workshop: Wo
 
 
 def test_a_version_shredded_before_a_crash_is_noted_later(workshop: Workshop) -> None:
-    workshop.define()
-    first = workshop.work()
+    first = workshop.train()
     workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.blobs.sweep()  # and here the process dies
 
     workshop.services.clean_up()
@@ -187,8 +177,7 @@ def test_a_result_without_noise_is_published_only_where_the_policy_says_so(
 
 def test_steps_that_miss_the_target_are_not_published(workshop: Workshop) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     result = workshop.result(held)
     object.__setattr__(result.phase, "parameters", {**result.phase.parameters, "noise_std": 0.01})
 
@@ -200,21 +189,18 @@ def test_steps_that_miss_the_target_are_not_published(workshop: Workshop) -> Non
 
 def test_certificates_of_a_model_form_a_chain(workshop: Workshop) -> None:
     """Exclusions between two versions are links too, and nothing forks."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, held_out = workshop.split()
     with workshop.transaction() as early:
         early.execute(text("SELECT now()"))  # this transaction starts first and certifies last
         workshop.forget(held_out[0])
         workshop.forget(trained[0])
-        workshop.dispatch()
-        workshop.work()
+        workshop.unlearn()
         row = workshop.model()
         asked = NewForgetRequest(DATASET, record_ids=[held_out[1]])
         workshop.services.acceptance.submit(early, asked, api_key_id=workshop.key_id)
     workshop.forget(trained[1])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
 
     with workshop.transaction() as session:
         query = select(CertificateRow).where(CertificateRow.model_id == row.id)
@@ -245,8 +231,7 @@ def test_a_certificate_covers_the_union_of_all_requests_so_far(
     with app_database.begin() as connection:
         empty(connection, all_tables().tables)
     workshop = Workshop(services)
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained = set(workshop.split()[0])
     covered_records: set[str] = set()
     covered_requests: list[tuple[str, set[str]]] = []

@@ -37,8 +37,7 @@ def _counts(workshop: Workshop) -> tuple[int, int, int]:
 def test_unknown_ids_are_counted_and_twenty_are_named_and_nothing_changes(
     workshop: Workshop,
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
 
     def state() -> list[object]:
         with workshop.transaction() as session:
@@ -145,12 +144,10 @@ def test_every_model_on_the_dataset_owes_one_obligation(workshop: Workshop) -> N
 def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_own(
     workshop: Workshop,
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     workshop.forget(trained[0])
-    workshop.dispatch()
-    version = workshop.work()
+    version = workshop.unlearn()
     workshop.services.clean_up()
 
     again = workshop.forget(trained[0])
@@ -170,8 +167,7 @@ def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_o
 
 
 def test_a_record_whose_forgetting_is_still_owed_is_owed_again(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     workshop.forget(trained[0])
 
@@ -183,8 +179,7 @@ def test_a_record_whose_forgetting_is_still_owed_is_owed_again(workshop: Worksho
 def test_held_out_records_complete_at_once_with_an_exclusion_certificate_that_verifies(
     workshop: Workshop, tmp_path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _, held_out = workshop.split()
 
     request_id = workshop.forget(*held_out[:2])
@@ -223,8 +218,7 @@ def test_held_out_rows_of_uploaded_weights_count_as_touched(workshop: Workshop) 
 
 
 def test_records_that_came_after_training_are_no_part_of_the_model(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.push(4, first=100)
 
     request_id = workshop.forget("record-101")
@@ -264,8 +258,7 @@ def test_the_receipt_salt_opens_every_commitment(workshop: Workshop) -> None:
 
 def test_forgetting_many_records_takes_a_handful_of_statements(workshop: Workshop) -> None:
     workshop.push(2000, first=1000)
-    workshop.define()
-    workshop.work()
+    workshop.train()
     statements: list[object] = []
     event.listen(
         workshop.services.database.engine,
@@ -279,8 +272,7 @@ def test_forgetting_many_records_takes_a_handful_of_statements(workshop: Worksho
 
 
 def test_what_a_cancelled_request_named_is_forgotten_all_the_same(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     cancelled = workshop.forget(trained[0])
 
@@ -290,8 +282,7 @@ def test_what_a_cancelled_request_named_is_forgotten_all_the_same(workshop: Work
     workshop.services.clean_up()
     assert _counts(workshop) == (39, 1, 0)
     assert workshop.push_again(trained[0]).added == 1
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     assert {o.state for o in workshop.obligations(cancelled)} == {"certified"}
     workshop.services.clean_up()
     assert _counts(workshop) == (40, 0, 1)
@@ -300,21 +291,18 @@ def test_what_a_cancelled_request_named_is_forgotten_all_the_same(workshop: Work
 
 
 def test_a_cancelled_request_that_a_model_fails_can_be_retried(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     cancelled = workshop.forget(workshop.split()[0][0])
     workshop.cancel(cancelled)
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     request = workshop.request(cancelled)
     assert (request.state, request.failure_reason is None) == ("cancelled", False)
 
     with workshop.transaction() as session:
         workshop.services.forget_requests.retry(session, cancelled)
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
 
     assert {o.state for o in workshop.obligations(cancelled)} == {"certified"}
     assert workshop.request(cancelled).failure_reason is None
@@ -323,14 +311,12 @@ def test_a_cancelled_request_that_a_model_fails_can_be_retried(workshop: Worksho
 
 
 def test_a_model_stays_withdrawn_for_a_cancelled_request(workshop: Workshop) -> None:
-    workshop.define(serving=Serving.WITHDRAW_ON_REQUEST)
-    workshop.work()
+    workshop.train(serving=Serving.WITHDRAW_ON_REQUEST)
     workshop.cancel(workshop.forget(workshop.split()[0][0]))
 
     with workshop.transaction() as session, pytest.raises(GoneError):
         serving.current_version(session, registry.model_named(session, "model"))
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     with workshop.transaction() as session:
         assert serving.current_version(session, registry.model_named(session, "model")).number == 2
 
@@ -353,8 +339,7 @@ def test_an_id_names_every_record_that_was_pushed_with_it(workshop: Workshop) ->
 
 
 def test_a_request_in_a_run_cannot_be_cancelled(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     workshop.begin(workshop.lease())
@@ -365,8 +350,7 @@ def test_a_request_in_a_run_cannot_be_cancelled(workshop: Workshop) -> None:
 
 def test_a_request_that_a_run_takes_up_meanwhile_is_not_cancelled(workshop: Workshop) -> None:
     """The finding: what was read before the lock counted."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
 
@@ -388,8 +372,7 @@ def test_only_a_failed_request_can_be_retried(workshop: Workshop) -> None:
 def test_withdrawal_begins_with_the_request_and_ends_with_the_new_version(
     workshop: Workshop,
 ) -> None:
-    workshop.define(serving=Serving.WITHDRAW_ON_REQUEST)
-    workshop.work()
+    workshop.train(serving=Serving.WITHDRAW_ON_REQUEST)
     workshop.forget(workshop.split()[0][0])
 
     with workshop.transaction() as session:
@@ -399,8 +382,7 @@ def test_withdrawal_begins_with_the_request_and_ends_with_the_new_version(
         with pytest.raises(GoneError):
             serving.served_version(session, model, 1)
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     with workshop.transaction() as session, pytest.raises(GoneError):
         serving.current_version(session, registry.model_named(session, "model"))

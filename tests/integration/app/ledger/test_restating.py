@@ -27,12 +27,10 @@ def _verified(workshop: Workshop, request: str) -> dict[str, Any]:
 
 
 def test_a_held_out_record_that_two_requests_name_is_one_record(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     workshop.forget(learned[0], held_out[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     again = workshop.forget(learned[0], held_out[0])
 
     forgotten = _verified(workshop, again)["forgotten"]

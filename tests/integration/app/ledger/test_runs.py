@@ -57,8 +57,7 @@ def test_an_expired_lease_goes_to_another_worker_and_the_old_one_is_fenced_off(
     workshop: Workshop,
 ) -> None:
     workshop.define()
-    old = workshop.lease()
-    workshop.begin(old)
+    old = workshop.begun()
     result = workshop.result(old)
     assert _requeue_silent(workshop) == []
     _expire(workshop, old.run_id)
@@ -87,8 +86,7 @@ def test_short_runs_come_before_long_ones_unless_the_deadline_is_near(
     """By the hour of their deadlines, as long as these are far away."""
     workshop.forged = True
     for name in due_in:
-        workshop.define(name)
-        workshop.work(name)
+        workshop.train(name)
     learned = {name: set(workshop.split(name)[0]) for name in due_in}
     only = {"long": learned["long"] - learned["short"], "short": learned["short"] - learned["long"]}
     requests = {name: workshop.forget(min(records)) for name, records in only.items()}
@@ -131,13 +129,11 @@ def test_a_heartbeat_prolongs_the_lease_and_notes_progress(workshop: Workshop) -
 
 
 def test_a_run_whose_attempts_are_used_up_fails_with_its_reason(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     for attempt in range(1, 4):
-        held = workshop.lease()
-        workshop.begin(held)
+        held = workshop.begun()
         assert workshop.run(held.run_id).attempt == attempt
         assert workshop.request(request_id).state == "unlearning"
         _expire(workshop, held.run_id)
@@ -150,8 +146,7 @@ def test_a_run_whose_attempts_are_used_up_fails_with_its_reason(workshop: Worksh
 
 
 def test_a_run_that_fails_before_it_begins_is_not_made_again_and_again(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     requests = [workshop.forget(record) for record in workshop.split()[0][:2]]
     workshop.dispatch()
     held = workshop.lease()
@@ -169,18 +164,15 @@ def test_a_run_that_fails_before_it_begins_is_not_made_again_and_again(workshop:
 
 
 def test_a_failed_request_succeeds_when_it_is_retried(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
 
     with workshop.transaction() as session:
         workshop.services.forget_requests.retry(session, request_id)
-    workshop.dispatch()
-    version = workshop.work()
+    version = workshop.unlearn()
 
     assert version.number == 2
     request = workshop.request(request_id)
@@ -188,12 +180,10 @@ def test_a_failed_request_succeeds_when_it_is_retried(workshop: Workshop) -> Non
 
 
 def test_retrying_the_failed_run_serves_its_requests_too(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
 
     runs.retry_run(workshop.services.database, held.run_id)
@@ -204,20 +194,17 @@ def test_retrying_the_failed_run_serves_its_requests_too(workshop: Workshop) -> 
 
 def test_a_later_requests_run_answers_what_failed_before(workshop: Workshop) -> None:
     """Its certificate accounts for those records, and nobody may come to try again."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned = workshop.split()[0]
     failed = workshop.forget(learned[0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     assert workshop.request(failed).state == "failed"
 
     later = workshop.forget(learned[1])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     assert workshop.request(failed).state == "unlearning"
     assert [owed.failure_reason for owed in workshop.obligations(failed)] == [None]
     workshop.publish(held)
@@ -232,13 +219,11 @@ def test_a_later_requests_run_answers_what_failed_before(workshop: Workshop) -> 
 def test_a_request_that_came_during_a_run_that_fails_gets_a_run_of_its_own(
     workshop: Workshop,
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     failing = workshop.forget(trained[0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     waiting = workshop.forget(trained[1])
     workshop.dispatch()
     assert workshop.waiting(Topic.SCHEDULE_MODEL) == []
@@ -255,16 +240,14 @@ def test_a_request_that_came_during_a_run_that_fails_gets_a_run_of_its_own(
 def test_a_request_for_weights_that_could_not_be_certified_hears_why(workshop: Workshop) -> None:
     workshop.define(upload=True)
     workshop.upload("model")
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     during = workshop.forget("record-1")
     workshop.dispatch()
     workshop.give_up(held, "no such layer")
     after = workshop.forget("record-2")
 
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held, "no such layer")
     workshop.dispatch()
 
@@ -275,14 +258,12 @@ def test_a_request_for_weights_that_could_not_be_certified_hears_why(workshop: W
 
 
 def test_open_obligations_share_one_run(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     requests = [workshop.forget(record) for record in trained[:3]]
 
     workshop.dispatch()
-    workshop.dispatch()
-    version = workshop.work()
+    version = workshop.unlearn()
 
     assert len(workshop.runs()) == 2
     certificates = {o.certificate_id for r in requests for o in workshop.obligations(r)}
@@ -290,13 +271,11 @@ def test_open_obligations_share_one_run(workshop: Workshop) -> None:
 
 
 def test_a_request_during_a_run_waits_for_the_next(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     first = workshop.forget(trained[0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     late = workshop.forget(trained[1])
     workshop.dispatch()
 
@@ -304,14 +283,12 @@ def test_a_request_during_a_run_waits_for_the_next(workshop: Workshop) -> None:
 
     assert workshop.request(first).state == "certified"
     assert workshop.request(late).state == "accepted"
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     assert workshop.request(late).state == "certified"
 
 
 def test_a_request_before_a_queued_run_begins_joins_it(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     workshop.forget(trained[0])
     workshop.dispatch()
@@ -326,8 +303,7 @@ def test_a_request_before_a_queued_run_begins_joins_it(workshop: Workshop) -> No
 
 
 def test_a_window_delays_the_run(workshop: Workshop) -> None:
-    workshop.define(window_s=600.0)
-    workshop.work()
+    workshop.train(window_s=600.0)
     workshop.forget(workshop.split()[0][0])
 
     workshop.dispatch()
@@ -358,16 +334,14 @@ def test_a_record_forgotten_while_training_goes_on_is_owed(workshop: Workshop) -
     workshop.dispatch()
 
     workshop.publish(held)
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
 
     assert workshop.request(request_id).state == "certified"
 
 
 def test_training_that_failed_owes_nobody_anything(workshop: Workshop) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     request_id = workshop.forget(workshop.split()[0][0])
     assert workshop.request(request_id).state == "accepted"
 
@@ -383,8 +357,7 @@ def test_training_that_begins_again_owes_nothing_for_what_it_leaves_out(
     workshop: Workshop,
 ) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     trained, _ = workshop.split()
     request_id = workshop.forget(trained[0])
     workshop.give_up(held, permanent=False)
@@ -409,8 +382,7 @@ def test_a_model_has_one_active_run(workshop: Workshop) -> None:
 def test_an_old_failure_cannot_be_retried_once_a_version_exists(workshop: Workshop) -> None:
     """A second training would reset which records the served version has seen."""
     workshop.define()
-    failed = workshop.lease()
-    workshop.begin(failed)
+    failed = workshop.begun()
     workshop.give_up(failed)
     runs.retry_run(workshop.services.database, failed.run_id)
     workshop.work()
@@ -432,8 +404,7 @@ def test_a_policy_that_no_plan_meets_any_more_fails_the_request_with_the_reason(
 ) -> None:
     """Fewer records mean fewer steps per epoch; the dispatcher must survive that."""
     recipe = {**RECIPE.to_json(), "held_out_fraction": 0.0}
-    workshop.define(recipe=recipe, parameters={"steps": 8}, budget_epochs=1.0)
-    workshop.work()
+    workshop.train(recipe=recipe, parameters={"steps": 8}, budget_epochs=1.0)
 
     request_id = workshop.forget(*workshop.split()[0][:20])
     workshop.dispatch()
@@ -449,16 +420,14 @@ def test_a_policy_that_no_plan_meets_any_more_fails_the_request_with_the_reason(
     policies.change_policy(workshop.services.database, "model", {"budget_epochs": 2.0})
     with workshop.transaction() as session:
         workshop.services.forget_requests.retry(session, request_id)
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     assert workshop.request(request_id).state == "certified"
 
 
 def test_a_request_that_is_cancelled_when_a_run_begins_is_answered_by_it(
     workshop: Workshop,
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained, _ = workshop.split()
     workshop.forget(trained[0])
     cancelled = workshop.forget(trained[1])
@@ -528,8 +497,7 @@ class TestUploadedWeights:
     def test_new_ones_replace_those_that_failed(self, workshop: Workshop) -> None:
         workshop.define(upload=True)
         first = workshop.upload("model")
-        held = workshop.lease()
-        workshop.begin(held)
+        held = workshop.begun()
         workshop.give_up(held)
 
         workshop.upload("model", b"better")
@@ -559,12 +527,10 @@ def _cancel(workshop: Workshop, run_id: str) -> RunRow:
 
 def _owing(workshop: Workshop) -> tuple[str, Held]:
     """Return a request, and the run that has begun to answer it."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     return request_id, held
 
 
@@ -604,8 +570,7 @@ def test_a_queued_run_is_cancelled_at_once(workshop: Workshop) -> None:
 
 def test_a_cancelled_training_leaves_its_model_to_be_trained_later(workshop: Workshop) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
 
     _cancel(workshop, held.run_id)
 
@@ -632,7 +597,5 @@ def test_what_a_cancelled_run_owed_is_planned_again(workshop: Workshop, cause: s
         workshop.forged = True
         with workshop.transaction() as session:
             assert note_deadlines(session, warning_s=1e6)
-    workshop.dispatch()
-
-    workshop.work()
+    workshop.unlearn()
     assert workshop.request(request_id).state == "certified"

@@ -26,8 +26,7 @@ def ended(workshop: Workshop) -> bool:
 
 def trained(workshop: Workshop) -> str:
     """Return the id of a record that a model has learnt from."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop.split()[0][0]
 
 
@@ -35,8 +34,7 @@ def test_a_request_that_completes(workshop: Workshop) -> None:
     workshop.forget(trained(workshop), status_callback_urls=[URL])
     assert told(workshop) == ["accepted"]
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     assert told(workshop) == ["accepted", "unlearning"]
     workshop.publish(held)
     assert told(workshop)[2:] == ["certified"]
@@ -49,8 +47,7 @@ def test_a_request_that_completes(workshop: Workshop) -> None:
 def test_a_request_that_fails_and_is_tried_again(workshop: Workshop) -> None:
     request_id = workshop.forget(trained(workshop), status_callback_urls=[URL])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     assert told(workshop) == ["accepted", "unlearning", "failed"]
     assert not ended(workshop)

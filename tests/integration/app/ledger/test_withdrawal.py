@@ -69,8 +69,7 @@ def _require_withdrawn(workshop: Workshop, *requests: str) -> None:
 def test_when_every_record_was_forgotten_the_model_is_withdrawn(
     workshop: Workshop, mechanism: str, batches: int
 ) -> None:
-    workshop.define(mechanism=mechanism, **SMALL[mechanism])
-    workshop.work()
+    workshop.train(mechanism=mechanism, **SMALL[mechanism])
     before = []
     ids = record_ids()
     if batches == 2:
@@ -94,8 +93,7 @@ def test_when_every_record_was_forgotten_the_model_is_withdrawn(
 
 
 def test_records_that_are_held_out_do_not_keep_a_model(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     request = workshop.forget(*learned)
     workshop.dispatch()
@@ -105,8 +103,7 @@ def test_records_that_are_held_out_do_not_keep_a_model(workshop: Workshop) -> No
 
 
 def test_one_record_that_is_left_keeps_a_model(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     workshop.forget(*learned[1:], *held_out)
     workshop.dispatch()
@@ -116,8 +113,7 @@ def test_one_record_that_is_left_keeps_a_model(workshop: Workshop) -> None:
 def test_what_failed_before_ends_with_the_withdrawal_when_it_is_retried(
     workshop: Workshop,
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     workshop.give_up(workshop.lease())
@@ -129,8 +125,7 @@ def test_what_failed_before_ends_with_the_withdrawal_when_it_is_retried(
 def test_a_run_from_under_which_the_last_record_vanishes_withdraws_its_model(
     workshop: Workshop,
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     first = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     held = workshop.lease()
@@ -182,8 +177,7 @@ def test_weights_brought_again_are_unlearned_from_what_was_forgotten_before(
     _require_withdrawn(workshop, request)
     workshop.push(first=RECORDS)
     workshop.upload("model")
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     result = workshop.result(held)
     with workshop.transaction() as session:
         statement = publication.draft(session, run_id=held.run_id, result=result)
@@ -206,8 +200,7 @@ RETRAINED: Mapping[str, dict[str, Any]] = {
 def test_a_withdrawn_model_is_trained_again_on_what_was_pushed_since(
     workshop: Workshop, kind: str
 ) -> None:
-    workshop.define(**RETRAINED[kind])
-    workshop.work()
+    workshop.train(**RETRAINED[kind])
     workshop.forget(*record_ids())
     workshop.dispatch()
     workshop.push(first=RECORDS)
@@ -244,8 +237,7 @@ def _while_locked(
 
 
 def test_a_request_that_arrives_during_a_withdrawal_is_owed_nothing(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(*workshop.split()[0])
     later = []
 
@@ -261,8 +253,7 @@ def test_a_request_that_arrives_during_a_withdrawal_is_owed_nothing(workshop: Wo
 
 
 def test_a_withdrawal_meets_a_request_that_arrived_just_before(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, _ = workshop.split()
     request = workshop.forget(*learned)
     later = []

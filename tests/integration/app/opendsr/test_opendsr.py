@@ -96,8 +96,7 @@ def status(api: TestClient, receipt: dict[str, object]) -> str:
 
 @pytest.fixture
 def trained(workshop: Workshop) -> Workshop:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop
 
 
@@ -140,8 +139,7 @@ def test_a_request_from_receipt_to_completion(
         "results_url": None,
     }
     trained.dispatch()
-    held = trained.lease()
-    trained.begin(held)
+    held = trained.begun()
     assert status(api, receipt) == "in_progress"
     trained.publish(held)
     assert status(api, receipt) == "in_progress"
@@ -237,8 +235,7 @@ def test_a_person_is_forgotten_by_every_dataset_that_knows_them(
         }
     # One of the two datasets has no model, so it is done at once; the other is not.
     assert status(api, receipt) == "in_progress"
-    trained.dispatch()
-    trained.work()
+    trained.unlearn()
     trained.services.clean_up()
     assert status(api, receipt) == "completed"
 
@@ -355,8 +352,7 @@ def test_failure_is_in_progress_until_somebody_tries_again(
 ) -> None:
     receipt = submit(api, "subject-1")
     trained.dispatch()
-    held = trained.lease()
-    trained.begin(held)
+    held = trained.begun()
     trained.give_up(held)
     assert status(api, receipt) == "in_progress"
     with trained.transaction() as session:
@@ -459,8 +455,7 @@ def test_callbacks_are_in_the_specifications_words_and_signed(
     deliverer: Deliverer,
 ) -> None:
     receipt = submit(api, "subject-1", status_callback_urls=[receiver.url])
-    trained.dispatch()
-    trained.work()
+    trained.unlearn()
     trained.services.clean_up()
     settle(deliverer)
 
@@ -483,8 +478,7 @@ def test_two_datasets_are_told_of_as_one_request(
 ) -> None:
     second_dataset(trained)
     submit(api, "subject-1", status_callback_urls=[receiver.url])
-    trained.dispatch()
-    trained.work()
+    trained.unlearn()
     trained.services.clean_up()
     settle(deliverer)
     told = [json.loads(received.body)["request_status"] for received in receiver.received]

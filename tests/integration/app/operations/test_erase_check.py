@@ -148,8 +148,7 @@ def test_an_unknown_dataset_is_told(services: Services, search: Search) -> None:
 def test_a_request_on_its_way_is_pending(
     workshop: Workshop, search: Search, services: Services
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     trained_on, _ = workshop.split()
     request_id = workshop.forget(trained_on[0])
     services.clean_up()

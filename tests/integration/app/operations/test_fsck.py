@@ -294,8 +294,7 @@ def _beyond_keys(owner: Engine) -> Iterator[Connection]:
 def test_an_entry_that_does_not_state_its_certificates_digest_is_found(
     workshop: Workshop, app_database: Engine
 ) -> None:
-    workshop.define("one")
-    version = workshop.work("one")
+    version = workshop.train("one")
     workshop.forged = True
     entries = [json.loads(body) for body in bodies(workshop.services)]
     (issued,) = (entry for entry in entries if entry["kind"] == "certificate.issued")

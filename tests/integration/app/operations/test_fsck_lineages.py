@@ -76,13 +76,11 @@ CHANGES = {
 def told(workshop: Workshop) -> Services:
     """A lineage with a request of both kinds, one repeated, one of excluded records alone."""
     workshop.forged = True
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     workshop.forget(*learned[:2], held_out[0])
     workshop.forget(learned[3])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.forget(learned[0])
     workshop.forget(held_out[1])
     assert faults(workshop.services) == []
@@ -121,8 +119,7 @@ def tracked(workshop: Workshop) -> Services:
     """A tracked head whose certificates cover two requests, neither before its training."""
     workshop.forged = True
     recipe = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25}
-    workshop.define(architecture="linear_head", recipe=recipe, mechanism="tracked_release")
-    workshop.work()
+    workshop.train(architecture="linear_head", recipe=recipe, mechanism="tracked_release")
     learned, _ = workshop.split()
     for name in learned[:2]:
         workshop.forget(name)

@@ -126,8 +126,7 @@ FOUND = {
 def ids(workshop: Workshop, services: Services) -> dict[str, str]:
     """A history with something of everything; the ids of what changes name."""
     for name in ("one", "two"):
-        workshop.define(name)
-        workshop.work(name)
+        workshop.train(name)
     (ones, held_out), (twos, _) = workshop.split("one"), workshop.split("two")
     trained = sorted(set(ones) & set(twos))
     done = workshop.forget(trained[0])
@@ -142,8 +141,7 @@ def ids(workshop: Workshop, services: Services) -> dict[str, str]:
     workshop.dispatch()
     for name in ("one", "two"):
         if workshop.active_run(name):
-            held = workshop.lease(name)
-            workshop.begin(held)
+            held = workshop.begun(name)
             workshop.give_up(held)
     with workshop.transaction() as session:
         services.forget_requests.retry(session, failed)

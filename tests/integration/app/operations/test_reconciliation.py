@@ -53,8 +53,7 @@ Each request needs a run, as the number of its steps is fixed.
 @pytest.fixture
 def released(workshop: Workshop) -> Workshop:
     """A model with a version."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return workshop
 
 
@@ -179,8 +178,7 @@ def test_a_run_that_goes_is_ended_and_nothing_is_owed_where_no_weights_are_left(
     learned, _ = released.split()
     request = released.forget(learned[0])
     released.dispatch()
-    held = released.lease()
-    released.begin(held)
+    held = released.begun()
     _destroy(released, _head_blob(released))
     assert _reconcile(released).versions == ["model 1"]
     assert released.run(held.run_id).state == "failed"
@@ -201,16 +199,14 @@ def test_a_model_whose_weights_are_lost_keeps_no_request_waiting(
     else:
         workshop.define(**ONLY_ONCE)
     if kind == "lost before":
-        held = workshop.lease()
-        workshop.begin(held)
+        held = workshop.begun()
     else:
         workshop.work()
     learned, _ = workshop.split()
     failed = workshop.forget(learned[0])
     if kind != "lost before":
         workshop.dispatch()
-        held = workshop.lease()
-        workshop.begin(held)
+        held = workshop.begun()
         workshop.give_up(held)
     waits = workshop.forget(learned[1])
     lost = workshop.model().imported_blob_id or _head_blob(workshop)
@@ -228,8 +224,7 @@ def test_a_lineage_whose_training_is_counted_is_trained_anew(
     workshop: Workshop, mechanism: str
 ) -> None:
     head = {"architecture": "linear_head", "recipe": RECIPE} if mechanism != "dp_sgd" else {}
-    workshop.define(mechanism=mechanism, epsilon=8.0, **head)
-    workshop.work()
+    workshop.train(mechanism=mechanism, epsilon=8.0, **head)
     learned, _ = workshop.split()
     request = workshop.forget(learned[0])
     _destroy(workshop, _head_blob(workshop))
@@ -264,8 +259,7 @@ def test_imported_weights_that_are_lost_before_they_were_certified_can_come_agai
 
 
 def test_a_lineage_that_cannot_be_planned_again_is_named(workshop: Workshop) -> None:
-    workshop.define(**ONLY_ONCE)
-    workshop.work()
+    workshop.train(**ONLY_ONCE)
     _destroy(workshop, _head_blob(workshop))
     found = _reconcile(workshop)
     assert found.versions == ["model 1"]
@@ -332,8 +326,7 @@ def test_who_was_held_out_is_answered_by_the_backbone_that_the_version_stands_on
         row = backbones.upload_weights(session, blobs, "public", WEIGHTS)
         lost, before = row.blob_id, row.sha256
     own = {"name": "logistic", "backbone": {"name": "public", "frozen": False}}
-    workshop.define(architecture=ArchitectureSpec.from_json(own), mechanism="retraining")
-    workshop.work()
+    workshop.train(architecture=ArchitectureSpec.from_json(own), mechanism="retraining")
     held_out = workshop.split()[1]
     assert lost is not None
     _destroy(workshop, lost)

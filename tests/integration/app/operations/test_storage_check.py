@@ -39,13 +39,11 @@ def stores(services: Services) -> Stores:
 @pytest.fixture
 def check(workshop: Workshop, stores: Stores) -> Check:
     """Return verdicts with places, in order; the service has done some work before."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.define("imported", upload=True, first_release="none")
     workshop.upload("imported")
     workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
 
     def run() -> list[tuple[str, str]]:

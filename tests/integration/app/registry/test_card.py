@@ -60,8 +60,7 @@ def _forget(workshop: Workshop, *records: str) -> VersionRow:
 def test_a_card_has_every_section_and_says_what_the_certificate_says(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     version = _forget(workshop, *workshop.split()[0][:3])
     with workshop.transaction() as session:
         envelope = issuing.certificate(session, version.certificate_id).envelope
@@ -88,12 +87,10 @@ def test_a_card_has_every_section_and_says_what_the_certificate_says(
 
 
 def test_a_card_names_no_record_and_no_person(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.forget(workshop.split()[0][0], external_id="ticket-7")
     workshop.forget(subjects=["subject-3"])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
 
     for number in (1, 2):
         card = _card(api, number)
@@ -103,14 +100,13 @@ def test_a_card_names_no_record_and_no_person(api: TestClient, workshop: Worksho
 def test_a_card_names_no_run_where_a_request_was_certified_without_one(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define(
+    workshop.train(
         architecture="linear_head",
         recipe={"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25},
         mechanism="tracked_release",
         epsilon=20.0,
         parameters={"noise_std": 5.0},
     )
-    workshop.work()
     workshop.forget(workshop.split()[0][0])
 
     card = _card(api)
@@ -121,8 +117,7 @@ def test_a_card_names_no_run_where_a_request_was_certified_without_one(
 
 
 def test_before_anyone_has_asked_the_card_says_so(api: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
 
     assert "No record yet" in _section(_card(api), "What was forgotten")
 
@@ -131,8 +126,7 @@ def test_a_card_does_not_deny_what_was_asked_during_the_run(
     api: TestClient, workshop: Workshop
 ) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.forget(workshop.split()[0][0])
     workshop.publish(held)
     said = _section(_card(api), "What was forgotten")
@@ -140,8 +134,7 @@ def test_a_card_does_not_deny_what_was_asked_during_the_run(
 
 
 def test_a_model_released_as_trained_claims_nothing(api: TestClient, workshop: Workshop) -> None:
-    workshop.define(first_release="as_trained")
-    workshop.work()
+    workshop.train(first_release="as_trained")
 
     card = _card(api)
 
@@ -166,8 +159,7 @@ def test_weights_from_elsewhere_are_not_said_to_be_trained_here(
 def test_the_card_of_a_retired_version_says_why_and_offers_no_download(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _forget(workshop, workshop.split()[0][0])
 
     card = _card(api, 1)
@@ -227,8 +219,7 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
 
 
 def test_no_text_of_a_definition_breaks_out_of_its_fence(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     honest = _facts(workshop)
     options = {"a": "```\n````\n# Certified harmless", "`````": 1}
     architecture = {"name": "custom", "options": options}
@@ -246,8 +237,7 @@ def test_no_text_of_a_definition_breaks_out_of_its_fence(workshop: Workshop) -> 
 def test_the_commands_on_the_card_run_and_succeed(
     services: Services, admin_key: str, workshop: Workshop, api: TestClient, tmp_path: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _forget(workshop, workshop.split()[0][0])
     commands = re.findall(r"^```sh\n(.*?)\n```$", _card(api, 2), re.MULTILINE | re.DOTALL)
     assert len(commands) == 3

@@ -90,8 +90,7 @@ def test_no_order_of_pushes_requests_and_trainings_leaves_a_count_wrong(
 ) -> None:
     """Each thread does the same over and over; all begin at once."""
     for name in ("one", "two"):
-        workshop.define(name)
-        workshop.work(name)
+        workshop.train(name)
     workshop.define("brought", upload=True)
     learned = record_ids()[: RECORDS // 2]
     works: tuple[Iterable[Callable[[], object]], ...] = (
@@ -121,13 +120,11 @@ def test_no_order_of_pushes_requests_and_trainings_leaves_a_count_wrong(
 
 def test_no_model_is_withdrawn_for_a_count_alone(workshop: Workshop, app_database: Engine) -> None:
     workshop.forged = True
-    workshop.define()
-    workshop.work()
+    workshop.train()
     with app_database.begin() as connection:
         connection.execute(text("UPDATE model_counts SET retained = 1"))
     request = workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     assert workshop.request(request).state == "certified"
 
 
@@ -160,12 +157,10 @@ def test_a_dataset_counts_what_it_got_forgot_and_erased(workshop: Workshop) -> N
 
     workshop.push(8, first=RECORDS - 4)
     assert numbers() == (RECORDS + 4, 0, 0)
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.forget(workshop.split()[0][0])
     assert numbers() == (RECORDS + 3, 1, 0)
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     assert numbers() == (RECORDS + 3, 0, 1)
     workshop.replace("record-30")

@@ -41,8 +41,7 @@ def batches(workshop: Workshop) -> dict[int, int]:
 
 def forget_and_publish(workshop: Workshop, *records: str) -> str:
     request = workshop.forget(*records)
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     assert workshop.request(request).state == "completed"
     return request
@@ -70,8 +69,7 @@ def test_other_architectures_are_not_convex(workshop: Workshop) -> None:
 def test_records_that_a_lineage_never_learned_from_change_no_run(services: Services) -> None:
     """They may be forgotten later, as records that had no influence at all."""
     workshop = Workshop(services)
-    workshop.define(mechanism="gradient_clipping")
-    workshop.work()
+    workshop.train(mechanism="gradient_clipping")
     train, _ = workshop.split()
     workshop.forget(train[0])
     workshop.dispatch()
@@ -180,8 +178,7 @@ def test_records_forgotten_before_training_are_no_part_of_it(workshop: Workshop)
 def test_a_history_that_is_full_keeps_no_other_model_waiting_and_can_begin_anew(
     trained: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained.define("other", architecture="linear_head", recipe=HEAD)
-    trained.work("other")
+    trained.train("other", architecture="linear_head", recipe=HEAD)
     learned = set(trained.split("model")[0]) & set(trained.split("other")[0])
     monkeypatch.setattr(history, "MOST_EVENTS", 2)  # the training and its release
     request_id = trained.forget(min(learned))

@@ -44,8 +44,7 @@ def _add_without_subject(session: Session, workshop: Workshop, count: int) -> No
 def forgotten(workshop: Workshop) -> Workshop:
     """Records of which six were forgotten, in three requests."""
     workshop.push(300, first=RECORDS)
-    workshop.define()
-    workshop.work()
+    workshop.train()
     for first in (0, 4, 8):
         workshop.forget(f"record-{first}", f"record-{first + 1}")
     return workshop
@@ -120,8 +119,7 @@ def test_batches_are_cut_from_the_order_of_the_keys_digests(
 @pytest.mark.parametrize("mechanism", ["exact_training", "tracked_release"])
 def test_keys_are_hashed_once_for_a_lineage(workshop: Workshop, mechanism: str) -> None:
     recipe = {"batch_size": 4, "held_out_fraction": 0.25}
-    workshop.define(architecture="linear_head", mechanism=mechanism, recipe=recipe, epsilon=8.0)
-    workshop.work()
+    workshop.train(architecture="linear_head", mechanism=mechanism, recipe=recipe, epsilon=8.0)
     first, second = workshop.split()[0][:2]
     hashed = list[str]()
 

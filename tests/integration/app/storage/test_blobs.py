@@ -190,8 +190,7 @@ def test_shredding_needs_no_object_store_and_the_object_goes_later(
 def test_the_log_tells_of_a_retired_version_though_its_object_cannot_be_deleted(
     workshop: Workshop, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workshop.define()
-    first = workshop.work()
+    first = workshop.train()
     stored = services.settings.data_dir / "blobs" / first.blob_id
     with services.database.transaction() as session:
         version = session.get_one(VersionRow, first.id)

@@ -32,8 +32,7 @@ def test_nothing_is_taken_for_lost(
     workshop: Workshop, services: Services, keeper: Kms | Vault, settings: Settings
 ) -> None:
     """Else ``expunge reconcile --apply`` would retire every version."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     keeper.stop()
     other = open_services(settings)
     with pytest.raises(KeyServiceError), other.database.transaction() as session:
@@ -74,8 +73,7 @@ def test_what_was_given_up_is_shredded_all_the_same(
 def test_callers_are_asked_to_come_again_and_readiness_tells_why(
     api: TestClient, workshop: Workshop, keeper: Kms | Vault
 ) -> None:
-    workshop.define()
-    version = workshop.work()
+    version = workshop.train()
     path = f"/v1/models/model/versions/{version.number}/weights"
     assert api.get(path).status_code == HTTPStatus.OK
     keeper.stop()

@@ -52,8 +52,7 @@ def settings(settings: Settings, tmp_path: Path) -> Settings:
 @pytest.fixture
 def retired(workshop: Workshop, services: Services, settings: Settings, tmp_path: Path) -> Retired:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     version = workshop.publish(held, workshop.result(held, CONTENT))
     other = live(services.blobs, "weights", b"another version lives on")
     shutil.copytree(settings.data_dir, tmp_path / "data-copy")

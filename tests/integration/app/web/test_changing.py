@@ -69,8 +69,7 @@ def test_what_a_form_does_is_done_in_the_name_of_its_sender(
 
 
 def test_a_model_is_retrained_and_archived(operator: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     page = operator.get("/models/model").text
     token = token_in(page)
     assert "Version 1 is served no more, and its weights are shredded" in page

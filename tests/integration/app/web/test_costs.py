@@ -50,8 +50,7 @@ def test_neither_a_request_nor_its_plan_nor_a_page_reads_all_records(
     mechanism: str,
 ) -> None:
     workshop.push(MANY, first=RECORDS)
-    workshop.define(mechanism=mechanism)
-    workshop.work()
+    workshop.train(mechanism=mechanism)
     learned = workshop.split()[0][:2]
     with app_database.begin() as connection:
         connection.execute(text("ANALYZE"))

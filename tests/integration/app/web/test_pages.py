@@ -108,8 +108,7 @@ def test_names_are_text_and_never_markup(
     trained = scenes.released(workshop)
     request = scenes.forget(workshop, trained[0])
     workshop.dispatch()
-    held = workshop.lease("face-match")
-    workshop.begin(held)
+    held = workshop.begun("face-match")
     workshop.give_up(held, markup)
     with scenes.worker(redis_connection(services.settings), host=markup):
         for path in ("/settings", "/requests", "/requests/all", f"/requests/{request}",
@@ -275,14 +274,12 @@ def test_overdue_requests_come_first(operator: TestClient, workshop: Workshop) -
 def test_what_was_cancelled_is_due_until_it_is_erased(
     operator: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(workshop.split()[0][0])
     workshop.cancel(request)
     assert f"/requests/{request}" in operator.get("/requests").text
 
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
 
     page = operator.get("/requests").text
@@ -291,8 +288,7 @@ def test_what_was_cancelled_is_due_until_it_is_erased(
 
 
 def test_requests_are_filtered_and_paged(operator: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     made = [workshop.forget(record) for record in (workshop.split()[0] * 3)[:60]]
     seen: list[str] = []
     path: str | None = "/requests/all"
@@ -352,12 +348,10 @@ def test_nothing_is_tried_again_for_a_model_that_is_gone(
 def test_a_failed_run_shows_all_that_the_networks_code_said(
     operator: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held, "the factory raised KeyError\n\nTraceback:\n  <b>width</b>\nKeyError: 3")
 
     page = operator.get(f"/runs/{held.run_id}").text
@@ -373,8 +367,7 @@ def test_a_failed_run_shows_all_that_the_networks_code_said(
 
 
 def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    version = workshop.work()
+    version = workshop.train()
 
     page = operator.get("/models/model/versions/1").text
 
@@ -443,8 +436,7 @@ def test_a_model_says_how_many_records_more_it_covers(
     text = operator.get("/models/private").text
     assert "0 of 4 records" in text
     assert "may need a run" in text
-    workshop.define("clipped")
-    workshop.work("clipped")
+    workshop.train("clipped")
     assert "Capacity" not in operator.get("/models/clipped").text
 
 
@@ -487,8 +479,7 @@ def test_without_a_database_the_page_says_so(operator: TestClient, services: Ser
 def test_a_model_page_shows_where_the_model_may_still_be(
     operator: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     assert "Published at" not in operator.get("/models/model").text
     with workshop.transaction() as session:
         model = registry.model_named(session, "model", lock=True)

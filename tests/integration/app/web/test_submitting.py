@@ -50,8 +50,7 @@ def _find(visitor: TestClient, name: str) -> list[str]:
 
 
 def test_ids_are_previewed_and_sent_once(operator: TestClient, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned = workshop.split()[0][:3]
 
     preview = _preview(
@@ -144,8 +143,7 @@ def test_a_preview_says_what_each_mechanism_gives(
     operator: TestClient, workshop: Workshop, mechanism: str, said: str
 ) -> None:
     head = {"architecture": "linear_head", "recipe": {"epochs": 4, "held_out_fraction": 0.25}}
-    workshop.define(mechanism=mechanism, **(head if mechanism == "exact_training" else {}))
-    workshop.work()
+    workshop.train(mechanism=mechanism, **(head if mechanism == "exact_training" else {}))
     record = workshop.split()[0][0]
     preview = _preview(operator, kind="record_ids", ids=record)
     assert f'data-label="Guarantee" class="nowrap">{said}<' in preview
@@ -218,8 +216,7 @@ def test_a_damaged_form_is_refused(operator: TestClient, workshop: Workshop) -> 
 def test_a_request_is_cancelled_and_its_records_stay_forgotten(
     operator: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(workshop.split()[0][0])
     page = operator.get(f"/requests/{request}").text
     fields = _sent(page, f"/requests/{request}/cancel")
@@ -239,14 +236,12 @@ def test_a_request_is_cancelled_and_its_records_stay_forgotten(
 def test_certificates_and_the_answer_to_the_person(
     operator: TestClient, workshop: Workshop, services: Services
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     record = workshop.split()[0][0]
     request = workshop.forget(record)
     assert "We are working on your request" in operator.get(f"/requests/{request}/answer").text
     assert operator.get(f"/requests/{request}/certificates").json() == []
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     services.clean_up()
 
     (found,) = operator.get(f"/requests/{request}/certificates").json()
@@ -285,15 +280,13 @@ def test_the_answer_does_not_deny_a_training_that_goes_on(
 def test_the_answer_waits_for_copies_of_earlier_versions(
     operator: TestClient, workshop: Workshop, services: Services
 ) -> None:
-    workshop.define()
-    version = workshop.work()
+    version = workshop.train()
     with workshop.transaction() as session:
         model = registry.model_named(session, "model", lock=True)
         place = publishing.want(session, model, "shelf").id
         session.add(CopyRow(id="copy-1", placement_id=place, version_id=version.id))
     request = workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     services.publisher().settle(place)
     said = "Copies of earlier versions are still being withdrawn"
     assert said in operator.get(f"/requests/{request}/answer").text
@@ -314,8 +307,7 @@ def test_the_answer_waits_for_copies_of_earlier_versions(
 def test_a_model_that_is_gone_may_have_learned_from_the_records(
     operator: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     record = workshop.split()[0][0]
     workshop.archive()
 
@@ -333,15 +325,13 @@ def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: W
         return unescape(" ".join(re.findall(r"<li>(.*?)</li>", page.split("<main")[1])))
 
     assert "No one has asked to be forgotten yet" in operator.get("/requests").text
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned = workshop.split()[0]
     first = workshop.forget(learned[0])
     assert reasons() == "model: waits until its run is scheduled"
     workshop.dispatch()
     assert reasons() == "model: its run is queued: no worker is there"
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     second = workshop.forget(learned[1])
     assert "came after its present run had begun" in reasons()
     workshop.give_up(held, "it broke")
@@ -353,8 +343,7 @@ def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: W
 def test_a_held_request_is_refused_reopened_extended_and_accepted(
     operator: TestClient, workshop: Workshop, visitor_of: VisitorOf
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     preview = _preview(operator, kind="record_ids", ids=workshop.split()[0][0], hold="yes")
     assert "nothing is forgotten until a person accepts it" in preview
     sent = _submit(operator, preview)
@@ -396,8 +385,7 @@ def test_a_held_request_is_refused_reopened_extended_and_accepted(
 def test_corrected_rows_replace_what_is_forgotten(
     operator: TestClient, workshop: Workshop, visitor_of: VisitorOf
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     record = workshop.split()[0][0]
     row = json.dumps({"record_id": record, "subject_id": "s", "features": [1, 2.5], "label": 0})
     named = {"kind": "record_ids", "ids": record, "replacement": row}

@@ -38,8 +38,7 @@ def loaded(workshop):
 
 
 def test_forgotten_records_are_not_loaded(workshop):
-    workshop.define()
-    workshop.work()
+    workshop.train()
     train, held_out = workshop.split()
     forgotten, kept = train[:2], train[2:]
     workshop.forget(*forgotten)
@@ -80,8 +79,7 @@ def test_of_an_ensemble_nothing_is_decoded_but_what_is_measured_and_the_members_
 
 def test_a_run_starts_from_the_certified_weights_alone(workshop, monkeypatch):
     """A blob that somebody put in their place is not what the lineage's history tells of."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     services = workshop.services

@@ -253,8 +253,7 @@ def test_other_workers_train_members_too(workshop, monkeypatch):
 def test_a_helper_that_dies_or_comes_twice_is_no_harm(workshop):
     """What it holds is taken over when its lease ends, and what it hands over late is refused."""
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     with workshop.transaction() as session:
         member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
     with workshop.transaction() as session:
@@ -276,8 +275,7 @@ def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
     tokens, leases = [], []
     for _ in range(2):
-        held = workshop.lease()
-        workshop.begin(held)
+        held = workshop.begun()
         with workshop.transaction() as session:
             member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
         with workshop.transaction() as session:
@@ -299,8 +297,7 @@ def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
 def test_a_helper_from_before_an_attempt_began_again_hands_nothing_over(workshop):
     """Its member may have read a record that was forgotten until the attempt chose its records."""
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
 
     def begun_and_taken(lease_s):
         with workshop.transaction() as session:
@@ -327,8 +324,7 @@ def test_a_helper_from_before_an_attempt_began_again_hands_nothing_over(workshop
 
 def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining", forget="retrain")
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
 
     def take(lease_s):
         with workshop.transaction() as session:

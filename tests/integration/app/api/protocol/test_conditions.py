@@ -26,8 +26,7 @@ PATHS = [
 def test_what_a_caller_holds_is_not_sent_again(
     api: TestClient, workshop: Workshop, subtests: pytest.Subtests
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     for path in PATHS:
         with subtests.test(path=path):
             first = api.get(path)

@@ -91,8 +91,7 @@ def test_a_repeated_call_has_the_same_answer(
 
 def test_a_retry_is_replayed_too(api: TestClient, workshop: Workshop) -> None:
     workshop.define()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     path = f"/v1/runs/{held.run_id}/retry"
 

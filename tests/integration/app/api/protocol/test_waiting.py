@@ -50,8 +50,7 @@ def served(app: FastAPI, admin_key: str) -> Iterator[httpx.Client]:
 @pytest.fixture
 def request_path(workshop: Workshop) -> str:
     """A request that waits for its run."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     return f"/v1/forget-requests/{workshop.forget(workshop.split()[0][0])}"
 
 

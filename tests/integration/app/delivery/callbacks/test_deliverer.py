@@ -124,11 +124,9 @@ def test_nothing_of_the_records_is_told(
 def test_every_change_is_told_in_its_order(
     workshop: Workshop, receiver: Receiver, deliverer: Deliverer
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     forget(workshop, receiver.url, record=workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     settle(deliverer)
 

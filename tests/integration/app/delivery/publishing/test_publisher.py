@@ -113,14 +113,12 @@ def test_three_versions_in_turn_leave_the_last_alone(
 def test_a_trace_tells_where_what_a_request_led_to_was_published(
     workshop: Workshop, publisher: Publisher, folder: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _want(workshop)
     _settle(workshop, publisher)
     with handed_over() as spans:
         request_id = workshop.forget(workshop.split()[0][0])
-        workshop.dispatch()
-        workshop.work()
+        workshop.unlearn()
         (folder / "model").unlink()
         (folder / "model").write_bytes(b"in the way")
         _settle(workshop, publisher)
@@ -139,8 +137,7 @@ def test_a_trace_tells_where_what_a_request_led_to_was_published(
 def test_what_is_there_verifies_and_says_what_it_is(
     workshop: Workshop, publisher: Publisher, folder: Path
 ) -> None:
-    workshop.define(epsilon=0.5)
-    workshop.work()
+    workshop.train(epsilon=0.5)
     _want(workshop)
     _settle(workshop, publisher)
     there = folder / "model"
@@ -162,8 +159,7 @@ def test_what_is_there_verifies_and_says_what_it_is(
 
 
 def test_an_archived_model_leaves(workshop: Workshop, publisher: Publisher, folder: Path) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _want(workshop)
     _settle(workshop, publisher)
     workshop.archive()
@@ -177,16 +173,14 @@ def test_an_archived_model_leaves(workshop: Workshop, publisher: Publisher, fold
 def test_what_is_withdrawn_by_policy_leaves_until_the_request_is_met(
     workshop: Workshop, publisher: Publisher, folder: Path
 ) -> None:
-    workshop.define(serving="withdraw_on_request")
-    workshop.work()
+    workshop.train(serving="withdraw_on_request")
     _want(workshop)
     _settle(workshop, publisher)
     workshop.forget(workshop.split()[0][0])
     publisher.sweep()
     _settle(workshop, publisher)
     assert list(folder.iterdir()) == []
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     _settle(workshop, publisher)
     assert json.loads((folder / "model" / CONFIG).read_text())["version"] == 2
 
@@ -194,8 +188,7 @@ def test_what_is_withdrawn_by_policy_leaves_until_the_request_is_met(
 def test_a_target_that_fails_keeps_the_name_of_what_it_may_still_hold(
     workshop: Workshop, publisher: Publisher, folder: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _want(workshop)
     _settle(workshop, publisher)
     moved = folder.with_name("moved")
@@ -232,8 +225,7 @@ OTHERS = {
 def test_a_place_that_is_taken_holds_no_version_and_raises_no_alarm_for_one(
     workshop: Workshop, publisher: Publisher, folder: Path, others: str
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     OTHERS[others](folder)
     before = sorted(folder.rglob("*"))
     _want(workshop)
@@ -257,8 +249,7 @@ def test_a_place_that_is_taken_holds_no_version_and_raises_no_alarm_for_one(
 def test_what_was_placed_is_gone_when_others_have_taken_its_place(
     workshop: Workshop, publisher: Publisher, folder: Path, others: str
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _want(workshop)
     _settle(workshop, publisher)
     (folder / "model").unlink()
@@ -276,8 +267,7 @@ def test_what_was_placed_is_gone_when_others_have_taken_its_place(
 def test_a_failed_attempt_is_due_later_each_time(
     workshop: Workshop, publisher: Publisher, folder: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _want(workshop)
     shutil.rmtree(folder)
     waits = []
@@ -306,8 +296,7 @@ def test_what_changes_while_it_is_sent_is_sent_again(
     workshop: Workshop, services: Services, folder: Path
 ) -> None:
     """The version that was being sent never stays: the work goes on with the next one."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     placement = _want(workshop)
     overtaken: list[int] = []
 
@@ -340,8 +329,7 @@ def test_what_changes_while_it_is_sent_is_sent_again(
 def test_one_process_works_at_a_time_until_its_connection_ends(
     workshop: Workshop, publisher: Publisher
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     placement = _want(workshop)
     database = workshop.services.database
     with alone(database, placement) as connection:
@@ -356,13 +344,12 @@ def test_a_certificate_without_a_run_is_published_too(
     workshop: Workshop, publisher: Publisher, folder: Path
 ) -> None:
     recipe = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25, "weight_decay": 0.05}
-    workshop.define(
+    workshop.train(
         architecture="linear_head",
         mechanism="tracked_release",
         parameters={"noise_std": 40.0},
         recipe=recipe,
     )
-    workshop.work()
     _want(workshop)
     _settle(workshop, publisher)
     before = (folder / "model" / CERTIFICATE).read_bytes()
@@ -376,8 +363,7 @@ def test_a_certificate_without_a_run_is_published_too(
 def test_what_was_changed_there_is_found(
     workshop: Workshop, services: Services, folder: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _want(workshop)
     releases = Releases(services.blobs, services.signer, ())
     publisher = Publisher(
@@ -398,8 +384,7 @@ def test_what_was_changed_there_is_found(
 def test_the_background_publishes_and_stops(
     workshop: Workshop, publisher: Publisher, folder: Path
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     publisher.start()
     _want(workshop)
     until((folder / "model" / WEIGHTS).exists)
@@ -411,8 +396,7 @@ def test_the_background_publishes_and_stops(
 def test_a_target_that_settings_no_longer_name_is_an_error(
     workshop: Workshop, services: Services
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     _want(workshop, "removed")
     publisher = services.publisher()
     _settle(workshop, publisher)

@@ -35,8 +35,7 @@ def settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 @pytest.fixture
 def version(workshop: Workshop) -> VersionRow:
     """A version, under a checkpoint that one witness has cosigned."""
-    workshop.define()
-    version = workshop.work()
+    version = workshop.train()
     _store(workshop.services, HONEST, _line(workshop.services, HONEST))
     return version
 

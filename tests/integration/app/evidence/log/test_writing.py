@@ -76,15 +76,12 @@ def test_entries_are_canonical_json_of_the_decision(services: Services) -> None:
 
 
 def test_every_change_of_state_is_logged(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held, permanent=False)
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.publish(held)
     workshop.services.clean_up()
 

@@ -65,13 +65,11 @@ def _weights(workshop: Workshop) -> bytes:
 
 
 def test_every_request_finds_its_own_leaves_and_no_others(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     asked = [(learned[0], held_out[0]), (learned[1], learned[2]), (held_out[0], learned[1])]
     requests = [workshop.forget(*ids) for ids in asked]
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     asked += [(learned[0], learned[2]), (held_out[1],), (held_out[1], held_out[0])]
     requests += [workshop.forget(*ids) for ids in asked[3:]]
 
@@ -94,12 +92,10 @@ def test_every_request_finds_its_own_leaves_and_no_others(workshop: Workshop) ->
 
 def test_nothing_is_read_of_earlier_requests(workshop: Workshop, app_database: Engine) -> None:
     """A request more, and a bundle, take as many rows after 40 requests as after 5."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, _ = workshop.split()
     workshop.forget(learned[0], learned[1])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     rows: list[int] = []
 
     def count(connection: Any, cursor: Any, *_: Any) -> None:
@@ -119,19 +115,16 @@ def test_nothing_is_read_of_earlier_requests(workshop: Workshop, app_database: E
 
 
 def test_a_training_begins_other_trees_and_a_bundle_of_them_says_so(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, _ = workshop.split()
     first = workshop.forget(learned[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     old = _certificate(workshop, first)
     workshop.retrain()
     workshop.work()
     again, _ = workshop.split()
     second = workshop.forget(again[1])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     new = _certificate(workshop, second)
     assert (_stated(old).since_version, _stated(new).since_version) == (1, 3)
     assert _stated(new).records == 1
@@ -148,12 +141,10 @@ def test_a_training_begins_other_trees_and_a_bundle_of_them_says_so(workshop: Wo
 
 def test_certificates_of_a_lineage_take_nothing_back(workshop: Workshop) -> None:
     """A later one proves that its trees begin with those of any earlier one, of either kind."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     requests = [workshop.forget(learned[0], held_out[0]), workshop.forget(held_out[1])]
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     requests += [workshop.forget(learned[0]), workshop.forget(held_out[2], held_out[0])]
     found = sorted((_certificate(workshop, r) for r in requests), key=lambda row: row.number)
     weights = _weights(workshop)
@@ -173,8 +164,7 @@ def test_certificates_of_a_lineage_take_nothing_back(workshop: Workshop) -> None
 
 def test_no_statement_is_made_of_less_than_the_trees_hold(workshop: Workshop) -> None:
     """A version that reads a record again cannot be certified as if it were without it."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, _ = workshop.split()
     request = workshop.forget(learned[0])
     model = workshop.model()
@@ -190,8 +180,7 @@ def test_no_statement_is_made_of_less_than_the_trees_hold(workshop: Workshop) ->
 
 def test_requests_that_come_together_share_a_statement(workshop: Workshop) -> None:
     """As many as there are, it is about all of their leaves, which follow one another."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, _ = workshop.split()
     requests = [workshop.forget(*ids) for ids in (learned[:1], learned[1:3], learned[:2])]
     with workshop.transaction() as session:

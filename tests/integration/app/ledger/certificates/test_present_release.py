@@ -41,8 +41,7 @@ MODELS = {"tracked_release": HEAD, "dp_sgd": PRIVATE}
 
 def made(workshop: Workshop, **policy: Any) -> list[str]:
     """Train a model; return the ids that it learned from."""
-    workshop.define(**policy)
-    workshop.work()
+    workshop.train(**policy)
     return workshop.split()[0]
 
 
@@ -143,8 +142,7 @@ def test_beyond_its_capacity_a_run_takes_over_with_the_same_history(workshop: Wo
     assert at_once
     assert waiting is not None
     record, request = waiting
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
 
     stated = verified(workshop, request, record)
     assert stated["model"]["version"] == 2
@@ -194,8 +192,7 @@ def test_nothing_is_certified_at_once_beside_a_run(workshop: Workshop) -> None:
     learned = made(workshop, **HEAD)
     workshop.retrain()
     queued = workshop.forget(learned[0])
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     going = workshop.forget(learned[1])
     assert states(workshop, queued, going) == ["open"] * 2
 
@@ -234,8 +231,7 @@ def test_a_tighter_policy_counts_at_once(workshop: Workshop) -> None:
     policies.change_policy(workshop.services.database, "model", {"epsilon": 0.5})
     request = workshop.forget(learned[1])
     assert states(workshop, request) == ["open"]
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     assert verified(workshop, request, learned[1])["target"]["epsilon"] == 0.5
 
 
@@ -251,13 +247,11 @@ def test_the_mechanism_of_the_newest_release_covers_requests(
     if retrains:
         policies.change_policy(database, "model", {"mechanism": before, "parameters": {}})
         workshop.forget(learned[-1])
-        workshop.dispatch()
-        workshop.work()
+        workshop.unlearn()
     tracked = {"mechanism": "tracked_release", "parameters": {"noise_std": 50.0}, "epsilon": 1.0}
     policies.change_policy(database, "model", tracked)
     workshop.forget(*learned[:20])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     policies.change_policy(
         database, "model", {"mechanism": "auto", "parameters": {}, "epsilon": 20.0}
     )

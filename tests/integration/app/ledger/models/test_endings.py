@@ -47,13 +47,11 @@ def _delete_model(workshop: Workshop, name: str = "model") -> None:
 
 
 def test_an_archived_model_owes_nothing_and_its_run_publishes_nothing(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, _ = workshop.split()
     first = workshop.forget(learned[0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     second = workshop.forget(learned[1])
     result = workshop.result(held)
     workshop.archive()
@@ -170,15 +168,12 @@ def test_a_model_whose_first_training_ended_is_defined_again(workshop: Workshop,
 
 
 def test_only_what_never_released_is_deleted(workshop: Workshop) -> None:
-    workshop.define("released")
-    workshop.work("released")
+    workshop.train("released")
     with pytest.raises(ConflictError, match="has released a version: archive it"):
         _delete_model(workshop, "released")
-    workshop.define("private", first_release="none")
-    workshop.work("private")
+    workshop.train("private", first_release="none")
     workshop.define("running")
-    held = workshop.lease("running")
-    workshop.begin(held)
+    held = workshop.begun("running")
     workshop.define("brought", upload=True)
     workshop.upload("brought")
     workshop.archive("released")
@@ -197,8 +192,7 @@ def test_only_what_never_released_is_deleted(workshop: Workshop) -> None:
 
 
 def test_a_private_version_that_answered_a_request_is_not_deleted(workshop: Workshop) -> None:
-    workshop.define(first_release="none")
-    workshop.work()
+    workshop.train(first_release="none")
     workshop.forget(workshop.split()[1][0])
     with pytest.raises(ConflictError, match="archive it"):
         _delete_model(workshop)

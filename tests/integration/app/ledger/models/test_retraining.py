@@ -76,8 +76,7 @@ def _verify(
 def test_a_new_training_answers_what_was_asked_before_and_begins_a_new_history(
     workshop: Workshop, kind: str
 ) -> None:
-    workshop.define(**KINDS[kind])
-    workshop.work()
+    workshop.train(**KINDS[kind])
     learned, held_out = workshop.split()
     unlearned = workshop.forget(learned[0], *learned[4:6])
     workshop.dispatch()
@@ -88,8 +87,7 @@ def test_a_new_training_answers_what_was_asked_before_and_begins_a_new_history(
     before, mixed = workshop.forget(learned[1]), workshop.forget(learned[2], held_out[0])
 
     workshop.retrain()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     late = workshop.forget(learned[3])
     new = workshop.forget(*workshop.split(first=RECORDS)[0][:2])  # only the new training reads them
     result = workshop.result(held)
@@ -115,8 +113,7 @@ def test_a_new_training_answers_what_was_asked_before_and_begins_a_new_history(
         assert history is not None
         assert (history.releases, history.forgotten()) == (1, 0)
 
-    workshop.dispatch()
-    last = workshop.work()
+    last = workshop.unlearn()
     assert last.number == version.number + 1
     predicate = _predicate(workshop, last.certificate_id)
     assert predicate["forgotten"]["records"] == 3
@@ -138,8 +135,7 @@ def test_a_new_training_answers_what_was_asked_before_and_begins_a_new_history(
 def test_a_request_keeps_its_proof_when_the_model_is_retrained_and_archived(
     workshop: Workshop,
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, _ = workshop.split()
     request = workshop.forget(learned[0])
     workshop.dispatch()
@@ -156,15 +152,13 @@ def test_a_request_keeps_its_proof_when_the_model_is_retrained_and_archived(
 def test_a_training_without_result_leaves_the_version_and_what_it_owes(
     workshop: Workshop, end: str
 ) -> None:
-    workshop.define()
-    first = workshop.work()
+    first = workshop.train()
     workshop.push(first=RECORDS)
     learned, _ = workshop.split()
     membership = workshop.membership()
     before = workshop.forget(learned[0])
     workshop.retrain()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     late = workshop.forget(learned[1])
     new = workshop.forget(*workshop.split(first=RECORDS)[0])
     assert [o.state for o in workshop.obligations(new)] == ["open"]
@@ -179,8 +173,7 @@ def test_a_training_without_result_leaves_the_version_and_what_it_owes(
     assert ended.state == "cancelled"
     assert "no weights that learned from its records exist" in str(ended.failure_reason)
     assert workshop.model().head_version_id == first.id
-    workshop.dispatch()
-    version = workshop.work()
+    version = workshop.unlearn()
     assert [workshop.obligations(r)[0].certificate_id for r in (before, late)] == [
         version.certificate_id
     ] * 2
@@ -189,12 +182,10 @@ def test_a_training_without_result_leaves_the_version_and_what_it_owes(
 
 
 def test_what_had_failed_is_answered_by_a_new_training(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.give_up(held)
     assert workshop.request(request).state == "failed"
     workshop.retrain()
@@ -204,12 +195,10 @@ def test_what_had_failed_is_answered_by_a_new_training(workshop: Workshop) -> No
 
 
 def test_a_record_that_an_earlier_training_read_is_not_called_held_out(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned, held_out = workshop.split()
     workshop.forget(learned[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.retrain()
     weights = workshop.services.blobs.read(workshop.work().blob_id)
     workshop.push(first=RECORDS)
@@ -241,8 +230,7 @@ def test_a_private_version_is_followed_by_private_ones_until_something_is_asked(
                 issuing.released_certificate(session, version.certificate_id)
             assert not issuing.has_shown_certificate(session, model.id)
         workshop.retrain()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     workshop.publish(held)
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
@@ -256,8 +244,7 @@ def test_a_private_version_is_followed_by_private_ones_until_something_is_asked(
 
 
 def test_a_private_version_that_was_withdrawn_was_not_released(workshop: Workshop) -> None:
-    workshop.define(first_release="none")
-    workshop.work()
+    workshop.train(first_release="none")
     workshop.forget(*record_ids())
     workshop.dispatch()
     workshop.push(first=RECORDS)
@@ -266,13 +253,11 @@ def test_a_private_version_that_was_withdrawn_was_not_released(workshop: Worksho
 
 
 def test_a_request_repeated_during_a_training_is_answered_by_it_too(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     record = workshop.split()[0][0]
     first = workshop.forget(record)
     workshop.retrain()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     second = workshop.forget(record)
     workshop.publish(held)
     for request in (first, second):
@@ -282,14 +267,11 @@ def test_a_request_repeated_during_a_training_is_answered_by_it_too(workshop: Wo
 
 
 def test_the_version_before_is_served_until_the_new_one_is(workshop: Workshop) -> None:
-    workshop.define(first_release="none", serving=Serving.WITHDRAW_ON_REQUEST)
-    workshop.work()
+    workshop.train(first_release="none", serving=Serving.WITHDRAW_ON_REQUEST)
     request = workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    second = workshop.work()
+    second = workshop.unlearn()
     workshop.retrain()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
 
     def served() -> int:
         with workshop.transaction() as session:
@@ -310,8 +292,7 @@ def test_a_new_training_is_refused_where_it_cannot_be(workshop: Workshop) -> Non
         workshop.retrain("busy")
     workshop.work("busy")
     adaptive = CASES["noisy_gd_convex"].small or {}
-    workshop.define("adaptive", mechanism="noisy_gd_convex", **adaptive)
-    workshop.work("adaptive")
+    workshop.train("adaptive", mechanism="noisy_gd_convex", **adaptive)
     with pytest.raises(PlanError, match="requests must not depend on them"):
         workshop.retrain("adaptive")
     workshop.forget(*record_ids())
@@ -355,8 +336,7 @@ def test_a_policy_that_cannot_be_met_any_more_is_tried_once_an_hour(
 ) -> None:
     now = datetime.now(UTC)
     automatic = retraining.AutomaticRetraining(workshop.services.database, lambda _: now)
-    workshop.define(retrain_after_records=1)
-    workshop.work()
+    workshop.train(retrain_after_records=1)
     workshop.push(1, first=RECORDS)
     tried = []
 

@@ -83,8 +83,7 @@ def test_one_that_was_cancelled_in_a_dataset_is_never_completed(
     twice: tuple[Workshop, str],
 ) -> None:
     workshop, _ = twice
-    workshop.define()
-    workshop.work()
+    workshop.train()
     subject_id = submit(workshop, "subject-0")
     with workshop.transaction() as session:
         mine = ForgetRequestRow.subject_request_id == subject_id
@@ -106,8 +105,7 @@ def test_what_is_pending_can_be_cancelled_although_a_part_was(
 ) -> None:
     workshop, _ = twice
     for name, dataset in (("model", DATASET), ("other", "more")):
-        workshop.define(name, dataset=dataset)
-        workshop.work(name)
+        workshop.train(name, dataset=dataset)
     subject_id = submit(workshop, "subject-0")
     with workshop.transaction() as session:
         uuid = session.get_one(SubjectRequestRow, subject_id).subject_request_id
@@ -176,8 +174,7 @@ def test_who_changes_requests_of_the_same_people_in_another_order_does_not_wait(
 def test_nothing_is_cancelled_unless_everything_is(twice: tuple[Workshop, str]) -> None:
     workshop, _ = twice
     workshop.services.clean_up()
-    workshop.define()
-    workshop.work()
+    workshop.train()
     third = workshop.forget(subjects=["subject-2"])
     subject_id = submit(workshop)
     with workshop.transaction() as session:

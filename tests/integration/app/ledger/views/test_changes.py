@@ -33,14 +33,12 @@ def test_a_models_facts_change_with_its_run_and_with_its_version(workshop: Works
 
 
 def test_a_requests_facts_change_with_its_obligations_before_its_state(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request_id = workshop.forget(workshop.split()[0][0])
     facts = _reader(workshop, Kind.FORGET_REQUEST, request_id)
     seen = [facts()]
     workshop.dispatch()
-    held = workshop.lease()
-    workshop.begin(held)
+    held = workshop.begun()
     seen.append(facts())
     workshop.publish(held)
     seen.append(facts())

@@ -39,8 +39,7 @@ def database_url(
 def test_moments_are_in_utc_whatever_the_databases_zone(
     api: TestClient, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(workshop.split()[0][0])
 
     with workshop.transaction() as session:
