@@ -19,7 +19,15 @@ from app.api.protocol.access import (
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
 from app.api.protocol.idempotency import ClaimOf, keep
-from app.api.protocol.schemas import Answer, Body, Name, Page, PageByMoment, PageByName
+from app.api.protocol.schemas import (
+    Answer,
+    Body,
+    Name,
+    Page,
+    PageByMoment,
+    PageByName,
+    shaped_as,
+)
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.domain.places import MOST_URL_CHARACTERS
 from app.domain.schema import MOST_COLUMNS, SCALARS, TableSchema
@@ -91,26 +99,17 @@ class DatasetAnswer(Answer):
     archived_at: datetime | None
 
 
+@shaped_as(
+    service.PushResult,
+    changed=(int, {}),
+    replaced=(int, {}),
+    warnings=(
+        list[str],
+        {"description": "Other datasets in which the same people's ids may be written otherwise."},
+    ),
+)
 class PushAnswer(Answer):
-    """The result of a push. Rows count from 0."""
-
-    added: int
-    already_present: int = Field(description="Records that the dataset holds as they are.")
-    changed: int = Field(
-        description="Records with a known id and another subject or other values. The dataset "
-        "keeps what it has."
-    )
-    changed_rows: list[int] = Field(description="The first 1,000 of these rows.")
-    replaced: int = Field(
-        description="Changed records that took the place of those stored, with `replace`."
-    )
-    replaced_rows: list[int] = Field(description="All of these rows.")
-    forget_request: str | None = Field(
-        description="The forget request for the records that were replaced."
-    )
-    warnings: list[str] = Field(
-        description="Other datasets in which the same people's ids may be written otherwise."
-    )
+    """The result of a push. Rows count from 0; at most 1,000 of the changed ones are listed."""
 
 
 @router.post("", **answers(409, 410, status=201, headers=("Location",)))

@@ -14,7 +14,7 @@ from app.api.protocol.schemas import Answer, Body, Name, shaped_as
 from app.domain.policy import Policy
 from app.ledger import repository
 from app.ledger.durations import Seconds, measured, seconds_of
-from app.planning.quote import Declined
+from app.planning.quote import Declined, Quote
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion
 
@@ -51,31 +51,31 @@ class PlansBody(Body):
     model: Name
 
 
+@shaped_as(
+    Quote,
+    without=("settings", "training", "history"),
+    parameters=(dict[str, Any], {}),
+    guarantee=(dict[str, Any], {}),
+    seconds=(
+        Seconds | None,
+        {
+            "description": "How long the run takes, as earlier runs of its mechanism tell that "
+            "trained the same architecture on the same dataset: their median, and the ends of "
+            "their spread. Null where there is none."
+        },
+    ),
+    held_out_metric=(str | None, {"description": "Which metric the score is: its headline."}),
+    held_out_score=(
+        float | None,
+        {
+            "description": "The headline metric of the model's present version: with the noise "
+            "that the quoted release would have, as far as its evaluation has measured that, or "
+            "as it is where the same mechanism has made it without noise; outside of the guarantee."
+        },
+    ),
+)
 class QuoteAnswer(Answer):
     """One mechanism's quote."""
-
-    mechanism: str
-    parameters: dict[str, Any]
-    guarantee: dict[str, Any]
-    certifying_gradients: float
-    gradient_computations: float
-    noise_per_coordinate: float
-    surviving_information_bits: float | None
-    seconds: Seconds | None = Field(
-        description="How long the run takes, as earlier runs of its mechanism tell that trained "
-        "the same architecture on the same dataset: their median, and the ends of their spread. "
-        "Null where there is none."
-    )
-    held_out_metric: str | None = Field(description="Which metric the score is: its headline.")
-    held_out_score: float | None = Field(
-        description="The headline metric of the model's present version: with the noise that the "
-        "quoted release would have, as far as its evaluation has measured that, or as it is where "
-        "the same mechanism has made it without noise; outside of the guarantee."
-    )
-    capacity: int | None = Field(
-        description="How many more records the run's release will cover without another run, at "
-        "the worst position in its training. Null where it covers no later request."
-    )
 
 
 class PlansAnswer(Answer):

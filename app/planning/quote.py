@@ -15,18 +15,17 @@ class Quote:
     """One mechanism's offer.
 
     Attributes:
-        mechanism: its name.
-        parameters: keyword arguments of the accountant, all of them.
-        guarantee: what they give; it meets the policy's target.
-        certifying_gradients: per-record gradients that the guarantee takes.
-        gradient_computations: per-record gradients of the whole run, fine-tuning included.
-        noise_per_coordinate: standard deviation of the noise in the released weights, in the
+        parameters: Keyword arguments of the accountant, all of them.
+        guarantee: What they give; it meets the policy's target.
+        certifying_gradients: Per-record gradients that the guarantee takes.
+        gradient_computations: Per-record gradients of the whole run, fine-tuning included.
+        noise_per_coordinate: Standard deviation of the noise in the released weights, in the
             coordinates in which the mechanism works; 0 without noise.
-        surviving_information_bits: what the release can tell of the original model, where the
+        surviving_information_bits: What the release can tell of the original model, where the
             guarantee bounds that: under ``any_start`` for GDP, and 0 for retraining.
+        capacity: How many more records the run's release will cover without another run, at the
+            worst position in its training. Null where it covers no later request.
         settings: what the update rule needs and the guarantee does not depend on.
-        capacity: how many more records the run's release will cover without another run; None
-            where it covers no later request.
         training: how the lineage is, or was, trained.
         history: the lineage's up to the new request; None where none is tracked.
     """

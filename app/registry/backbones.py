@@ -73,6 +73,8 @@ class BackboneDefinition:
 
 def define_backbone(session: Session, definition: BackboneDefinition) -> BackboneRow:
     """Create a backbone without weights; ``ConflictError`` if the name is taken."""
+    if session.scalar(_named(definition.name)) is not None:
+        raise ConflictError(f"backbone {definition.name!r} exists already")
     row = BackboneRow(
         id=new_id("bb"),
         name=definition.name,
@@ -83,7 +85,10 @@ def define_backbone(session: Session, definition: BackboneDefinition) -> Backbon
         features=definition.features,
         source=definition.source,
     )
-    return add(session, row)
+    session.add(row)
+    session.flush()
+    log.append(session, "backbone.defined", backbone=row.id)
+    return row
 
 
 def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> BackboneRow:
@@ -114,16 +119,6 @@ def backbone_named(session: Session, name: str, *, lock: bool = False) -> Backbo
     if lock:
         query = query.with_for_update().execution_options(populate_existing=True)
     return known(session.scalar(query), "backbone", name)
-
-
-def add(session: Session, row: BackboneRow) -> BackboneRow:
-    """Define a backbone without weights; ``ConflictError`` if its name is taken."""
-    if session.scalar(_named(row.name)) is not None:
-        raise ConflictError(f"backbone {row.name!r} exists already")
-    session.add(row)
-    session.flush()
-    log.append(session, "backbone.defined", backbone=row.id)
-    return row
 
 
 def page(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:

@@ -18,19 +18,7 @@ from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import ClassificationSpec
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.spec import TaskSpec
-from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import ModelRow
-
-
-def task_for(document: object, dataset: DatasetRow) -> TaskSpec:
-    """Return the task of a definition's JSON.
-
-    Raises:
-        InvalidInputError: it is malformed, or not for this dataset; the message says what to do.
-    """
-    spec = catalogue.from_json(document)
-    require_readable(spec, TableSchema.from_json(dataset.schema))
-    return spec
 
 
 def task_of(model: ModelRow) -> TaskSpec:

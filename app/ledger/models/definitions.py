@@ -15,7 +15,9 @@ from app.domain.heads import boosted_trees, ridge_head
 from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
 from app.domain.policy import Policy
+from app.domain.schema import TableSchema
 from app.domain.states import FirstRelease, RunKind, WeightsSource
+from app.domain.tasks import catalogue
 from app.domain.tasks.spec import require_augmentable
 from app.evidence import log
 from app.ledger import repository
@@ -32,7 +34,7 @@ from app.registry.datasets.tables import DatasetRow
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
-from app.registry.tasks import task_for
+from app.registry.tasks import require_readable
 from app.runtime.database import Database
 from app.runtime.database.endings import require_live
 from app.storage.blobs import Blobs, adopt, doom
@@ -51,8 +53,7 @@ _DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 class ModelDefinition:
     """The caller's choices for a model.
 
-    ``task`` is completed by what the dataset says. ``recipe`` sets some fields of
-    ``TrainingRecipe``; the architecture's defaults set the others.
+    ``recipe`` sets some fields of ``TrainingRecipe``; the architecture's defaults set the others.
     """
 
     name: str
@@ -61,7 +62,7 @@ class ModelDefinition:
     recipe: Mapping[str, Any]
     policy: Policy
     weights_source: WeightsSource
-    task: Mapping[str, Any] | None = None
+    task: Mapping[str, Any]
 
 
 def define_model(
@@ -116,7 +117,8 @@ def _definable(session: Session, definition: ModelDefinition) -> ModelRow:
         present = registry.model_named(session, definition.name)
         raise _name_taken(definition, archived=present.archived_at is not None)
     _refuse_contradictions(definition)
-    task = task_for(definition.task, dataset)
+    task = catalogue.from_json(definition.task)
+    require_readable(task, TableSchema.from_json(dataset.schema))
     schema = task.schema()
     require_usable(session, definition.architecture, schema)
     require_augmentable(task.augment, schema, definition.architecture)

@@ -44,11 +44,12 @@ class PushResult:
     """What became of an upload's rows, which count from 0.
 
     Attributes:
-        added: how many were new.
-        already_present: how many the dataset holds as they are.
-        changed_rows: those that it holds otherwise; it keeps what it has.
-        replaced_rows: those that it held otherwise, and holds as they are now.
-        forget_request: the request that had the replaced records forgotten, if any were.
+        added: How many were new.
+        already_present: How many the dataset holds as they are.
+        changed_rows: Those that it holds with another subject or other values; it keeps what it
+            has.
+        replaced_rows: Those that it held otherwise, and holds as they are now, with ``replace``.
+        forget_request: The request that had the replaced records forgotten, if any were.
     """
 
     added: int
