@@ -85,3 +85,17 @@ def test_a_contradictory_task_is_refused(fault: dict) -> None:
 def test_what_is_no_task_is_refused(document: object) -> None:
     with pytest.raises(InvalidInputError):
         catalogue.from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"name": "regression", "target": {"columns": ["y"]}}, "it needs inputs"),
+        (WHOLE | {"inputs": None}, "it needs inputs"),
+        ({"name": "classification", "inputs": [AGE]}, "needs a target"),
+        ({"name": "language_model", "inputs": [AGE]}, "reads tokens"),
+    ],
+)
+def test_what_a_task_lacks_is_named(document: dict, reason: str) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        catalogue.from_json(document)
