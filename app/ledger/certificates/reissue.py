@@ -31,7 +31,7 @@ from app.ledger.certificates import bundles, issuing
 from app.ledger.certificates.present_release import Covering
 from app.ledger.locked_models import LockedModel
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
-from app.registry.membership import Membership, membership_of
+from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database.queries import database_time
 
@@ -103,6 +103,7 @@ def exclude_before(
     """
 
     def issue(request: ForgetRequestRow) -> str:
+        records = repository.records_of(session, request.id)
         certificate = _exclusion(
             session,
             signer,
@@ -110,13 +111,13 @@ def exclude_before(
             model=model,
             head=head,
             now=now,
-            trained_anew=not _is_held_out(session, request, membership_of(model)),
+            trained_anew=membership is None or not membership.holds_out(records),
         )
         session.flush()
         return certificate.id
 
-    now = database_time(session)
-    owed = training.unconcerned(session, model.id, membership_of(model))
+    now, membership = database_time(session), membership_of(model)
+    owed = training.unconcerned(session, model.id, membership)
     obligations.exclude(session, owed, run, issue)
 
 
@@ -183,11 +184,3 @@ def _exclusion(
         statement=statement,
         previous=previous,
     )
-
-
-def _is_held_out(
-    session: Session, request: ForgetRequestRow, membership: Membership | None
-) -> bool:
-    """Return whether being held out keeps all of a request's records from every training."""
-    records = repository.records_of(session, request.id)
-    return membership is not None and membership.holds_out(records)

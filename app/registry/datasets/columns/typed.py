@@ -214,7 +214,9 @@ def _converted(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
     fits = {
         "bool": pa.types.is_boolean,
         "string": _is_whole,
-        "binary": _is_bytes,
+        "binary": lambda source: (
+            source in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(source)
+        ),
         "date": pa.types.is_date,
     }.get(kind)
     if fits is None or not fits(source):
@@ -317,7 +319,3 @@ def _moments_of_text(column: pa.Array) -> pa.Array:
 
 def _is_whole(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return kind in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(kind)
