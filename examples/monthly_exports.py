@@ -7,14 +7,14 @@ from pathlib import Path
 HEADER = ["", "customer", "since", "age", "plan", "churned"]
 
 
-def write(name, header, rows):
+def write(name: str, header: list[str], rows: list[list[object]]) -> None:
     """Write a file of rows."""
     with Path(name).open("w", newline="") as file:
         csv.writer(file).writerows([header, *rows])
 
 
 random.seed(1)
-rows = [
+rows: list[list[object]] = [
     [
         i,
         f"Zoë {i // 2}",
