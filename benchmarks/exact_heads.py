@@ -235,7 +235,7 @@ def table(document: dict[str, Any]) -> str:
     rows = (
         (
             row["head"],
-            row["features"],
+            row["features"].removeprefix("and averages of ").removeprefix("and "),
             f"{row['forgotten']:,}",
             f"{row['requests']:,}",
             f"{row['accuracy']:.1%}",

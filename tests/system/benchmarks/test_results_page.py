@@ -10,8 +10,8 @@ import pytest
 from benchmarks import convex_runs, harness
 
 PAGES = {path.name: path.read_text() for path in harness.PAGES}
-# What the pages name in words, or a test compares with the code.
-WITHOUT_TABLE = {"head_costs", "noise_throughput", "published_tables"}
+# What the pages name in words or show in a picture, or a test compares with the code.
+WITHOUT_TABLE = {"head_costs", "multiclass_head", "noise_throughput", "published_tables"}
 NAMES = sorted(path.stem for path in harness.RESULTS.glob("*.json"))
 NO_PROSE = re.compile(r"<!-- figures of.*?end -->|`[^`]*`|!\[[^\]]*\]\([^)]*\)|\]\([^)]*\)", re.S)
 
