@@ -11,7 +11,13 @@ from benchmarks import convex_runs, harness
 
 PAGES = {path.name: path.read_text() for path in harness.PAGES}
 # What the pages name in words or show in a picture, or a test compares with the code.
-WITHOUT_TABLE = {"head_costs", "multiclass_head", "noise_throughput", "published_tables"}
+WITHOUT_TABLE = {
+    "head_costs",
+    "multiclass_head",
+    "noise_throughput",
+    "published_tables",
+    "sequential_convex",
+}
 NAMES = sorted(path.stem for path in harness.RESULTS.glob("*.json"))
 NO_PROSE = re.compile(r"<!-- figures of.*?end -->|`[^`]*`|!\[[^\]]*\]\([^)]*\)|\]\([^)]*\)", re.S)
 
