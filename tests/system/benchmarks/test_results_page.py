@@ -13,10 +13,13 @@ PAGES = {path.name: path.read_text() for path in harness.PAGES}
 # What the pages name in words or show in a picture, or a test compares with the code.
 WITHOUT_TABLE = {
     "head_costs",
+    "leaving_out",
     "multiclass_head",
     "noise_throughput",
     "published_tables",
+    "scale",
     "sequential_convex",
+    "unlearning_vs_retraining",
 }
 NAMES = sorted(path.stem for path in harness.RESULTS.glob("*.json"))
 NO_PROSE = re.compile(r"<!-- figures of.*?end -->|`[^`]*`|!\[[^\]]*\]\([^)]*\)|\]\([^)]*\)", re.S)
