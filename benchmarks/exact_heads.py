@@ -240,13 +240,11 @@ def table(document: dict[str, Any]) -> str:
             f"{row['requests']:,}",
             f"{row['accuracy']:.1%}",
             f"{row['seconds']:.2f}",
-            f"{row['products']:.2f}",
-            f"{row['gradients']:,.0f}",
             row["note"],
         )
         for row in document["rows"]
     )
-    columns = "head | features | forgotten | requests | accuracy | seconds | products | gradients"
+    columns = "head | features | forgotten | requests | accuracy | seconds"
     return harness.table(f"{columns} | ", rows)
 
 

@@ -12,6 +12,7 @@ from benchmarks import convex_runs, harness
 PAGES = {path.name: path.read_text() for path in harness.PAGES}
 # What the pages name in words or show in a picture, or a test compares with the code.
 WITHOUT_TABLE = {
+    "audits",
     "head_costs",
     "leaving_out",
     "multiclass_head",
@@ -19,6 +20,7 @@ WITHOUT_TABLE = {
     "published_tables",
     "scale",
     "sequential_convex",
+    "step_overhead",
     "unlearning_vs_retraining",
 }
 NAMES = sorted(path.stem for path in harness.RESULTS.glob("*.json"))
