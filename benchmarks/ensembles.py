@@ -42,6 +42,7 @@ from workers.training.networks.network import Network
 PEOPLE: Final = 100
 _SEED: Final = 11
 _CPU: Final = torch.device("cpu")
+_RIVALS: Final = ("ridge_head", "gradient_clipping")
 _NAMES: Final = {
     "scratch": "MNIST, from scratch",
     "public": "MNIST, public weights",
@@ -230,25 +231,18 @@ def run(given: Namespace) -> Iterator[Document]:
 
 def table(document: Document) -> str:
     """Return a table of all cases, in Markdown."""
-    head = "case | members | accuracy | after 100 are forgotten | one person | 100 at once"
-    return harness.table(head, _cells(document))
-
-
-def _cells(document: Document) -> Iterator[tuple[str, ...]]:
+    sizes = sorted({row["members"] for found in document.values() for row in found["rows"]})
+    rows = []
     for case, found in document.items():
-        name = _NAMES.get(case, case)
-        for row in sorted(found["rows"], key=lambda row: row["members"]):
-            yield (
-                name,
-                str(row["members"]),
-                f"{row['accuracy']:.2%}",
-                "" if row["after"] is None else f"{row['after']:.2%}",
-                f"{row['each']:.3f}",
-                f"{row['together']:.2f}",
-            )
-        for rival in found["rivals"]:
-            method = rival["method"].replace("_", " ")
-            yield (name, method, "", f"{rival['accuracy']:.2%}", "", f"{rival['gradients']:.2f}")
+        scores = {each.get("members", each.get("method")): each["accuracy"] for each in _all(found)}
+        cells = (f"{scores[key]:.2%}" if key in scores else "" for key in (*sizes, *_RIVALS))
+        rows.append((_NAMES.get(case, case), *cells))
+    rivals = " | ".join(name.replace("_", " ") for name in _RIVALS)
+    return harness.table(f"members | {' | '.join(map(str, sizes))} | {rivals}", rows)
+
+
+def _all(found: Document) -> list[Document]:
+    return [*found["rows"], *found["rivals"]]
 
 
 def figure(document: Document, path: Path) -> Path:

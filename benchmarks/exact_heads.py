@@ -233,18 +233,16 @@ def table(document: dict[str, Any]) -> str:
     rows = (
         (
             row["head"],
-            row["features"],
+            row["features"].removeprefix("and averages of ").removeprefix("and "),
             f"{row['forgotten']:,}",
             f"{row['requests']:,}",
             f"{row['accuracy']:.1%}",
             f"{row['seconds']:.2f}",
-            f"{row['products']:.2f}",
-            f"{row['gradients']:,.0f}",
             row["note"],
         )
         for row in document["rows"]
     )
-    columns = "head | features | forgotten | requests | accuracy | seconds | products | gradients"
+    columns = "head | features | forgotten | requests | accuracy | seconds"
     return harness.table(f"{columns} | ", rows)
 
 

@@ -244,21 +244,19 @@ def run(given: Namespace) -> Iterator[Document]:
 
 
 def table(document: Document) -> str:
-    """Return a table of all cases, in Markdown: gradients as a part, the mean score, the worst."""
-    named = [name for name in WAYS if name not in ("all members each", _SINGLY)]
+    """Return a table of all cases, in Markdown: gradients as a part, scores of refills at 1/2."""
+    parts = ("1/4", "1/2", "7/8")
     rows = []
     for case, found in document.items():
         for members in sorted({row["members"] for row in found["rows"]}):
             of = {row["way"]: row for row in found["rows"] if row["members"] == members}
-            cells = [f"{of[_SINGLY]['score']:.1%}", *map(_cell, (of[name] for name in named))]
-            rows.append((_NAMES[case], members, *cells))
-    return harness.table(" | ".join(("case", "members", "all active", *named)), rows)
-
-
-def _cell(row: Document) -> str:
-    waited = f", {row['waited']:.0%} wait" if 0 < row["waited"] < 1 else ""
-    worst = "" if row["worst"] == row["score"] else f", {row['worst']:.1%} at worst"
-    return f"{row['of_singly']:.2f}{waited}; {row['score']:.1%}{worst}"
+            refilled = [of[f"left out, refilled at {part}"] for part in parts]
+            scores = of[_SINGLY]["score"], refilled[1]["score"], refilled[1]["worst"]
+            cells = (f"{row['of_singly']:.2f}" for row in refilled)
+            rows.append((_NAMES[case], members, *cells, *(f"{score:.1%}" for score in scores)))
+    gradients = " | ".join(f"at {part}" for part in parts)
+    head = f"case | members | refilled {gradients} | all active | mean | worst day"
+    return harness.table(head, rows)
 
 
 def figure(document: Document, path: Path) -> None:

@@ -297,9 +297,8 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _cell(row: Row) -> str:
-    repeats = len(row["accuracies"])
-    error = f" ± {100 * row['standard_error']:.1f}" if repeats > 1 else ""
-    return f"{100 * row['mean']:.1f}{error} ({repeats})"
+    error = f" ± {100 * row['standard_error']:.1f}" if len(row["accuracies"]) > 1 else ""
+    return f"{100 * row['mean']:.1f}{error}"
 
 
 def figure(document: Mapping[str, Any], path: Path) -> Path:

@@ -67,8 +67,10 @@ class Reader:
                 code = -signal.SIGKILL
             finally:
                 self._end(process)
+        if code:
+            self.expunge("down")  # what it has started in the background
         printed = output.read_text()
-        log = self.directory / "expunge.log"
+        log = self.directory / ".expunge" / "service.log"
         told = log.read_text()[-2000:] if log.exists() else ""
         assert code == 0, f"exit {code}\n{printed[-3000:]}\n{told}"
         return printed

@@ -30,8 +30,8 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.model.version",),
-        "A weight file does not know its number. Checked: 1 where a lineage begins, and, since the "
-        "version with which the lineage began, as many releases as the history lists.",
+        "A weight file does not know its number. Checked: 1 where a lineage begins, and since "
+        "then as many releases as the history lists.",
     ),
     Trusted(
         ("predicate.target.epsilon",),
@@ -44,10 +44,10 @@ TRUSTED: Final = (
             "predicate.forgotten.before_training",
             "predicate.forgotten.excluded_records",
         ),
-        "How many records and requests there were is the operator's count: a record may be named "
-        "twice. Checked: none exactly if its tree is empty, no more than that has commitments, and "
-        "all of `records` are in the history or the group of a mechanism that depends on their "
-        "number. Beside an older certificate (`--previous`): none is taken back.",
+        "The operator's count: a record may be named twice. Checked: none exactly if its tree is "
+        "empty, no more than that has commitments, and all of `records` are in the history or the"
+        " group of a mechanism that depends on their number. With `--previous`: none is taken "
+        "back.",
     ),
     Trusted(
         (
@@ -56,8 +56,8 @@ TRUSTED: Final = (
             "predicate.forgotten.excluded.size",
             "predicate.forgotten.excluded.root",
         ),
-        "Commitments are salted, so that they identify no person. A receipt checks its own; beside "
-        "an older certificate, the trees begin with that one's.",
+        "Commitments are salted. A receipt checks its own; with `--previous`, the trees begin "
+        "with the older ones.",
     ),
     Trusted(
         (
@@ -65,14 +65,14 @@ TRUSTED: Final = (
             "predicate.forgotten.first",
             "predicate.forgotten.leaves",
         ),
-        "With which training the lineage began, and which commitments an exclusion is about. "
-        "Checked: no later than the version; within the tree, and as many as requests and records "
-        "allow; a receipt's are among them.",
+        "Where the lineage began, and which commitments an exclusion is about. Checked: no later "
+        "than the version; within the tree, and as many as requests and records allow; a "
+        "receipt's are among them.",
     ),
     Trusted(
         ("predicate.previous_certificate",),
-        "The earlier certificate is not in the bundle; it is in the log. Checked: null for a first "
-        "one and for no other.",
+        "The earlier certificate is not in the bundle; it is in the log. Checked: null for a "
+        "first one and for no other.",
     ),
     Trusted(
         ("predicate.times.started_at", "predicate.times.certified_at"),
@@ -85,35 +85,33 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.software.*", "predicate.recomputable"),
-        "Which programs ran, and whether they would make the same weights again. The claims are "
-        "computed again by the verifier's own. Where the records are, `expunge model recompute` "
-        "computes the weights; nothing with noise is said to be recomputable.",
+        "Which programs ran, and whether they would make the same weights again. Where the "
+        "records are, `expunge model recompute` shows it; nothing with noise is said to be "
+        "recomputable.",
     ),
     Trusted(
         ("predicate.mechanism.tensors.*",),
-        "That no other tensor was trained: a file does not tell weights from buffers. Checked: "
-        "the named ones are in it, and as many numbers as were accounted for; of a linear head, "
-        "that there are no others.",
+        "That no other tensor was trained. Checked: the named ones are in the file, and as many "
+        "numbers as were accounted for; of a linear head, no others.",
     ),
     Trusted(
         ("predicate.mechanism.frame.scale.*", "predicate.mechanism.frame.public_tensors*"),
-        "Noise is measured in this frame. It follows from the architecture and from public "
-        "weights, which are not in the bundle.",
+        "Noise is measured in this frame, which follows from the architecture and from public "
+        "weights.",
     ),
     Trusted(
         ("predicate.mechanism.parameters.records",),
-        "How many records stood behind a sampling rate. What follows from their number is computed "
-        "again, but may be limited by another.",
+        "How many records stood behind a sampling rate.",
     ),
     Trusted(
         ("predicate.mechanism.parameters.initial_clip",),
-        "Model clipping that adds no noise to its start does not depend on the start's clip. "
-        "Wherever else there is one, what follows from it is computed again.",
+        "Model clipping without noise on its start does not depend on it. Elsewhere what follows "
+        "from it is computed again.",
     ),
     Trusted(
         ("predicate.mechanism.parameters.history.recipe.radius",),
-        "A radius that is larger than the weights ever were changes nothing. "
-        "Checked: the weights are not outside.",
+        "A radius that is larger than the weights ever were changes nothing. Checked: the weights"
+        " are not outside.",
     ),
     Trusted(
         (
@@ -126,23 +124,21 @@ TRUSTED: Final = (
             "predicate.mechanism.parameters.shrinkage",
         ),
         "Which function of the retained records an exact head is: every one is exact. A ridge "
-        "head's ranges, and how trees were grown, are compared with what the file says. Where the "
-        "records are, `expunge model recompute` computes it again.",
+        "head's ranges, and how trees were grown, are compared with the file.",
     ),
     Trusted(
         ("predicate.members.*.trained_in", "predicate.members.*.out_since"),
-        "Which version trained a member of an ensemble, or first left it out. Checked: one of "
-        "its lineage, and a later one than the lineage's first for some member once records "
-        "were forgotten; no tensor of a member that is out is in the file, which says the same"
-        " of it. Beside an older certificate (`--previous`): a member has other tensors if and"
-        " only if it was trained since, and is out or active for no older reason than since "
-        "then; with a receipt, each member of its records is out or was trained since that the"
-        " older one does not account for, and a subject's records are all of one member.",
+        "Which version trained a member, or first left it out. Checked: one of its lineage, and a"
+        " later one than its first for some member once records were forgotten; no tensor of a "
+        "member that is out is in the file, which says the same. With `--previous`: a member has "
+        "other tensors if and only if it was trained since, and is out or active for no older "
+        "reason; with a receipt, each member of its records is out or was trained since that the "
+        "older one does not account for, and a subject's records are all of one member.",
     ),
     Trusted(
         ("predicate.backbone", "predicate.backbone.*"),
-        "Which public weights a version without guarantee started from. Wherever something is "
-        "guaranteed, they are among the assumptions, which are compared, as the operator's word.",
+        "Which public weights a version without guarantee started from. Elsewhere they are among "
+        "the assumptions, which are compared.",
     ),
 )
 

@@ -1,7 +1,6 @@
-"""Callbacks from the whole service to the receiver of docs/callbacks.md, through a crash."""
+"""Callbacks from the whole service to the receiver of the examples, through a crash."""
 
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -22,9 +21,7 @@ from tests.support.receiver import Receiver, status
 from tests.support.service import Service, kill
 
 ROOT = Path(__file__).parents[2]
-(EXAMPLE,) = re.findall(
-    r"^```python\n(.*?)^```$", (ROOT / "docs/callbacks.md").read_text(), re.M | re.S
-)
+EXAMPLE = (ROOT / "examples/callback_receiver.py").read_text()
 TOKEN = "sesame-4711"
 _CLAIM_S = Terms().claim_s
 

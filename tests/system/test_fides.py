@@ -1,4 +1,4 @@
-"""fides itself, a whole server, erases a person in models by the connector in docs/opendsr.md.
+"""fides itself, a whole server, erases a person in models by the connector in deploy/fides.
 
 It needs more than this project installs: a folder with fides' programs (``FIDES_PROGRAMS``), and a
 PostgreSQL with the extension pgcrypto (``FIDES_POSTGRES``, as ``user:password@host:port/database``,
@@ -7,7 +7,6 @@ an owner who may create extensions, and an empty database). docs/development.md 
 
 import io
 import os
-import re
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -145,13 +144,13 @@ def _answers(caller: httpx.Client) -> bool:
 
 
 def connector() -> bytes:
-    """Return the page's two files as fides takes them, with HTTP, which our test speaks."""
-    page = (ROOT / "docs/opendsr.md").read_text()
-    config, dataset = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+    """Return the connector's two files as fides takes them, with HTTP, which our test speaks."""
+    folder = ROOT / "deploy/fides"
+    config = (folder / "expunge_config.yml").read_text()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("expunge_config.yml", config.replace("protocol: https", "protocol: http"))
-        archive.writestr("expunge_dataset.yml", dataset)
+        archive.write(folder / "expunge_dataset.yml", "expunge_dataset.yml")
     return content.getvalue()
 
 

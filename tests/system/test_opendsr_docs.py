@@ -1,4 +1,4 @@
-"""The connector description in docs/opendsr.md, filled in as fides fills it in, against our API."""
+"""The connector in deploy/fides, filled in as fides fills it in, against our API."""
 
 import json
 import re
@@ -14,10 +14,13 @@ from sqlalchemy import select
 from app.ledger.tables import ForgetRequestRow
 from tests.support.workshop import Workshop
 
-PAGE = (Path(__file__).parents[2] / "docs/opendsr.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/opendsr.md").read_text()
 CONFIG, DATASET = (
-    yaml.safe_load(block.replace("<instance_fides_key>", "expunge_1"))
-    for block in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.M | re.S)
+    yaml.safe_load(
+        (ROOT / f"deploy/fides/{name}.yml").read_text().replace("<instance_fides_key>", "expunge_1")
+    )
+    for name in ("expunge_config", "expunge_dataset")
 )
 REQUEST_MEMBERS = {"method", "path", "query_params", "body", "param_values", "output"}
 

@@ -112,7 +112,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
         409,
         "Records of a dataset that was defined as public cannot be forgotten: its owner asserts "
         "that nobody can ask for that, and public weights may have been made of them. If the "
-        "assertion was wrong, docs/how-to/better-heads.md says what to do.",
+        "assertion was wrong, docs/how-to/frozen-backbone.md says what to do.",
         "dataset 'open-digits' is public: its owner asserts that nobody can ask for its records to "
         "be forgotten, and public weights may rest on them",
     ),
