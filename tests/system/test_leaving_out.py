@@ -300,6 +300,7 @@ class Life:
                 self.gone += _markers(f"member {member} before {self.version}", own)
         self.active = now
         seeds = self._stored_seeds()
+        assert seeds.keys() == now.keys()
         replaced = self._seeds.items() - seeds.items()
         self.gone += [Marker(f"seed of member {m}", bytes.fromhex(s)) for m, s in replaced]
         self._seeds = seeds
