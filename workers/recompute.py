@@ -15,6 +15,7 @@ import hmac
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -47,7 +48,7 @@ from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.columns.reading import read_source
 from app.registry.membership import membership_at
-from app.registry.tables import ModelRow, VersionRow
+from app.registry.tables import BackboneRow, ModelRow, VersionRow
 from app.registry.training_set import TrainingSet
 from app.runtime.locations import embedded_postgres
 from app.runtime.settings import Settings
@@ -158,27 +159,40 @@ def write_kit(services: Services, name: str, out: Path) -> None:
     for file, text in files.items():
         write_durably(out / file, [text.encode()])
     if spec.backbone is not None:
-        public = {key: each.contiguous() for key, each in spec.backbone.weights.items()}
-        write_durably(out / "backbone.safetensors", [safetensors.torch.save(public)])
+        with services.database.transaction() as session:
+            public = session.get_one(BackboneRow, spec.backbone.id).blob_id
+        write_durably(out / "backbone.safetensors", [services.blobs.read(str(public))])
 
 
 def recompute_from(kit_directory: Path, records: Path) -> Recomputed:
     """Compute a kit's version again, from a file that holds its records, in whatever order.
 
+    Whoever made the kit is who is checked. With records that remain alone in the file, none that
+    was forgotten can be among those that it names, nor one of two equal ones.
+
     Raises:
-        ConflictError: some of them are not in the file, or are others there.
-        ExpungeError: the file cannot be read, or its rows not be encoded.
+        ConflictError: some of them are not in the file, or not as often, or are others there; or
+            the public weights are not those that the version states.
+        ExpungeError: the kit or the file cannot be read, or its rows not be encoded.
     """
-    kit, settings = json.loads((kit_directory / "kit.json").read_text(encoding="utf-8")), Settings()
+    settings = Settings()
+    try:
+        kit = json.loads((kit_directory / "kit.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{kit_directory} is no kit of 'recompute-kit'") from error
     described = ModelDescription.from_metadata(kit["file"])
     if described is None:
         raise InvalidInputError("the kit describes no model")
     task = task_of(described.task, allowed=settings.allowed_factories, in_full=True)
     backbone = None
     if described.backbone is not None:
-        public = safetensors.torch.load_file(kit_directory / "backbone.safetensors")
-        about = described.backbone
-        backbone = Backbone("", about.name, about.sha256, frozen=False, weights=public)
+        about, public = described.backbone, (kit_directory / "backbone.safetensors").read_bytes()
+        if sha256(public).hexdigest() != about.sha256:
+            raise ConflictError(
+                f"backbone.safetensors is not backbone {about.name!r}, as the version states it"
+            )
+        weights = safetensors.torch.load(public)
+        backbone = Backbone("", about.name, about.sha256, frozen=False, weights=weights)
     recipe = TrainingRecipe.from_json(kit["recipe"])
     rows = read_source(records).whole()
     schema = described.schema
@@ -187,15 +201,17 @@ def recompute_from(kit_directory: Path, records: Path) -> Recomputed:
     taken = Selected(given.seqs, spec.form)
     taken.take(given)
     everything = taken.examples()
-    places = {key: at for at, key in enumerate(_names(everything, bytes.fromhex(kit["salt"])))}
+    there = _names(everything, bytes.fromhex(kit["salt"]))
+    places = {key: at for at, key in enumerate(there)}
+    named = [key for each in kit["members"].values() for key in each["records"]]
+    if missing := (Counter(named) - Counter(there)).total():
+        raise ConflictError(
+            f"{missing} of {len(named)} records are not in {records.name}, or are others there"
+        )
 
     def examples_of(member: int) -> Examples:
-        named = kit["members"][str(member)]["records"]
-        if missing := sum(key not in places for key in named):
-            raise ConflictError(
-                f"{missing} of {len(named)} records are not in {records.name}, or are others there"
-            )
-        return everything.select(np.array([places[key] for key in named], dtype=np.int64))
+        own = kit["members"][str(member)]["records"]
+        return everything.select(np.array([places[key] for key in own], dtype=np.int64))
 
     known = {
         int(member): Provenance(each["seed"], each["made_with"])
@@ -203,12 +219,11 @@ def recompute_from(kit_directory: Path, records: Path) -> Recomputed:
     }
     plan = Plan.from_json(kit["plan"])
     content, unlike = _trained(spec, settings, plan, known, examples_of)
-    number = sum(len(each["records"]) for each in kit["members"].values())
     return _compared(
         content,
         described.version,
         kit["released"],
-        records=number,
+        records=len(named),
         released_tensors=lambda: kit["tensors"],
         unlike=unlike,
     )

@@ -50,7 +50,7 @@ def small(mechanism: str, **policy: Any) -> dict[str, Any]:
     return definition | (SMALL if definition["architecture"]["name"] == "mlp" else {})
 
 
-MADE = {name: small(name) for name in CASES if name != "sharded_retraining"} | {
+MADE = {name: small(name) for name in CASES} | {
     "gradient_clipping": small("gradient_clipping", parameters=SCHEDULES),
     "gradient_clipping_public": {**model("clipped-public"), **on_public(frozen=False)},
     "tracked_release_frozen": {

@@ -8,7 +8,7 @@ from app.domain import provenance
 from app.domain.states import VersionState
 from app.registry.tables import VersionRow
 from app.runtime.database import Database
-from app.storage.encryption import CHUNK_BYTES, HEADER_BYTES, TAG_BYTES, Chunks, Identity
+from app.storage.encryption import HEADER_BYTES, Chunks, Identity, content_size
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
 
@@ -42,7 +42,8 @@ def opened_beside(
 
 
 def _opened(stored: bytes, keys: FileKeyStore, identity: Identity) -> bytes:
-    size = len(stored) - HEADER_BYTES - TAG_BYTES
-    assert size <= CHUNK_BYTES, "longer objects have more tags"
-    opened = Chunks(stored[:HEADER_BYTES], keys.get(identity.blob_id), identity, size)
-    return opened.decrypt(0, stored[HEADER_BYTES:])
+    size = content_size(len(stored))
+    assert size is not None
+    chunks = Chunks(stored[:HEADER_BYTES], keys.get(identity.blob_id), identity, size)
+    parts = (stored[slice(*chunks.place(index))] for index in range(chunks.count))
+    return b"".join(chunks.decrypt(index, part) for index, part in enumerate(parts))

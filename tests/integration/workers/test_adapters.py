@@ -50,11 +50,10 @@ SENTENCES = pa.table(
 )
 
 
-@pytest.fixture
-def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The transformer's public weights, where the factory looks for them."""
+def public_transformer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the transformer's public weights, where the factory looks for them."""
     monkeypatch.syspath_prepend(EXAMPLE)
-    path = tmp_path / "public.safetensors"
+    path = folder / "public.safetensors"
     monkeypatch.setenv("TEXT_WEIGHTS", str(path))
     monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps([FACTORY]))
     from text_network import bert
@@ -62,6 +61,11 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     torch.manual_seed(1)
     safetensors.torch.save_file(bert().state_dict(), path)
     return path
+
+
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return public_transformer(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ HEADS = {
     "split": ("ridge_head", SPLIT),
     "trees": ("boosted_trees", ALL),
 }
+KINDS = {kind: (ArchitectureSpec(name), recipe, {}) for kind, (name, recipe) in HEADS.items()}
 NUMBERS = np.random.default_rng(3)
 FEATURES = (NUMBERS.normal(size=(60, 6)) * 3).astype(np.float32)
 FEATURES[7], FEATURES[11] = FEATURES[6], 1e30  # a duplicate, and one far out of every range
@@ -53,6 +54,9 @@ LABELS = NUMBERS.integers(0, 3, size=60)
 
 class History:
     """A dataset with models of each kind, and what should be left of it."""
+
+    kinds = KINDS
+    features = FEATURES
 
     def __init__(self, workshop, name):
         self.workshop = workshop
@@ -72,12 +76,16 @@ class History:
         """Push records: those that are forgotten are new ones, which come last."""
         self.forgotten -= set(numbers)
         self.arrival = [*(i for i in self.arrival if i not in numbers), *numbers]
-        table = record_table(
-            record_ids=[f"{self.dataset}-{i}" for i in numbers],
-            labels=LABELS[numbers],
-            features=FEATURES[numbers],
+        self.services.records.push(self.dataset, self.parquet(numbers))
+
+    def parquet(self, numbers):
+        return to_parquet(
+            record_table(
+                record_ids=[f"{self.dataset}-{i}" for i in numbers],
+                labels=LABELS[numbers],
+                features=self.features[numbers],
+            )
         )
-        self.services.records.push(self.dataset, to_parquet(table))
 
     def push_more(self, count):
         count = min(count, len(LABELS) - self.pushed)
@@ -140,13 +148,13 @@ class History:
 
     def define(self, kind):
         name = f"{self.dataset}-{kind}-{next(self.numbers)}"
-        architecture, recipe = HEADS[kind]
+        architecture, recipe, policy = self.kinds[kind]
         definition = definitions.ModelDefinition(
             name=name,
             dataset=self.dataset,
-            architecture=ArchitectureSpec(architecture),
+            architecture=architecture,
             recipe=recipe,
-            policy=Policy(),
+            policy=Policy(**policy),
             weights_source=WeightsSource.TRAIN,
             task=TASK,
         )

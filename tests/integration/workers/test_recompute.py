@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.domain.architectures import ArchitectureSpec, BackboneUse, by_member
-from app.domain.errors import ConflictError, CorruptObjectError, GoneError
+from app.domain.errors import ConflictError, CorruptObjectError, GoneError, InvalidInputError
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.tables import CertificateRow
 from app.ledger.leaving_out import provenance_of
@@ -285,6 +285,26 @@ def test_an_auditor_computes_it_without_a_service(workshop, tmp_path, public):
     )
     with pytest.raises(ConflictError, match=r"are not in few\.parquet"):
         recompute_from(kit, tmp_path / "few.parquet")
+    largest = max(content["members"].values(), key=lambda each: len(each["records"]))
+    largest["records"].append(largest["records"][0])
+    (kit / "kit.json").write_text(json.dumps(content))
+    with pytest.raises(ConflictError, match=r"1 of \d+ records are not in records\.parquet"):
+        recompute_from(kit, tmp_path / "records.parquet")
+
+
+def test_a_kit_cannot_start_from_weights_that_are_not_the_public_ones(workshop, tmp_path):
+    """Not even from the version's own: a training of no step would give them again."""
+    define_backbone(workshop, hidden=(5,))
+    spec = replace(MLP, backbone=BackboneUse("public", frozen=False))
+    workshop.define(architecture=spec, mechanism="retraining")
+    carry_out(workshop)
+    kit = tmp_path / "kit"
+    write_kit(workshop.services, "model", kit)
+    (kit / "backbone.safetensors").write_bytes(released(workshop))
+    with pytest.raises(ConflictError, match="is not backbone 'public'"):
+        recompute_from(kit, shuffled_copy(tmp_path / "records.parquet"))
+    with pytest.raises(InvalidInputError, match="is no kit"):
+        recompute_from(tmp_path, tmp_path / "records.parquet")
 
 
 def test_a_kit_is_of_what_follows_from_a_seed(workshop, tmp_path):

@@ -4,13 +4,18 @@ import itertools
 import threading
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 
 from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import GoneError, LeaseLostError, RunFailedError, WriteRefusedError
+from app.evidence.certificates.weights_file import tensors_sha256
 from app.ledger import selections
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.repository import Stock
+from app.registry.datasets.service import alter_dataset
 from app.registry.datasets.tables import ShardRow
 from app.runtime.processes.stopping import StopSignal
 from app.storage.blobs import Blobs, doom
@@ -56,9 +61,9 @@ def loaded(monkeypatch):
     assert not [each for each in threading.enumerate() if each.name.startswith("read-ahead")]
 
 
-def define(workshop, name="model", *, architecture="logistic", recipe=RECIPE, **policy):
+def define(workshop, name="model", *, architecture="logistic", recipe=RECIPE, task=TASK, **policy):
     workshop.define(
-        name, dataset="wide", task=TASK, architecture=architecture, recipe=recipe, **policy
+        name, dataset="wide", task=task, architecture=architecture, recipe=recipe, **policy
     )
 
 
@@ -159,6 +164,32 @@ def test_an_exact_head_is_the_same_file_streamed_and_in_memory(
     assert recompute(workshop.services, "model").is_equal
     one, other = (safetensors.numpy.load(released(workshop, name)) for name in ("model", "twin"))
     assert all(one[name].tobytes() == other[name].tobytes() for name in one.keys() | other.keys())
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_shards_of_before_and_after_an_alteration_are_streamed_together(workshop, loaded, public):
+    with workshop.transaction() as session:
+        alter_dataset(session, "wide", {"height": "float32?", "label": "int64?"})
+    later = pq.read_table(pa.BufferReader(wide_parquet(RECORDS, RECORDS + 200)))
+    heights = pa.array([None if i % 3 else i / 7 for i in range(200)], pa.float32())
+    workshop.services.records.push("wide", to_parquet(later.append_column("height", heights)))
+    height = {"name": "height", "kind": "number", "missing": 1, "flag_missing": True}
+    task = TASK | {"inputs": [*TASK["inputs"], height]}
+    head = ArchitectureSpec("linear_head", backbone=BackboneUse("public") if public else None)
+    define_backbone(workshop, shape=(FEATURES + 2,), hidden=(300, 200))
+    recipe, named = {"held_out_fraction": 0.0}, {"mechanism": "exact_training"}
+    for name in ("model", "twin"):
+        define(workshop, name, architecture=head, recipe=recipe, task=task, **named)
+    assert streamed(workshop).state == "published"
+    assert isinstance(loaded[0].retain, Streamed)
+    workshop.forget("record-3", f"record-{RECORDS + 3}", dataset="wide")
+    workshop.dispatch()
+    assert streamed(workshop).state == "published"
+    assert len(loaded[1].retain) == RECORDS + 198
+    assert carry_out(workshop.services, workshop, "twin").state == "published"
+    one, other = (released(workshop, name) for name in ("model", "twin"))
+    assert tensors_sha256(one) == tensors_sha256(other)
+    assert recompute(workshop.services, "model").is_equal
 
 
 def test_a_frozen_backbones_features_are_stored_before_and_streamed(workshop, loaded):

@@ -18,7 +18,9 @@ from app.domain.architectures import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
 from workers.training.networks.base import base_of, digest_of, digests_of, first_difference
 
-_OF_TORCH: Final = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
+_OF_TORCH: Final = frozenset(vars(nn.Module()))
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
+"""Numbered by their places: PyTorch numbers them across all networks of a process."""
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 _DEPTH: Final = 6
 _PUBLIC_SEED: Final = 29
@@ -111,9 +113,11 @@ def _of_layer(path: str, layer: nn.Module, seen: set[int]) -> Iterator[tuple[str
         yield path + name, tensor
     for name, buffer in layer.named_buffers(recurse=False, remove_duplicate=False):
         yield path + name, buffer
-    for name, value in vars(layer).items():
-        if name not in _OF_TORCH:
-            yield from _in_value(path + name, value, seen, _DEPTH)
+    own = [(name, value) for name, value in vars(layer).items() if name not in _OF_TORCH]
+    for name in _HOOKS:
+        own += [(f"{name}.{at}", hook) for at, hook in enumerate(getattr(layer, name).values())]
+    for name, value in own:
+        yield from _in_value(path + name, value, seen, _DEPTH)
     for kind in type(layer).__mro__:
         if kind is not object and not kind.__module__.startswith("torch."):
             for name, value in vars(kind).items():

@@ -13,7 +13,7 @@ from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.imports import service as importing
 from app.registry.datasets.service import alter_dataset
 from app.services import Services
-from tests.support.exact_heads import carry_out, head_of, released
+from tests.support.exact_heads import carry_out, define_backbone, head_of, released
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 from workers.recompute import recompute
@@ -25,6 +25,11 @@ SHARE = {"name": "share", "kind": "number"}
 PLAN = {"name": "plan", "kind": "category", "values": ["free", "pro"], "other": True}
 TENURE = {"name": "tenure", "kind": "number", "scale": 0.1, "missing": 0, "flag_missing": True}
 OLD, NEW = [AGE, SHARE, PLAN], [AGE, SHARE, PLAN, TENURE]
+
+
+def on_public(inputs: list[dict[str, object]]) -> dict[str, object]:
+    """Return a head on the frozen backbone that reads what these inputs make of a record."""
+    return {"name": "linear_head", "backbone": {"name": f"public-{len(inputs)}"}}
 
 
 def rows(numbers: range | list[int], *, later: bool) -> bytes:
@@ -41,7 +46,14 @@ def rows(numbers: range | list[int], *, later: bool) -> bytes:
     return to_parquet(pa.table(columns))
 
 
-def define(api: TestClient, name: str, dataset: str, inputs: list[dict[str, object]]) -> None:
+def define(
+    api: TestClient,
+    name: str,
+    dataset: str,
+    inputs: list[dict[str, object]],
+    *,
+    public: bool = False,
+) -> None:
     body = {
         "name": name,
         "dataset": dataset,
@@ -50,7 +62,7 @@ def define(api: TestClient, name: str, dataset: str, inputs: list[dict[str, obje
             "inputs": inputs,
             "target": {"column": "left", "classes": ["no", "yes"]},
         },
-        "architecture": {"name": "ridge_head"},
+        "architecture": on_public(inputs) if public else {"name": "ridge_head"},
         "recipe": {"held_out_fraction": 0.0},
     }
     answer = api.post("/v1/models", json=body)
@@ -64,11 +76,20 @@ def dataset_of(api: TestClient, name: str, columns: dict[str, str]) -> str:
 
 
 @pytest.fixture
-def altered(api: TestClient, workshop: Workshop) -> str:
+def public(request: pytest.FixtureRequest, workshop: Workshop) -> bool:
+    """Whether models are heads on frozen backbones, which are there then."""
+    given = getattr(request, "param", False)
+    for inputs, width in ((OLD, 5), (NEW, 7)) if given else ():
+        define_backbone(workshop, f"public-{len(inputs)}", shape=(width,), hidden=(9, 6))
+    return given
+
+
+@pytest.fixture
+def altered(api: TestClient, workshop: Workshop, *, public: bool) -> str:
     """A dataset with a model of its first month, that was altered before its second."""
     path = dataset_of(api, "panel", FIRST)
     api.put(f"{path}/records", content=rows(range(40), later=False))
-    define(api, "old", "panel", OLD)
+    define(api, "old", "panel", OLD, public=public)
     carry_out(workshop, "old")
     answer = api.patch(path, json={"columns": CHANGES})
     assert answer.status_code == 200, answer.text
@@ -78,10 +99,11 @@ def altered(api: TestClient, workshop: Workshop) -> str:
     return path
 
 
+@pytest.mark.parametrize("public", [False, True], indirect=True)
 def test_models_learn_from_both_and_forget_as_if_never_given(
-    altered: str, api: TestClient, workshop: Workshop, services: Services
+    altered: str, api: TestClient, workshop: Workshop, services: Services, *, public: bool
 ) -> None:
-    define(api, "new", "panel", NEW)
+    define(api, "new", "panel", NEW, public=public)
     carry_out(workshop, "new")
     certificate = api.get("/v1/models/old/certified").json()["sha256"]
 
@@ -105,7 +127,8 @@ def test_models_learn_from_both_and_forget_as_if_never_given(
             if not later:  # the first month's export has no column for it
                 wide = _with_empty_column(wide)
             assert api.put(f"{path}/records", content=wide).json()["added"] == len(left)
-        define(api, f"afresh-{name}", f"wide-{name}", OLD if name == "old" else NEW)
+        inputs = OLD if name == "old" else NEW
+        define(api, f"afresh-{name}", f"wide-{name}", inputs, public=public)
         carry_out(workshop, f"afresh-{name}")
         assert tensors_sha256(released(workshop, name)) == tensors_sha256(
             released(workshop, f"afresh-{name}")
