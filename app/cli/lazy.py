@@ -98,6 +98,7 @@ expunge dataset alter members --column 'tenure=int16?' --column age=float64?
 expunge dataset show digits
 expunge dataset list
 expunge dataset archive digits
+expunge dataset destroy digits --dry-run
 expunge dataset delete digits
 expunge backbone define examples/backbone.json
 expunge backbone upload random-features random-features.safetensors

@@ -116,6 +116,16 @@ class ExpungeClient:
         """Shred a dataset's records for good."""
         return self._object("POST", at("datasets", name, "archive"))
 
+    def destruction(self, name: str, *, backbones: Sequence[str] = ()) -> Json:
+        """Return what would be destroyed with a dataset, or was, and what is left of it."""
+        options = {"backbone": list(backbones)}
+        return self._object("GET", at("datasets", name, "destruction"), params=options)
+
+    def destroy_dataset(self, name: str, *, backbones: Sequence[str] = ()) -> Json:
+        """Destroy a dataset and all that was made of it; called again, it goes on."""
+        body = {"backbones": list(backbones)}
+        return self._object("POST", at("datasets", name, "destroy"), json=body)
+
     def delete_dataset(self, name: str) -> None:
         """Delete a dataset that never held a record."""
         self._answer("DELETE", at("datasets", name))

@@ -315,6 +315,27 @@ def dataset_archive(name: DatasetName, *, yes: Yes = False) -> None:
     show_answer(lambda client: client.archive_dataset(name))
 
 
+@dataset.command("destroy")
+def dataset_destroy(
+    name: DatasetName,
+    *,
+    backbone: Annotated[
+        list[str] | None, option("A backbone that was made of its records; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, option("Only show what would go, or what is left.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Destroy DATASET and everything that was made of it here: models, backbones, published copies.
+
+    One signed entry of the log lists them, and what cannot be reached. Called again, it goes on.
+    """
+    with service() as client:
+        if not dry_run:
+            _confirm(f"Destroy dataset {name!r} and all that was made of it, for good?", yes)
+        call = client.destruction if dry_run else client.destroy_dataset
+        show(call(name, backbones=backbone or ()))
+
+
 @dataset.command("delete")
 def dataset_delete(name: DatasetName) -> None:
     """Delete a dataset that never held a record. Its name is free again."""

@@ -393,6 +393,11 @@ def _delete_dataset(api: TestClient, workshop: Workshop) -> object:
     return api.delete("/v1/datasets/d")
 
 
+def _destroy(api: TestClient, workshop: Workshop) -> object:
+    _model(api, workshop)
+    return api.post("/v1/datasets/people/destroy", json={})
+
+
 def _archive_backbone(api: TestClient, workshop: Workshop) -> object:
     _backbone_weights(api, workshop)
     return api.post("/v1/backbones/b/archive")
@@ -436,6 +441,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "PATCH /v1/datasets/{name}": (_alter, "dataset.altered"),
     "PUT /v1/datasets/{name}/records": (_push, "records.pushed"),
     "POST /v1/datasets/{name}/archive": (_archive_dataset, "dataset.archived"),
+    "POST /v1/datasets/{name}/destroy": (_destroy, "dataset.destroyed"),
     "DELETE /v1/datasets/{name}": (_delete_dataset, "dataset.deleted"),
     "POST /v1/models": (_model, "model.defined"),
     "PATCH /v1/models/{name}": (_policy, "policy.changed"),
