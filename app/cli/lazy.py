@@ -68,6 +68,9 @@ expunge verify proof.json --weights model.safetensors --trusted trusted-keys.jso
 receipt.json
 expunge verify proof.json --weights model.safetensors --trusted trusted-keys.json --witness \
 witness.example.org+f1bbdc7a+BDoUGmYkuApo4R1g6fS4sWXSCtJgCJ0zCE4AgR9QXcbs
+expunge verify dossier.zip --trusted trusted-keys.json
+expunge dossier request fr_0123456789abcdef --receipt receipt.json --out dossier.zip
+expunge dossier model digits-mlp --out dossier.zip
 expunge audit digits-mlp
 expunge audit digits-mlp --data my-digits.parquet --canaries 400 --confidence 0.99 --out audited
 expunge verify-audit audited/audit.json --key auditor.pem --weights audited/release.safetensors

@@ -4,6 +4,7 @@
 service is away.
 """
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -255,6 +256,22 @@ class ExpungeClient:
     def certificate(self, certificate_id: str) -> Json:
         """Return a certificate bundle."""
         return self._object("GET", at("certificates", certificate_id))
+
+    def dossier(self, kind: str, name: str, *, given: Mapping[str, bytes] | None = None) -> bytes:
+        """Return the dossier of a ``request``, a ``model`` or a ``dataset``, a zip file.
+
+        ``given`` are your own files in it: ``receipts/NAME`` and ``audits/NAME``. They are not
+        sent; the service signs their digests.
+        """
+        from app.evidence.certificates import dossier  # noqa: PLC0415 - slow to import
+
+        own = dict(given or {})
+        digests = {path: hashlib.sha256(content).hexdigest() for path, content in own.items()}
+        body = {"kind": kind, "name": name, "given": digests}
+        answer = self._object("POST", "/v1/dossiers", json=body)
+        files = {path: text.encode() for path, text in answer["files"].items()}
+        statement = dossier.statement_file(answer["statement"])
+        return dossier.pack({**files, **own, dossier.STATEMENT: statement})
 
     def trusted_keys(self) -> bytes:
         """Return the service's own dated list of keys; compare it with another source."""

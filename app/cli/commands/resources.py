@@ -4,13 +4,13 @@ import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from app.cli.connection import service, show_answer
 from app.cli.files import json_file, read_weights
-from app.cli.options import Trusted, argument, option
+from app.cli.options import Trusted, argument, existing_file, option
 from app.cli.output import conclude, say, show
 from app.cli.waiting import Wait, show_import, show_model
 from app.domain.architectures import network_in_words
@@ -57,6 +57,35 @@ Key = Annotated[str | None, option("In a checkpoint: where the weights are, such
 ImportId = Annotated[str, argument("IMPORT", "The import's id.")]
 TargetName = Annotated[str, argument("TARGET", "A target's name in EXPUNGE_PUBLISHERS.")]
 Yes = Annotated[bool, option("Do not ask whether you are sure.", "--yes")]
+
+
+def dossier(
+    kind: Annotated[
+        Literal["request", "model", "dataset"], typer.Argument(help="What it is about.")
+    ],
+    name: Annotated[str, argument("NAME", "The request's id, or the model's or dataset's name.")],
+    *,
+    out: Annotated[Path, option("The zip file to write.")],
+    receipt: Annotated[
+        list[Path] | None, existing_file("A receipt of the request; may be repeated.")
+    ] = None,
+    audit: Annotated[
+        list[Path] | None, existing_file("A report of 'expunge audit'; may be repeated.")
+    ] = None,
+) -> None:
+    """Collect the signed evidence about a request, a model or a dataset in one file.
+
+    It answers the questions of regulators for this case. 'expunge verify' checks it offline. A
+    receipt names people, by their ids: whoever gets the file can read them.
+    """
+    given = [("receipts", path) for path in receipt or ()] + [("audits", p) for p in audit or ()]
+    files = {f"{folder}/{path.name}": path.read_bytes() for folder, path in given}
+    if len(files) < len(given):
+        raise typer.BadParameter("two of the files have the same name")
+    with service() as client:
+        out.write_bytes(client.dossier(kind, name, given=files))
+    say(f"{out}\nexpunge verify {out} --trusted trusted-keys.json")
+    conclude({"dossier": str(out)})
 
 
 @dataset.command("show")

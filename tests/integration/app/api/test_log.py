@@ -475,7 +475,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/api-keys": (_create_key, "key.created"),
     "DELETE /v1/api-keys/{key_id}": (_revoke_key, "key.revoked"),
 }
-CHANGE_NOTHING = {"POST /v1/plans", "POST /v1/forget-requests/preview"}
+CHANGE_NOTHING = {"POST /v1/plans", "POST /v1/forget-requests/preview", "POST /v1/dossiers"}
 
 
 def test_every_operation_that_changes_something_is_tried(services: Services) -> None:
