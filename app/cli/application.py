@@ -53,6 +53,7 @@ _ROUTERS = (
     "app.api.targets",
     "app.api.callbacks",
     "app.api.certificates",
+    "app.api.derivatives",
     "app.api.dossiers",
     "app.api.runs",
     "app.api.keys",

@@ -130,6 +130,10 @@ expunge model versions digits-mlp
 expunge model versions digits-mlp --state certified
 expunge model retrain digits-mlp --wait
 expunge model refill digits-mlp --wait
+expunge model derivatives digits-mlp
+expunge model add-derivative digits-mlp support-bot --version 3 --contact ml@shop.example \
+--callback https://shop.example/withdrawn
+expunge model acknowledge digits-mlp der_0123456789abcdef 'trained anew from version 4'
 expunge model archive digits-mlp
 expunge model targets digits-mlp
 expunge model publish digits-mlp registry

@@ -224,6 +224,22 @@ class ExpungeClient:
         """Remove all of a model from a target."""
         return self._object("DELETE", at("models", name, "targets", target))
 
+    def derivatives(self, name: str) -> list[Json]:
+        """Return what was made of a model's versions, and who was told and has answered."""
+        return self._list(at("models", name, "derivatives"))
+
+    def register_derivative(
+        self, name: str, derivative: str, *, version: int, contact: str, callback: str
+    ) -> Json:
+        """Register a model made of a version: its team is told when that is withdrawn."""
+        body = {"name": derivative, "version": version, "contact": contact, "callback": callback}
+        return self._object("POST", at("models", name, "derivatives"), json=body)
+
+    def acknowledge_derivative(self, name: str, derivative_id: str, answer: str) -> Json:
+        """Answer for a derivative that was told: what became of it."""
+        path = at("models", name, "derivatives", derivative_id, "acknowledge")
+        return self._object("POST", path, json={"answer": answer})
+
     def upload_weights(self, name: str, safetensors: bytes) -> Json:
         """Upload weights trained elsewhere."""
         return self._put_file(at("models", name, "weights"), safetensors)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.delivery import derivatives
 from app.delivery.publishing.tables import CopyRow, PlacementRow
 from app.domain.errors import InvalidInputError
 from app.domain.states import ObligationState, VersionState
@@ -50,7 +51,7 @@ PROOFS: Final = {
     "erased": "statement.json: predicate.requests[].completed_at; log/",
     "open": "statement.json: predicate.open",
     "models": "statement.json: predicate.models; certificates/: predicate.model, forgotten",
-    "recipients": "statement.json: predicate.models[].recipients",
+    "recipients": "statement.json: predicate.models[].recipients, derivatives",
     "guarantee": "certificates/: predicate.guarantee, forgotten",
     "mechanism": "certificates/: predicate.mechanism",
     "files": "statement.json: subject",
@@ -107,6 +108,16 @@ def collect(
                 "name": model.name,
                 "archived_at": model.archived_at,
                 "recipients": [asdict(copy) for copy in copies[model.name]],
+                "derivatives": [
+                    {
+                        "name": row.name,
+                        "version": number,
+                        "told_at": row.told_at,
+                        "acknowledged_at": row.acknowledged_at,
+                        "answer": row.answer,
+                    }
+                    for row, number in derivatives.of_model(session, model.id)
+                ],
             }
             for model in models
         ],
@@ -116,7 +127,12 @@ def collect(
     }
     if facts["destruction"] is not None:
         del facts["destruction"]["statement"]  # in log/, with its proof
-    facts["open"] = _open(session, views, models, copies, kind, given)
+    facts["open"] = _open(session, views, models, copies, kind, given) + [
+        f"{each['name']}, made of {model['name']} v{each['version']}, was told and has not answered"
+        for model in facts["models"]
+        for each in model["derivatives"]
+        if each["told_at"] and not each["acknowledged_at"]
+    ]
     history = []
     signed = checkpoints.signed_size(session)
     for row in _entries(session, subjects):
@@ -250,6 +266,12 @@ def _answers(
             f"{_at(c['removed_at'])}"
             for m in facts["models"]
             for c in m["recipients"]
+        ]
+        + [
+            f"{d['name']}, made of {m['name']} v{d['version']}: told {_at(d['told_at'])}, answered "
+            f"{_at(d['acknowledged_at'])} {d['answer'] or ''}"
+            for m in facts["models"]
+            for d in m["derivatives"]
         ]
         or ["published nowhere by this service"],
         "guarantee": [

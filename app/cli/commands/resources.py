@@ -40,6 +40,7 @@ _MODELS = (
 _BACKBONES = ("name", "architecture.name", "features", "size_bytes", "created_at")
 _VERSIONS = ("number", "state", "measured", "warnings", "created_at", "certificate", "reason")
 _TARGETS = ("target", "kind", "wanted", "state", "version", "present", "failure")
+_DERIVATIVES = ("id", "name", "version", "contact", "told_at", "acknowledged_at", "answer")
 _IMPORTS = ("id", "url", "state", "rows", "total_rows", "added", "created_at", "failure_reason")
 ModelName = Annotated[str, argument("MODEL", "The model's name.")]
 DatasetName = Annotated[str, argument("DATASET", "The dataset's name.")]
@@ -321,6 +322,42 @@ def model_publish(name: ModelName, target: TargetName) -> None:
 def model_unpublish(name: ModelName, target: TargetName) -> None:
     """Remove all of MODEL from TARGET."""
     show_answer(lambda client: client.unpublish_model(name, target))
+
+
+@model.command("derivatives")
+def model_derivatives(name: ModelName) -> None:
+    """List what others made of MODEL's versions, who was told of a withdrawal and has answered."""
+    show_answer(lambda client: client.derivatives(name), _DERIVATIVES)
+
+
+@model.command("add-derivative")
+def model_add_derivative(
+    name: ModelName,
+    derivative: Annotated[str, argument("DERIVATIVE", "What the model made of it is called.")],
+    *,
+    version_number: Annotated[int, option("The version that it was made of.", "--version")],
+    contact: Annotated[str, option("Whom to ask about it.")],
+    callback: Annotated[str, option("The https URL at which its team is told, once.")],
+) -> None:
+    """Register a model that was made of a version of MODEL.
+
+    Its team is told when that version is withdrawn, by a callback.
+    """
+    show_answer(
+        lambda client: client.register_derivative(
+            name, derivative, version=version_number, contact=contact, callback=callback
+        )
+    )
+
+
+@model.command("acknowledge")
+def model_acknowledge(
+    name: ModelName,
+    derivative: Annotated[str, argument("DERIVATIVE", "Its id.")],
+    answer: Annotated[str, argument("ANSWER", "What was done.")],
+) -> None:
+    """Answer for a derivative of MODEL that was told of a withdrawal."""
+    show_answer(lambda client: client.acknowledge_derivative(name, derivative, answer))
 
 
 @model.command("archive")

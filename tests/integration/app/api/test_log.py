@@ -423,6 +423,25 @@ def _retry_import(api: TestClient, workshop: Workshop) -> object:
     return api.post(f"/v1/datasets/d/imports/{imported}/retry")
 
 
+def _derivative(api: TestClient, workshop: Workshop) -> httpx.Response:
+    workshop.define()
+    workshop.work()
+    body = {
+        "name": "bot",
+        "version": 1,
+        "contact": "ml@shop.example",
+        "callback": "https://shop.example/withdrawn",
+    }
+    return api.post("/v1/models/model/derivatives", json=body)
+
+
+def _acknowledge(api: TestClient, workshop: Workshop) -> object:
+    derivative = _derivative(api, workshop).json()["id"]
+    workshop.archive()
+    path = f"/v1/models/model/derivatives/{derivative}/acknowledge"
+    return api.post(path, json={"answer": "deleted"})
+
+
 def _publish(api: TestClient, workshop: Workshop) -> object:
     _model(api, workshop)
     return api.put("/v1/models/m/targets/shelf")
@@ -451,6 +470,11 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/models/{name}/archive": (_archive_model, "model.archived"),
     "PUT /v1/models/{name}/targets/{target}": (_publish, "placement.wanted"),
     "DELETE /v1/models/{name}/targets/{target}": (_unpublish, "placement.unwanted"),
+    "POST /v1/models/{name}/derivatives": (_derivative, "derivative.registered"),
+    "POST /v1/models/{name}/derivatives/{derivative_id}/acknowledge": (
+        _acknowledge,
+        "derivative.acknowledged",
+    ),
     "DELETE /v1/models/{name}": (_delete_model, "model.deleted"),
     "POST /v1/backbones": (_backbone, "backbone.defined"),
     "PUT /v1/backbones/{name}/weights": (_backbone_weights, "backbone.uploaded"),

@@ -143,3 +143,15 @@ def test_dossiers_of_a_model_and_of_a_destroyed_dataset(
     files = _files(out.read_bytes())
     assert "dataset destroyed" in files["history.txt"].decode()
     assert "complete; 0 records left" in files["answers.html"].decode()
+
+
+def test_a_team_answers_on_the_command_line(served: None, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    registered = ("--version", "1", "--contact", "ml", "--callback", "https://shop.example/gone")
+    made = json.loads(_run("model", "add-derivative", "model", "bot", *registered))
+    workshop.archive()
+    (told,) = json.loads(_run("model", "derivatives", "model"))
+    assert (told["id"], told["told_at"] is not None) == (made["id"], True)
+    done = json.loads(_run("model", "acknowledge", "model", made["id"], "deleted"))
+    assert done["answer"] == "deleted"
