@@ -4,7 +4,6 @@
 service is away.
 """
 
-import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +15,10 @@ from uuid import uuid4
 
 import httpx
 
-from app.client.answers import ApiError, Held, Json, at, checked
+from app.client.answers import ApiError, Held, Json, at, checked, named
 from app.client.download import Downloaded, download
 from app.domain import strict_json
 from app.domain.errors import ConfigurationError
-from app.domain.ids import id_of
 from app.runtime.outgoing import Retry, client_options
 
 if TYPE_CHECKING:
@@ -282,12 +280,10 @@ class ExpungeClient:
         from app.evidence.certificates import dossier  # noqa: PLC0415 - slow to import
 
         own = dict(given or {})
-        digests = {path: hashlib.sha256(content).hexdigest() for path, content in own.items()}
-        body = {"kind": kind, "name": name, "given": digests}
+        body = {"kind": kind, "name": name, "given": dossier.digests_of(own)}
         answer = self._object("POST", "/v1/dossiers", json=body)
-        files = {path: text.encode() for path, text in answer["files"].items()}
-        statement = dossier.statement_file(answer["statement"])
-        return dossier.pack({**files, **own, dossier.STATEMENT: statement})
+        own |= {path: text.encode() for path, text in answer["files"].items()}
+        return dossier.pack(own | {dossier.STATEMENT: dossier.statement_file(answer["statement"])})
 
     def trusted_keys(self) -> bytes:
         """Return the service's own dated list of keys; compare it with another source."""
@@ -313,7 +309,7 @@ class ExpungeClient:
         """
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
-            **_named(dataset, record_ids, subject_ids),
+            **named(dataset, record_ids, subject_ids),
             "external_id": external_id,
             "status_callback_urls": list(status_callback_urls),
             "hold": hold,
@@ -329,7 +325,7 @@ class ExpungeClient:
         subject_ids: Sequence[object] = (),
     ) -> Json:
         """Return what a forget request would reach and cost; nothing changes."""
-        body = _named(dataset, record_ids, subject_ids)
+        body = named(dataset, record_ids, subject_ids)
         return self._object("POST", "/v1/forget-requests/preview", json=body)
 
     def request(self, request_id: str, *, wait_s: int = 0) -> Json:
@@ -448,26 +444,7 @@ class ExpungeClient:
         number: int | None = None,
         report: "Callable[[VerifiedStep], None]" = lambda _step: None,
     ) -> Downloaded:
-        """Download a version's weights and certificate, and verify them.
-
-        A download that was interrupted is continued; partial files of versions that are no longer
-        current are removed. The weights get their name only once the certificate holds.
-
-        Args:
-            name: the model.
-            directory: where the files go; it is made if it is missing.
-            trusted: the operator's ``trusted-keys.json``, or its content, not received from this
-                service.
-            kept: where the log's newest checkpoint is kept from one download to the next; a file in
-                ``directory`` if not given. The log must have only grown since.
-            number: the version; the current certified one if not given.
-            report: called with each step of the verification that passed.
-
-        Raises:
-            ApiError: the service refuses; 410 for a version that was retired.
-            DownloadError: interrupted, or not what was announced; the message says what to do.
-            VerificationError: the certificate does not hold.
-        """
+        """Download a version's weights and certificate, and verify them, as ``download`` says."""
         return download(
             self, name, directory, trusted=trusted, kept=kept, number=number, report=report
         )
@@ -621,13 +598,3 @@ class ExpungeClient:
             if isinstance(page, list) or page.get("next_cursor") is None:
                 return
             query["cursor"] = page["next_cursor"]
-
-
-def _named(
-    dataset: str | None, record_ids: Sequence[object], subject_ids: Sequence[object]
-) -> Json:
-    return {
-        "dataset": dataset,
-        "record_ids": [id_of(each) for each in record_ids],
-        "subject_ids": [id_of(each) for each in subject_ids],
-    }

@@ -36,6 +36,11 @@ _CLOCK_SKEW: Final = timedelta(minutes=5)
 _ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError)
 
 
+def digests_of(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the SHA-256 digests of files, by name."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
 def statement_about(digests: Mapping[str, str], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the service signs: the files' SHA-256 digests by name, and the facts."""
     return {
@@ -85,7 +90,7 @@ def verify_dossier(
     keys = read_trusted_keys(trusted)
     facts, named, made_at = _signed(files.pop(STATEMENT, b""), keys, now)
     report("statement", f"signed by the service on {made_at:%Y-%m-%d %H:%M} UTC: its word")
-    if named != {name: hashlib.sha256(each).hexdigest() for name, each in files.items()}:
+    if named != digests_of(files):
         raise VerificationError("files", "one was changed, added or removed")
     report("files", "exactly those that were signed")
     bundles = [each for name, each in files.items() if name.startswith("certificates/")]
