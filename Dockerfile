@@ -34,6 +34,7 @@ COPY workers workers
 COPY demo demo
 COPY expunge expunge
 COPY migrations migrations
+COPY docs/how-to/regulators.md docs/how-to/
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM torch-cuda AS build-cuda
@@ -43,6 +44,7 @@ COPY workers workers
 COPY demo demo
 COPY expunge expunge
 COPY migrations migrations
+COPY docs/how-to/regulators.md docs/how-to/
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM ${PYTHON} AS runtime

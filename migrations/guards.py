@@ -44,6 +44,7 @@ FIXED = {
     ),
     "placements": ("id", "model_id", "target"),
     "copies": ("id", "placement_id", "version_id"),
+    "derivatives": ("id", "version_id", "name", "contact"),
     "api_keys": ("id", "key_hash", "scopes"),
     "backbones": (
         *("id", "name", "architecture", "input_shape", "classes", "layers", "features", "source"),
@@ -94,6 +95,8 @@ FORBIDDEN = {
     # Statistics may be lost, and no others take their place.
     " OR n.statistics_blob_id <> coalesce(o.statistics_blob_id, '')",
     "copies": "o.removed_at IS NOT NULL AND n.removed_at IS DISTINCT FROM o.removed_at",
+    "derivatives": "o.acknowledged_at IS NOT NULL AND (n.acknowledged_at, n.answer)"
+    " IS DISTINCT FROM (o.acknowledged_at, o.answer)",
     "api_keys": "o.revoked_at IS NOT NULL AND n.revoked_at IS DISTINCT FROM o.revoked_at",
 }
 _MOST_OFF_S = 600

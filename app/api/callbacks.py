@@ -57,7 +57,9 @@ class CallbackAnswer(Answer):
 
     id: str = Field(description="The webhook-id that the receiver sees.")
     type: str
-    request: str | None = Field(description="The forget request; null for OpenDSR's requests.")
+    request: str | None = Field(
+        description="The forget request; null for OpenDSR's requests and derivatives."
+    )
     endpoint: str = Field(description="The id of the address.")
     sequence: int = Field(description="Counts the events for this address from 1.")
     state: EventState

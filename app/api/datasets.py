@@ -2,10 +2,10 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
@@ -19,20 +19,13 @@ from app.api.protocol.access import (
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
 from app.api.protocol.idempotency import ClaimOf, keep
-from app.api.protocol.schemas import (
-    Answer,
-    Body,
-    Name,
-    Page,
-    PageByMoment,
-    PageByName,
-    shaped_as,
-)
+from app.api.protocol.schemas import Answer, Body, Name, Page, PageByMoment, PageByName, shaped_as
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.domain.places import MOST_URL_CHARACTERS
 from app.domain.schema import MOST_COLUMNS, SCALARS, TableSchema
 from app.domain.states import ImportState, Scope
-from app.ledger.models import endings
+from app.ledger.models import destruction, endings
+from app.ledger.models.destruction import Destruction
 from app.ledger.views.changes import Kind
 from app.registry.datasets import repository, service
 from app.registry.datasets.imports import repository as imports
@@ -154,6 +147,57 @@ def archive_dataset(name: str, services: ServicesOf, _: DataWriter) -> DatasetAn
     """Shred a dataset's records for good; its models must have been archived or deleted before."""
     with services.database.transaction() as session:
         return _answer(session, endings.archive_dataset(session, name))
+
+
+class DestructionBody(Body):
+    """What goes with a dataset beyond the models that were trained on it here."""
+
+    backbones: list[Name] = Field(
+        default=[],
+        max_length=100,
+        description="Backbones that were made of its records elsewhere. Those whose weights are a "
+        "version's of its models are found without being named.",
+    )
+
+
+@shaped_as(
+    Destruction,
+    statement=(dict[str, Any] | None, {}),
+)
+class DestructionAnswer(Answer):
+    """What came from a dataset and goes with it, or went."""
+
+
+@router.get("/{name}/destruction", **answers(404))
+def get_destruction(
+    name: str,
+    services: ServicesOf,
+    _: ModelsReader,
+    backbones: Annotated[list[str], Query(alias="backbone", max_length=100)] = [],  # noqa: B006
+) -> DestructionAnswer:
+    """Show what would be destroyed with a dataset, or what has been, and what is left of it."""
+    with services.database.snapshot() as session:
+        return _destruction(destruction.preview(session, name, backbones))
+
+
+@router.post("/{name}/destroy", **answers(404, 409))
+def destroy_dataset(
+    name: str, body: DestructionBody, services: ServicesOf, caller: DataWriter
+) -> DestructionAnswer:
+    """Destroy a dataset and all that was made of it here; it needs the scope `models:write`, too.
+
+    Its models and the backbones made of them are archived, copies at targets are removed, and one
+    signed entry of the log lists them. Called again, it goes on, and tells how far it is.
+    """
+    require_scope(caller, Scope.MODELS_WRITE)
+    destruction.destroy(services.database, services.signer, name, body.backbones)
+    with services.database.snapshot() as session:
+        return _destruction(destruction.preview(session, name, body.backbones))
+
+
+def _destruction(found: Destruction) -> DestructionAnswer:
+    statement = None if found.statement is None else found.statement.to_json()
+    return DestructionAnswer.of(found, statement=statement)
 
 
 @router.delete("/{name}", **answers(404, 409, status=204))

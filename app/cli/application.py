@@ -53,6 +53,8 @@ _ROUTERS = (
     "app.api.targets",
     "app.api.callbacks",
     "app.api.certificates",
+    "app.api.derivatives",
+    "app.api.dossiers",
     "app.api.runs",
     "app.api.keys",
     "app.api.log",

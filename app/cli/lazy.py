@@ -68,6 +68,9 @@ expunge verify proof.json --weights model.safetensors --trusted trusted-keys.jso
 receipt.json
 expunge verify proof.json --weights model.safetensors --trusted trusted-keys.json --witness \
 witness.example.org+f1bbdc7a+BDoUGmYkuApo4R1g6fS4sWXSCtJgCJ0zCE4AgR9QXcbs
+expunge verify dossier.zip --trusted trusted-keys.json
+expunge dossier request fr_0123456789abcdef --receipt receipt.json --out dossier.zip
+expunge dossier model digits-mlp --out dossier.zip
 expunge audit digits-mlp
 expunge audit digits-mlp --data my-digits.parquet --canaries 400 --confidence 0.99 --out audited
 expunge verify-audit audited/audit.json --key auditor.pem --weights audited/release.safetensors
@@ -98,6 +101,7 @@ expunge dataset alter members --column 'tenure=int16?' --column age=float64?
 expunge dataset show digits
 expunge dataset list
 expunge dataset archive digits
+expunge dataset destroy digits --dry-run
 expunge dataset delete digits
 expunge backbone define examples/backbone.json
 expunge backbone upload random-features random-features.safetensors
@@ -126,6 +130,10 @@ expunge model versions digits-mlp
 expunge model versions digits-mlp --state certified
 expunge model retrain digits-mlp --wait
 expunge model refill digits-mlp --wait
+expunge model derivatives digits-mlp
+expunge model add-derivative digits-mlp support-bot --version 3 --contact ml@shop.example \
+--callback https://shop.example/withdrawn
+expunge model acknowledge digits-mlp der_0123456789abcdef 'trained anew from version 4'
 expunge model archive digits-mlp
 expunge model targets digits-mlp
 expunge model publish digits-mlp registry

@@ -33,7 +33,7 @@ _COMMANDS = {
     "Run the service": "starting: start; service: up down init serve worker dispatcher demo",
     "Forget": "forgetting: forget status requests accept refuse reopen extend retry cancel "
     "certificates; checks: erase_check",
-    "Use and verify": "resources: download recompute_kit; verification: verify; "
+    "Use and verify": "resources: download recompute_kit dossier; verification: verify; "
     "auditing: audit verify_audit; prediction: predict",
     "Plan": "guarantees: plan account",
     "Administer": "maintenance: reconcile; "

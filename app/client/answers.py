@@ -1,11 +1,12 @@
 """The service's paths, its answers, and the problems among them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from app.domain.ids import id_of
 from app.runtime.outgoing import retry_after_s
 
 Json = dict[str, Any]
@@ -81,3 +82,12 @@ class Held:
             self.seen = checked(answer).json()
             self._known = {"If-None-Match": answer.headers.get("ETag", "")}
         return self.seen
+
+
+def named(dataset: str | None, record_ids: Sequence[object], subject_ids: Sequence[object]) -> Json:
+    """Return the part of a body that says whose records are meant."""
+    return {
+        "dataset": dataset,
+        "record_ids": [id_of(each) for each in record_ids],
+        "subject_ids": [id_of(each) for each in subject_ids],
+    }

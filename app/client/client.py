@@ -15,11 +15,10 @@ from uuid import uuid4
 
 import httpx
 
-from app.client.answers import ApiError, Held, Json, at, checked
+from app.client.answers import ApiError, Held, Json, at, checked, named
 from app.client.download import Downloaded, download
 from app.domain import strict_json
 from app.domain.errors import ConfigurationError
-from app.domain.ids import id_of
 from app.runtime.outgoing import Retry, client_options
 
 if TYPE_CHECKING:
@@ -115,6 +114,16 @@ class ExpungeClient:
     def archive_dataset(self, name: str) -> Json:
         """Shred a dataset's records for good."""
         return self._object("POST", at("datasets", name, "archive"))
+
+    def destruction(self, name: str, *, backbones: Sequence[str] = ()) -> Json:
+        """Return what would be destroyed with a dataset, or was, and what is left of it."""
+        options = {"backbone": list(backbones)}
+        return self._object("GET", at("datasets", name, "destruction"), params=options)
+
+    def destroy_dataset(self, name: str, *, backbones: Sequence[str] = ()) -> Json:
+        """Destroy a dataset and all that was made of it; called again, it goes on."""
+        body = {"backbones": list(backbones)}
+        return self._object("POST", at("datasets", name, "destroy"), json=body)
 
     def delete_dataset(self, name: str) -> None:
         """Delete a dataset that never held a record."""
@@ -213,6 +222,22 @@ class ExpungeClient:
         """Remove all of a model from a target."""
         return self._object("DELETE", at("models", name, "targets", target))
 
+    def derivatives(self, name: str) -> list[Json]:
+        """Return what was made of a model's versions, and who was told and has answered."""
+        return self._list(at("models", name, "derivatives"))
+
+    def register_derivative(
+        self, name: str, derivative: str, *, version: int, contact: str, callback: str
+    ) -> Json:
+        """Register a model made of a version: its team is told when that is withdrawn."""
+        body = {"name": derivative, "version": version, "contact": contact, "callback": callback}
+        return self._object("POST", at("models", name, "derivatives"), json=body)
+
+    def acknowledge_derivative(self, name: str, derivative_id: str, answer: str) -> Json:
+        """Answer for a derivative that was told: what became of it."""
+        path = at("models", name, "derivatives", derivative_id, "acknowledge")
+        return self._object("POST", path, json={"answer": answer})
+
     def upload_weights(self, name: str, safetensors: bytes) -> Json:
         """Upload weights trained elsewhere."""
         return self._put_file(at("models", name, "weights"), safetensors)
@@ -246,6 +271,20 @@ class ExpungeClient:
         """Return a certificate bundle."""
         return self._object("GET", at("certificates", certificate_id))
 
+    def dossier(self, kind: str, name: str, *, given: Mapping[str, bytes] | None = None) -> bytes:
+        """Return the dossier of a ``request``, a ``model`` or a ``dataset``, a zip file.
+
+        ``given`` are your own files in it: ``receipts/NAME`` and ``audits/NAME``. They are not
+        sent; the service signs their digests.
+        """
+        from app.evidence.certificates import dossier  # noqa: PLC0415 - slow to import
+
+        own = dict(given or {})
+        body = {"kind": kind, "name": name, "given": dossier.digests_of(own)}
+        answer = self._object("POST", "/v1/dossiers", json=body)
+        own |= {path: text.encode() for path, text in answer["files"].items()}
+        return dossier.pack(own | {dossier.STATEMENT: dossier.statement_file(answer["statement"])})
+
     def trusted_keys(self) -> bytes:
         """Return the service's own dated list of keys; compare it with another source."""
         return self._answer("GET", "/.well-known/expunge-keys.json").content
@@ -270,7 +309,7 @@ class ExpungeClient:
         """
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
-            **_named(dataset, record_ids, subject_ids),
+            **named(dataset, record_ids, subject_ids),
             "external_id": external_id,
             "status_callback_urls": list(status_callback_urls),
             "hold": hold,
@@ -286,7 +325,7 @@ class ExpungeClient:
         subject_ids: Sequence[object] = (),
     ) -> Json:
         """Return what a forget request would reach and cost; nothing changes."""
-        body = _named(dataset, record_ids, subject_ids)
+        body = named(dataset, record_ids, subject_ids)
         return self._object("POST", "/v1/forget-requests/preview", json=body)
 
     def request(self, request_id: str, *, wait_s: int = 0) -> Json:
@@ -405,26 +444,7 @@ class ExpungeClient:
         number: int | None = None,
         report: "Callable[[VerifiedStep], None]" = lambda _step: None,
     ) -> Downloaded:
-        """Download a version's weights and certificate, and verify them.
-
-        A download that was interrupted is continued; partial files of versions that are no longer
-        current are removed. The weights get their name only once the certificate holds.
-
-        Args:
-            name: the model.
-            directory: where the files go; it is made if it is missing.
-            trusted: the operator's ``trusted-keys.json``, or its content, not received from this
-                service.
-            kept: where the log's newest checkpoint is kept from one download to the next; a file in
-                ``directory`` if not given. The log must have only grown since.
-            number: the version; the current certified one if not given.
-            report: called with each step of the verification that passed.
-
-        Raises:
-            ApiError: the service refuses; 410 for a version that was retired.
-            DownloadError: interrupted, or not what was announced; the message says what to do.
-            VerificationError: the certificate does not hold.
-        """
+        """Download a version's weights and certificate, and verify them, as ``download`` says."""
         return download(
             self, name, directory, trusted=trusted, kept=kept, number=number, report=report
         )
@@ -578,13 +598,3 @@ class ExpungeClient:
             if isinstance(page, list) or page.get("next_cursor") is None:
                 return
             query["cursor"] = page["next_cursor"]
-
-
-def _named(
-    dataset: str | None, record_ids: Sequence[object], subject_ids: Sequence[object]
-) -> Json:
-    return {
-        "dataset": dataset,
-        "record_ids": [id_of(each) for each in record_ids],
-        "subject_ids": [id_of(each) for each in subject_ids],
-    }

@@ -113,7 +113,27 @@ def download(
     number: int | None,
     report: "Callable[[VerifiedStep], None]",
 ) -> Downloaded:
-    """See ``ExpungeClient.download``."""
+    """Download a version's weights and certificate, and verify them.
+
+    A download that was interrupted is continued; partial files of versions that are no longer
+    current are removed. The weights get their name only once the certificate holds.
+
+    Args:
+        client: of the service.
+        name: the model.
+        directory: where the files go; it is made if it is missing.
+        trusted: the operator's ``trusted-keys.json``, or its content, not received from this
+            service.
+        kept: where the log's newest checkpoint is kept from one download to the next; a file in
+            ``directory`` if not given. The log must have only grown since.
+        number: the version; the current certified one if not given.
+        report: called with each step of the verification that passed.
+
+    Raises:
+        ApiError: the service refuses; 410 for a version that was retired.
+        DownloadError: interrupted, or not what was announced; the message says what to do.
+        VerificationError: the certificate does not hold.
+    """
     keys = trusted if isinstance(trusted, bytes) else Path(trusted).read_bytes()
     version = Announced.from_answer(name, _version(client, name, number))
     directory = Path(directory)

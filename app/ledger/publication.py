@@ -205,7 +205,7 @@ def publish(
         session, lambda at_end: examine(bundle_of(at_end, certificate, signer=signer))
     )
     if previous is not None:
-        retire(session, previous, reason=_retirement_reason(run, version))
+        retire(session, model, previous, reason=_retirement_reason(run, version))
     session.flush()
     session.add(version)
     adopt(session, version.blob_id)

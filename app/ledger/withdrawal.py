@@ -5,6 +5,7 @@ from typing import Final
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
+from app.delivery import derivatives
 from app.delivery.publishing import repository as publishing
 from app.domain.states import VersionState
 from app.evidence import log
@@ -17,14 +18,18 @@ from app.storage.blobs import doom
 EMPTIED: Final = "every record that it could be trained on was forgotten, so it was withdrawn"
 
 
-def retire(session: Session, version: VersionRow, *, reason: str) -> None:
-    """Stop serving a version, and give up its weights and statistics to be shredded."""
+def retire(session: Session, model: ModelRow, version: VersionRow, *, reason: str) -> None:
+    """Stop serving a version of a model, which is locked, and give up what it holds.
+
+    Those who made something of it are told.
+    """
     version.state = VersionState.RETIRED
     version.retired_at = func.clock_timestamp()
     version.reason = reason
     doom(session, version.blob_id)
     doom(session, version.statistics_blob_id)
     log.append(session, "version.retired", version=version.id)
+    derivatives.tell(session, model, version)
 
 
 def withdraw(session: Session, model: ModelRow, *, reason: str) -> None:
@@ -35,7 +40,7 @@ def withdraw(session: Session, model: ModelRow, *, reason: str) -> None:
     """
     head = registry.head_version(session, model)
     if head is not None:
-        retire(session, head, reason=reason)
+        retire(session, model, head, reason=reason)
     doom(session, model.imported_blob_id)
     model.head_version_id = model.imported_blob_id = model.tracking = None
     model.trained_through = model.trained_after_epoch = None

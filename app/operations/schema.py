@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 import app.access.tables
 import app.delivery.callbacks.tables
+import app.delivery.derivatives
 import app.delivery.publishing.tables
 import app.evidence.certificates.tables
 import app.evidence.log.tables

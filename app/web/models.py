@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import Make, ServicesOf
 from app.api.targets import target_answers
 from app.api.versions import Number, weights_answer
+from app.delivery import derivatives
 from app.domain.architectures import Member, members_by_version, members_in_words, out_of
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
@@ -67,6 +68,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
             task=task_of(model),
             versions=released,
             targets=target_answers(session, services, model),
+            derivatives=derivatives.of_model(session, model.id),
             runs=run_views.page(session, model=name, limit=10),
             gradients=gradients,
             met=met,

@@ -217,6 +217,18 @@ def create_requests() -> None:
 
 def create_callbacks() -> None:
     op.create_table(
+        "derivatives",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("version_id", sa.String, sa.ForeignKey("versions.id"), nullable=False),
+        sa.Column("name", sa.String, nullable=False),
+        sa.Column("contact", sa.LargeBinary, nullable=False),
+        sa.Column("created_at", MOMENT, server_default=CLOCK, nullable=False),
+        sa.Column("told_at", MOMENT),
+        sa.Column("acknowledged_at", MOMENT),
+        sa.Column("answer", sa.String),
+        sa.UniqueConstraint("version_id", "name"),
+    )
+    op.create_table(
         "callback_endpoints",
         sa.Column("id", sa.String, primary_key=True),
         sa.Column("api_key_id", sa.String, sa.ForeignKey("api_keys.id"), nullable=False),
@@ -224,6 +236,7 @@ def create_callbacks() -> None:
         sa.Column(
             "subject_request_id", sa.String, sa.ForeignKey("subject_requests.id"), index=True
         ),
+        sa.Column("derivative_id", sa.String, sa.ForeignKey("derivatives.id"), index=True),
         sa.Column("state", sa.String, server_default="active", nullable=False),
         sa.Column("url", sa.LargeBinary),
         sa.Column("url_digest", sa.LargeBinary),
@@ -231,7 +244,9 @@ def create_callbacks() -> None:
         sa.Column("created_at", MOMENT, server_default=CLOCK, nullable=False),
         sa.Column("ended_at", MOMENT),
         sa.CheckConstraint("state IN ('active', 'disabled', 'closed')", name="state"),
-        sa.CheckConstraint("num_nonnulls(request_id, subject_request_id) = 1", name="subject"),
+        sa.CheckConstraint(
+            "num_nonnulls(request_id, subject_request_id, derivative_id) = 1", name="subject"
+        ),
         sa.CheckConstraint(
             "(state = 'active') = (url IS NOT NULL) AND (url IS NULL) = (url_digest IS NULL)",
             name="url",

@@ -39,7 +39,7 @@ def downgrade() -> None:
             models, model_counts, lineage_records, runs, member_trainings, versions, certificates,
             subject_requests, forget_requests, forget_request_records, accounted_requests,
             obligations, outbox,
-            callback_endpoints, callback_events, callback_secrets,
+            derivatives, callback_endpoints, callback_events, callback_secrets,
             placements, copies
         """
     )

@@ -4,13 +4,13 @@ import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from app.cli.connection import service, show_answer
 from app.cli.files import json_file, read_weights
-from app.cli.options import Trusted, argument, option
+from app.cli.options import Trusted, argument, existing_file, option
 from app.cli.output import conclude, say, show
 from app.cli.waiting import Wait, show_import, show_model
 from app.domain.architectures import network_in_words
@@ -40,6 +40,7 @@ _MODELS = (
 _BACKBONES = ("name", "architecture.name", "features", "size_bytes", "created_at")
 _VERSIONS = ("number", "state", "measured", "warnings", "created_at", "certificate", "reason")
 _TARGETS = ("target", "kind", "wanted", "state", "version", "present", "failure")
+_DERIVATIVES = ("id", "name", "version", "contact", "told_at", "acknowledged_at", "answer")
 _IMPORTS = ("id", "url", "state", "rows", "total_rows", "added", "created_at", "failure_reason")
 ModelName = Annotated[str, argument("MODEL", "The model's name.")]
 DatasetName = Annotated[str, argument("DATASET", "The dataset's name.")]
@@ -57,6 +58,35 @@ Key = Annotated[str | None, option("In a checkpoint: where the weights are, such
 ImportId = Annotated[str, argument("IMPORT", "The import's id.")]
 TargetName = Annotated[str, argument("TARGET", "A target's name in EXPUNGE_PUBLISHERS.")]
 Yes = Annotated[bool, option("Do not ask whether you are sure.", "--yes")]
+
+
+def dossier(
+    kind: Annotated[
+        Literal["request", "model", "dataset"], typer.Argument(help="What it is about.")
+    ],
+    name: Annotated[str, argument("NAME", "The request's id, or the model's or dataset's name.")],
+    *,
+    out: Annotated[Path, option("The zip file to write.")],
+    receipt: Annotated[
+        list[Path] | None, existing_file("A receipt of the request; may be repeated.")
+    ] = None,
+    audit: Annotated[
+        list[Path] | None, existing_file("A report of 'expunge audit'; may be repeated.")
+    ] = None,
+) -> None:
+    """Collect the signed evidence about a request, a model or a dataset in one file.
+
+    It answers the questions of regulators for this case. 'expunge verify' checks it offline. A
+    receipt names people, by their ids: whoever gets the file can read them.
+    """
+    given = [("receipts", path) for path in receipt or ()] + [("audits", p) for p in audit or ()]
+    files = {f"{folder}/{path.name}": path.read_bytes() for folder, path in given}
+    if len(files) < len(given):
+        raise typer.BadParameter("two of the files have the same name")
+    with service() as client:
+        out.write_bytes(client.dossier(kind, name, given=files))
+    say(f"{out}\nexpunge verify {out} --trusted trusted-keys.json")
+    conclude({"dossier": str(out)})
 
 
 @dataset.command("show")
@@ -294,6 +324,42 @@ def model_unpublish(name: ModelName, target: TargetName) -> None:
     show_answer(lambda client: client.unpublish_model(name, target))
 
 
+@model.command("derivatives")
+def model_derivatives(name: ModelName) -> None:
+    """List what others made of MODEL's versions, who was told of a withdrawal and has answered."""
+    show_answer(lambda client: client.derivatives(name), _DERIVATIVES)
+
+
+@model.command("add-derivative")
+def model_add_derivative(
+    name: ModelName,
+    derivative: Annotated[str, argument("DERIVATIVE", "What the model made of it is called.")],
+    *,
+    version_number: Annotated[int, option("The version that it was made of.", "--version")],
+    contact: Annotated[str, option("Whom to ask about it.")],
+    callback: Annotated[str, option("The https URL at which its team is told, once.")],
+) -> None:
+    """Register a model that was made of a version of MODEL.
+
+    Its team is told when that version is withdrawn, by a callback.
+    """
+    show_answer(
+        lambda client: client.register_derivative(
+            name, derivative, version=version_number, contact=contact, callback=callback
+        )
+    )
+
+
+@model.command("acknowledge")
+def model_acknowledge(
+    name: ModelName,
+    derivative: Annotated[str, argument("DERIVATIVE", "Its id.")],
+    answer: Annotated[str, argument("ANSWER", "What was done.")],
+) -> None:
+    """Answer for a derivative of MODEL that was told of a withdrawal."""
+    show_answer(lambda client: client.acknowledge_derivative(name, derivative, answer))
+
+
 @model.command("archive")
 def model_archive(name: ModelName, *, yes: Yes = False) -> None:
     """Take MODEL out of service and shred its weights. Its certificates stay."""
@@ -313,6 +379,27 @@ def dataset_archive(name: DatasetName, *, yes: Yes = False) -> None:
     """Shred the records of DATASET, of which no model may be left."""
     _confirm(f"Shred all records of dataset {name!r} for good?", yes)
     show_answer(lambda client: client.archive_dataset(name))
+
+
+@dataset.command("destroy")
+def dataset_destroy(
+    name: DatasetName,
+    *,
+    backbone: Annotated[
+        list[str] | None, option("A backbone that was made of its records; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, option("Only show what would go, or what is left.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Destroy DATASET and everything that was made of it here: models, backbones, published copies.
+
+    One signed entry of the log lists them, and what cannot be reached. Called again, it goes on.
+    """
+    with service() as client:
+        if not dry_run:
+            _confirm(f"Destroy dataset {name!r} and all that was made of it, for good?", yes)
+        call = client.destruction if dry_run else client.destroy_dataset
+        show(call(name, backbones=backbone or ()))
 
 
 @dataset.command("delete")

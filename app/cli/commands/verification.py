@@ -9,6 +9,7 @@ from app.cli.options import argument, existing_file, option
 from app.cli.output import checked_steps, conclude, say
 from app.domain.errors import NoteError
 from app.evidence.certificates import verification
+from app.evidence.certificates.dossier import verify_dossier
 from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.plain_words import (
     asserted_in_words,
@@ -19,10 +20,13 @@ from app.evidence.certificates.plain_words import (
 
 def verify(
     bundle: Annotated[
-        Path, argument("BUNDLE", "The certificate, a JSON file.", exists=True, dir_okay=False)
+        Path,
+        argument(
+            "BUNDLE", "The certificate, a JSON file, or a dossier.", exists=True, dir_okay=False
+        ),
     ],
     *,
-    weights: Annotated[Path, existing_file("The weights.")],
+    weights: Annotated[Path | None, existing_file("The weights, of a certificate.")] = None,
     trusted: Annotated[
         Path,
         existing_file(
@@ -51,7 +55,15 @@ def verify(
 
     Checks the signature, the weights and their digest, the place in the log, which a key in use
     must have signed, and recomputes all claims. Then prints the guarantee in words.
+
+    Of a dossier (a zip file), checks that no file was changed, added or removed, and each proof.
     """
+    content = bundle.read_bytes()
+    if content.startswith(b"PK"):
+        _verify_dossier(content, trusted.read_bytes())
+        return
+    if weights is None:
+        raise typer.BadParameter("a certificate is checked with its --weights")
     try:
         witnesses = [WitnessKey.from_text(text) for text in witness or ()]
     except NoteError as error:
@@ -60,7 +72,7 @@ def verify(
         raise typer.BadParameter("more witnesses are required than are given with --witness")
     with checked_steps(10) as (steps, tell):
         predicate = verification.verify(
-            bundle=bundle.read_bytes(),
+            bundle=content,
             weights=weights,
             trusted=trusted.read_bytes(),
             consistent_with=None if consistent_with is None else consistent_with.read_bytes(),
@@ -82,3 +94,13 @@ def verify(
             say(f"- {statement}")
     say("\nthe certificate holds")
     conclude({"holds": True, "steps": steps, "guarantee": words, "asserted": asserted})
+
+
+def _verify_dossier(content: bytes, trusted: bytes) -> None:
+    with checked_steps(10) as (steps, tell):
+        facts = verify_dossier(content, trusted=trusted, report=tell)
+    say(f"\n{facts['trust']}")
+    for each in facts["open"]:
+        say(f"- open: {each}")
+    say(f"\nthe dossier of {facts['kind']} {facts['name']} holds")
+    conclude({"holds": True, "steps": steps, "facts": facts})

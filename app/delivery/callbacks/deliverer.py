@@ -48,15 +48,21 @@ def standard_message(
     delivery: Delivery, *, base_url: str, secrets: Sequence[str], now: datetime
 ) -> Message:
     """Return a message of Standard Webhooks 1.0.0, signed with every given secret."""
-    path = f"{base_url}/v1/forget-requests/{delivery.facts['request']}"
+    facts = delivery.facts
+    if "request" in facts:
+        path = f"{base_url}/v1/forget-requests/{facts['request']}"
+        links = {"request": path, "certificates": f"{path}/certificates"}
+    else:
+        path = f"{base_url}/v1/models/{facts['model']}/derivatives"
+        links = {"derivatives": path, "acknowledge": f"{path}/{facts['derivative']}/acknowledge"}
     body = _json(
         {
             "type": delivery.event_type,
             "timestamp": delivery.occurred_at.astimezone(UTC).isoformat(),
             "data": {
-                **delivery.facts,
+                **facts,
                 "sequence": delivery.sequence,
-                "links": {"request": path, "certificates": f"{path}/certificates"},
+                "links": links,
             },
         }
     )
@@ -222,7 +228,7 @@ class Deliverer:
 def _spans(delivery: Delivery, outcome: Outcome, begun_ns: int) -> Iterable[Span]:
     """Return what the trace of a request says of one attempt to deliver a callback about it."""
     request_id = delivery.facts.get("request")
-    if request_id is None:  # it is about a whole subject request
+    if request_id is None:  # it is about a whole subject request, or a derivative
         return ()
     work = Work(("callback", delivery.event_id, delivery.attempt), [request_id])
     error = None if outcome.result is Result.DELIVERED else CallbackError.__name__

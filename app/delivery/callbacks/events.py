@@ -34,18 +34,19 @@ class Callbacks:
         urls: Sequence[str],
         *,
         api_key_id: str,
-        request_id: str | None = None,
-        subject_request_id: str | None = None,
+        **owner: str,
     ) -> None:
-        """Store a request's addresses, encrypted; ``InvalidInputError`` if one is not allowed."""
+        """Store the addresses of an ``owner``, by its column, encrypted.
+
+        ``InvalidInputError`` if one is not allowed.
+        """
         for url in self.check(urls):
             endpoint_id = new_id("cbe")
             session.add(
                 CallbackEndpointRow(
                     id=endpoint_id,
                     api_key_id=api_key_id,
-                    request_id=request_id,
-                    subject_request_id=subject_request_id,
+                    **owner,
                     url=self.keys.encrypt(url, endpoint_id=endpoint_id),
                     url_digest=self.keys.digest(url, api_key_id=api_key_id),
                 )
@@ -58,21 +59,15 @@ def emit(
     event_type: str,
     facts: Mapping[str, Any],
     *,
-    request_id: str | None = None,
-    subject_request_id: str | None = None,
     final: bool = False,
+    **owner: str,
 ) -> None:
-    """Send an event to the addresses of a request, after the transaction has committed.
+    """Send an event to the addresses of an ``owner``, by its column, after the commit.
 
     ``facts`` are the service's own ids, and states, as JSON; never an owner's id. After the
     ``final`` event the addresses can be removed.
     """
-    query = select(CallbackEndpointRow).where(
-        CallbackEndpointRow.state == "active",
-        CallbackEndpointRow.request_id == request_id
-        if request_id is not None
-        else CallbackEndpointRow.subject_request_id == subject_request_id,
-    )
+    query = select(CallbackEndpointRow).filter_by(state="active", **owner)
     for endpoint in session.scalars(query.order_by(CallbackEndpointRow.id).with_for_update()):
         endpoint.emitted += 1
         if final:

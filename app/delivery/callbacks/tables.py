@@ -11,12 +11,17 @@ from app.runtime.database.engine import Logged
 
 
 class CallbackEndpointRow(Base):
-    """One address for one request. The address is encrypted, and removed when no longer needed."""
+    """One address for one request, or one derivative.
+
+    The address is encrypted, and removed when no longer needed.
+    """
 
     __tablename__ = "callback_endpoints"
     __table_args__ = (
         CheckConstraint("state IN ('active', 'disabled', 'closed')", name="state"),
-        CheckConstraint("num_nonnulls(request_id, subject_request_id) = 1", name="subject"),
+        CheckConstraint(
+            "num_nonnulls(request_id, subject_request_id, derivative_id) = 1", name="subject"
+        ),
         CheckConstraint(
             "(state = 'active') = (url IS NOT NULL) AND (url IS NULL) = (url_digest IS NULL)",
             name="url",
@@ -30,6 +35,7 @@ class CallbackEndpointRow(Base):
     subject_request_id: Mapped[str | None] = mapped_column(
         ForeignKey("subject_requests.id"), index=True
     )
+    derivative_id: Mapped[str | None] = mapped_column(ForeignKey("derivatives.id"), index=True)
     state: Mapped[str] = mapped_column(server_default="active")
     url: Mapped[bytes | None]
     url_digest: Mapped[bytes | None]

@@ -171,7 +171,7 @@ def read_bundle(content: bytes) -> Bundle:
         _require(as_signed, "its envelope is not in the form that was signed")
         return Bundle(
             envelope=envelope,
-            log=_log(document["log"]),
+            log=read_log_proof(document["log"]),
             request=_by_tree(document.get("request"), _leaves, "request"),
             growth=_by_tree(document.get("growth"), _tree_growth, "growth"),
         )
@@ -179,7 +179,8 @@ def read_bundle(content: bytes) -> Bundle:
         raise VerificationError("bundle", "not a bundle") from error
 
 
-def _log(document: Mapping[str, Any]) -> LogProof:
+def read_log_proof(document: Mapping[str, Any]) -> LogProof:
+    """Parse an entry's place in the log, or raise one of Python's errors of parsing."""
     proof = LogProof(
         entry=_text(document["entry"]),
         index=_integer(document["index"]),

@@ -86,7 +86,7 @@ Report = Callable[[VerifiedStep], None]
 def verify(
     *,
     bundle: bytes,
-    weights: Path | bytes,
+    weights: Path | bytes | None,
     trusted: bytes,
     consistent_with: bytes | None = None,
     witnesses: Sequence[WitnessKey] = (),
@@ -100,7 +100,8 @@ def verify(
 
     Args:
         bundle: the bundle's content.
-        weights: the safetensors file that it should be about, or its content.
+        weights: the safetensors file that it should be about, or its content; without it, steps 4
+            and 5 are left out.
         trusted: the service's published list of keys.
         consistent_with: an older checkpoint of the same log.
         witnesses: the witnesses that may have cosigned the log.
@@ -207,7 +208,7 @@ def _signed(
     """Parse a bundle and find the key that signed it."""
     parts = read_bundle(bundle)
     report(VerifiedStep("bundle", "one signed envelope and its place in the log"))
-    signer = _check_signature(parts.envelope, keys)
+    signer = check_signature(parts.envelope, keys)
     report(VerifiedStep("signature", "made by a given key"))
     return parts, signer
 
@@ -230,7 +231,8 @@ def _check_place(
     )
 
 
-def _check_signature(envelope: Envelope, trusted: TrustedKeys) -> TrustedKey:
+def check_signature(envelope: Envelope, trusted: TrustedKeys) -> TrustedKey:
+    """Return the key that signed an envelope of ours."""
     if envelope.payload_type != PAYLOAD_TYPE:
         raise VerificationError("signature", "the payload is of another type")
     ((key_id, signature),) = envelope.signatures.items()
@@ -338,6 +340,16 @@ def check_log(
 ) -> Checkpoint:
     """Check that a log signed by a key in use recorded the certificate while its key was valid."""
     recorded_at = _check_entry(proof.entry, payload, predicate)
+    checkpoint = check_inclusion(proof, trusted, now)
+    if not signer.vouches_for(recorded_at, now=now):
+        raise VerificationError(
+            "log", "its key was not valid when it was recorded: download the bundle again"
+        )
+    return checkpoint
+
+
+def check_inclusion(proof: LogProof, trusted: TrustedKeys, now: datetime) -> Checkpoint:
+    """Check that an entry is in a log that a key in use has signed."""
     checkpoint = _open_in_use(proof.checkpoint.encode(), trusted, now)
     try:
         merkle.verify_inclusion(
@@ -349,10 +361,6 @@ def check_log(
         )
     except ProofError as error:
         raise VerificationError("log", str(error)) from error
-    if not signer.vouches_for(recorded_at, now=now):
-        raise VerificationError(
-            "log", "its key was not valid when it was recorded: download the bundle again"
-        )
     return checkpoint
 
 

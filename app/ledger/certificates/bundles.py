@@ -79,7 +79,7 @@ def bundle_of(
         envelope = _signed_again(session, certificate, signer, index=index)
     return bundle_json(
         envelope=envelope,
-        log=_log_proof(session, index, body, since=since, witnesses=witnesses),
+        log=log_proof(session, index, body, since=since, witnesses=witnesses),
         request=None if request_id is None else _request_proof(session, certificate, request_id),
         growth=_growth(session, certificate, previous),
     )
@@ -122,14 +122,15 @@ def _signed_again(
     return signer.sign_payload(payload)
 
 
-def _log_proof(
+def log_proof(
     session: Session,
     index: int,
     body: str,
     *,
-    since: int | None,
-    witnesses: Sequence[WitnessKey],
+    since: int | None = None,
+    witnesses: Sequence[WitnessKey] = (),
 ) -> LogProof:
+    """Return an entry's place in the log, as of a signed checkpoint."""
     if since is not None and since > (signed := checkpoints.latest(session).size):
         raise InvalidInputError(f"since: must be at most {signed}, the log's size")
     size, note = cosignatures.best_checkpoint(

@@ -384,6 +384,11 @@ def _delete_dataset(api: TestClient, workshop: Workshop) -> object:
     return api.delete("/v1/datasets/d")
 
 
+def _destroy(api: TestClient, workshop: Workshop) -> object:
+    _model(api, workshop)
+    return api.post("/v1/datasets/people/destroy", json={})
+
+
 def _archive_backbone(api: TestClient, workshop: Workshop) -> object:
     _backbone_weights(api, workshop)
     return api.post("/v1/backbones/b/archive")
@@ -409,6 +414,25 @@ def _retry_import(api: TestClient, workshop: Workshop) -> object:
     return api.post(f"/v1/datasets/d/imports/{imported}/retry")
 
 
+def _derivative(api: TestClient, workshop: Workshop) -> httpx.Response:
+    workshop.define()
+    workshop.work()
+    body = {
+        "name": "bot",
+        "version": 1,
+        "contact": "ml@shop.example",
+        "callback": "https://shop.example/withdrawn",
+    }
+    return api.post("/v1/models/model/derivatives", json=body)
+
+
+def _acknowledge(api: TestClient, workshop: Workshop) -> object:
+    derivative = _derivative(api, workshop).json()["id"]
+    workshop.archive()
+    path = f"/v1/models/model/derivatives/{derivative}/acknowledge"
+    return api.post(path, json={"answer": "deleted"})
+
+
 def _publish(api: TestClient, workshop: Workshop) -> object:
     _model(api, workshop)
     return api.put("/v1/models/m/targets/shelf")
@@ -427,6 +451,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "PATCH /v1/datasets/{name}": (_alter, "dataset.altered"),
     "PUT /v1/datasets/{name}/records": (_push, "records.pushed"),
     "POST /v1/datasets/{name}/archive": (_archive_dataset, "dataset.archived"),
+    "POST /v1/datasets/{name}/destroy": (_destroy, "dataset.destroyed"),
     "DELETE /v1/datasets/{name}": (_delete_dataset, "dataset.deleted"),
     "POST /v1/models": (_model, "model.defined"),
     "PATCH /v1/models/{name}": (_policy, "policy.changed"),
@@ -436,6 +461,11 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/models/{name}/archive": (_archive_model, "model.archived"),
     "PUT /v1/models/{name}/targets/{target}": (_publish, "placement.wanted"),
     "DELETE /v1/models/{name}/targets/{target}": (_unpublish, "placement.unwanted"),
+    "POST /v1/models/{name}/derivatives": (_derivative, "derivative.registered"),
+    "POST /v1/models/{name}/derivatives/{derivative_id}/acknowledge": (
+        _acknowledge,
+        "derivative.acknowledged",
+    ),
     "DELETE /v1/models/{name}": (_delete_model, "model.deleted"),
     "POST /v1/backbones": (_backbone, "backbone.defined"),
     "PUT /v1/backbones/{name}/weights": (_backbone_weights, "backbone.uploaded"),
@@ -460,7 +490,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/api-keys": (_create_key, "key.created"),
     "DELETE /v1/api-keys/{key_id}": (_revoke_key, "key.revoked"),
 }
-CHANGE_NOTHING = {"POST /v1/plans", "POST /v1/forget-requests/preview"}
+CHANGE_NOTHING = {"POST /v1/plans", "POST /v1/forget-requests/preview", "POST /v1/dossiers"}
 
 
 def test_every_operation_that_changes_something_is_tried(services: Services) -> None:

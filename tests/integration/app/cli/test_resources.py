@@ -237,3 +237,15 @@ def test_runs_are_listed_cancelled_and_tried_again(served: None, workshop: Works
     assert [run["id"] for run in _run("run", "list", "--state", "cancelled")] == [run_id]
     assert "can no longer be cancelled" in _fail("run", "cancel", run_id)
     assert _run("run", "retry", run_id)["state"] == "queued"
+
+
+def test_a_dataset_is_destroyed_after_a_look(served: None, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    command = ("dataset", "destroy", DATASET)
+    assert _run(*command, "--dry-run")["models"][0]["archived_at"] is None
+    assert runner.invoke(app, [*command], input="n\n").exit_code == 1
+    assert _run("model", "show", "model")["certified"]["number"] == 1
+    gone = _run(*command, "--yes")
+    assert json.loads(gone["statement"]["entry"])["kind"] == "dataset.destroyed"
+    assert gone["archived_at"]

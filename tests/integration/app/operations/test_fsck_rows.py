@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.access import api_keys
 from app.delivery.callbacks import keys as callback_keys
+from app.delivery.derivatives import DerivativeRow
 from app.delivery.publishing.tables import CopyRow, PlacementRow
 from app.domain.architectures import ArchitectureSpec
 from app.domain.states import RunState, Scope
@@ -94,6 +95,7 @@ REFUSED = {
     "fail a published run": "UPDATE runs SET state = 'failed' WHERE state = 'published'",
     "queue a published run": "UPDATE runs SET state = 'queued' WHERE id ="
     " (SELECT min(id) FROM runs WHERE state = 'published')",
+    "change what a team answered": "UPDATE derivatives SET answer = 'x'",
     "take a revocation back": "UPDATE api_keys SET revoked_at = NULL WHERE id = :other_key",
     "say that a stolen key was never compromised": "UPDATE signing_keys"
     " SET compromised_since = now() WHERE valid_until IS NOT NULL",
@@ -171,6 +173,16 @@ def ids(workshop: Workshop, services: Services) -> dict[str, str]:
         session.add(ImportRow(id="imp_1", dataset_id=dataset, url="s3://b/", state="queued"))
         session.add(PlacementRow(id="pl_1", model_id=version.model_id, target="t", is_wanted=True))
         session.flush()
+        session.add(
+            DerivativeRow(
+                id="der_1",
+                version_id=version.id,
+                name="bot",
+                contact=b"encrypted",
+                acknowledged_at=version.created_at,
+                answer="deleted",
+            )
+        )
         session.add(CopyRow(id="copy_1", placement_id="pl_1", version_id=version.id))
     assert faults(services) == []
     assert {run.state for run in workshop.runs()} >= {RunState.PUBLISHED, RunState.FAILED}

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.evidence.log.tables import LogEntryRow
 from app.ledger import withdrawal
-from app.registry.tables import VersionRow
+from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database import Database
 from app.runtime.locations import key_store_dir
 from app.services import Services
@@ -194,7 +194,8 @@ def test_the_log_tells_of_a_retired_version_though_its_object_cannot_be_deleted(
     stored = services.settings.data_dir / "blobs" / first.blob_id
     with services.database.transaction() as session:
         version = session.get_one(VersionRow, first.id)
-        withdrawal.retire(session, version, reason="withdrawn")
+        model = session.get_one(ModelRow, version.model_id)
+        withdrawal.retire(session, model, version, reason="withdrawn")
     monkeypatch.setattr("app.storage.objects.erase", _no_space)
 
     services.clean_up()

@@ -15,7 +15,7 @@ from sqlalchemy import update
 
 from app.domain.errors import GoneError, KeyStoreError
 from app.ledger import withdrawal
-from app.registry.tables import VersionRow
+from app.registry.tables import ModelRow, VersionRow
 from app.runtime.locations import key_store_dir
 from app.runtime.settings import Settings
 from app.services import Services, open_services
@@ -59,7 +59,7 @@ def retired(workshop: Workshop, services: Services, settings: Settings, tmp_path
     shutil.copytree(key_store_dir(settings), tmp_path / "keys-copy")
     with services.database.transaction() as session:
         row = session.get_one(VersionRow, version.id)
-        withdrawal.retire(session, row, reason="replaced")
+        withdrawal.retire(session, session.get_one(ModelRow, row.model_id), row, reason="replaced")
     services.clean_up()
     return Retired(version.blob_id, tmp_path / "data-copy", tmp_path / "keys-copy", other.id)
 

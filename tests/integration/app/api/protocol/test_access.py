@@ -33,7 +33,7 @@ PUBLIC = {
 }
 """All that needs no key. Nothing else may be added without a reason."""
 
-READS_WITH_A_BODY = {"POST /v1/plans"}
+READS_WITH_A_BODY = {"POST /v1/plans", "POST /v1/dossiers"}
 
 Operations = dict[str, dict]
 
