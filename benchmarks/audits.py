@@ -36,7 +36,7 @@ from app.access import api_keys
 from app.accounting.output_perturbation import calibrate
 from app.cli.application import create_app
 from app.client import ExpungeClient
-from app.domain.states import Scope
+from app.domain.states import Scope, Verdict
 from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.locations import redis_connection
 from benchmarks import harness
@@ -51,7 +51,7 @@ from benchmarks.audits_cases import (
     rows,
 )
 from workers.audit.auditing import Audit
-from workers.audit.report import CONTRADICTED, INCONCLUSIVE, Report
+from workers.audit.report import Report
 from workers.audit.statistics import fewest_contradicting, right_guesses
 from workers.dispatcher import Dispatcher
 from workers.noise.generators import SecureNoise
@@ -206,7 +206,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
             case = document["builds"][name]
             for key in ("right_before", "right"):
                 case[key].append(found[key])
-            for verdict in (CONTRADICTED, INCONCLUSIVE):
+            for verdict in (Verdict.CONTRADICTED, Verdict.INCONCLUSIVE):
                 case[verdict] += found["verdict"] == verdict
             yield document
 

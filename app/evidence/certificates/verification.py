@@ -86,7 +86,7 @@ Report = Callable[[VerifiedStep], None]
 def verify(
     *,
     bundle: bytes,
-    weights: Path | bytes,
+    weights: Path | bytes | None,
     trusted: bytes,
     consistent_with: bytes | None = None,
     witnesses: Sequence[WitnessKey] = (),
@@ -100,7 +100,8 @@ def verify(
 
     Args:
         bundle: the bundle's content.
-        weights: the safetensors file that it should be about, or its content.
+        weights: the safetensors file that it should be about, or its content; None leaves open
+            which weights it is about.
         trusted: the service's published list of keys.
         consistent_with: an older checkpoint of the same log.
         witnesses: the witnesses that may have cosigned the log.

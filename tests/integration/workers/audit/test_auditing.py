@@ -4,6 +4,7 @@ An honest build is contradicted once in 10,000 times at the confidence of its te
 """
 
 import base64
+import hashlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
+from app.access import audit_trail
 from app.cli.commands import auditing as command
 from app.cli.main import app
 from app.client import ExpungeClient
@@ -46,7 +48,6 @@ from tests.support.trust import trust_in
 from workers.audit.auditing import Audit, LeftBehindError
 from workers.audit.report import Report
 
-SCOPES = ("models:read", "models:write", "data:write", "forget:write", "forget:read")
 RIDGE, ENSEMBLE = MODELS["ridge head"], MODELS["ensemble of MLPs"]
 CLIPPED, TREES = MODELS["MLP, noise at ε = 1"], MODELS["boosted trees"]
 AT_ONCE = {
@@ -77,10 +78,9 @@ def define(api: TestClient, work: Callable[[], None]) -> Callable[..., None]:
 
 @pytest.fixture
 def auditor(api: TestClient) -> ExpungeClient:
-    """The client of an auditor, with the scopes that the docs name."""
-    body = {"name": "auditor", "scopes": list(SCOPES)}
+    """The client of an auditor."""
+    body = {"name": "auditor", "scopes": [Scope.AUDIT]}
     key = api.post("/v1/api-keys", json=body).json()["secret"]
-    assert Scope.ADMIN not in SCOPES
     return ExpungeClient("http://testserver", key, transport=_Bridge(api))
 
 
@@ -310,6 +310,11 @@ def test_the_command_writes_a_report_that_verifies(
     assert answer.exit_code == 1, answer.output
     assert "Verdict on digits" in answer.output
     assert "contradicted" in answer.output
+    with services.database.snapshot() as session:
+        (logged,) = audit_trail.newest_entries(session, limit=9, kind="model.audited")
+    assert logged.facts["verdict"] == "contradicted"
+    digest = hashlib.sha256(Path("audit/audit.json").read_bytes()).hexdigest()
+    assert logged.facts["report_sha256"] == digest
     assert Path("auditor-key.pem").stat().st_mode & 0o077 == 0
     page = Path("audit/audit.html").read_text()
     assert "<svg" in page
