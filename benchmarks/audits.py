@@ -48,6 +48,7 @@ from benchmarks.audits_cases import (
     QUARTER_NOISE,
     TASK,
     Sabotage,
+    backbone,
     guesses_of,
     rows,
 )
@@ -86,6 +87,9 @@ class Service:
         self.client.define_dataset("digits", columns, record_id="record_id")
         few = rows(40).append_column("record_id", pa.array([f"{each}" for each in range(40)]))
         self.client.push_records("digits", to_parquet(few))
+        definition, weights = backbone()
+        self.client.define_backbone(definition)
+        self.client.upload_backbone(definition["name"], weights)
         self.defined: dict[str, str] = {}
 
     def work(self) -> None:

@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
@@ -28,6 +30,7 @@ from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.states import BlobState, Scope
 from app.registry.datasets.columns.parquet import to_parquet
 from app.services import Services
+from app.storage.stores import key_store
 from app.storage.tables import BlobRow
 from benchmarks.audits_cases import (
     BUILDS,
@@ -35,6 +38,7 @@ from benchmarks.audits_cases import (
     GUESSES,
     MODELS,
     QUARTER_NOISE,
+    backbone,
     guesses_of,
     rows,
 )
@@ -44,8 +48,13 @@ from tests.integration.app.cli.conftest import (
 )
 from tests.support.arrays import array_task
 from tests.support.digits import DATASET, TASK, digits_parquet
+from tests.support.dumps import stores_of
+from tests.support.markers import Marker, files_below, places_with
+from tests.support.opened import opened_objects
 from tests.support.trust import trust_in
+from workers.audit import auditing
 from workers.audit.auditing import Audit, LeftBehindError
+from workers.audit.canaries import Canaries, prepare
 from workers.audit.report import Report
 
 RIDGE, ENSEMBLE = MODELS["ridge head"], MODELS["ensemble of MLPs"]
@@ -68,6 +77,11 @@ def define(api: TestClient, work: Callable[[], None]) -> Callable[..., None]:
     def defined(**model: Any) -> None:
         assert api.post("/v1/datasets", json=DATASET).status_code == 201
         api.put("/v1/datasets/digits/records", content=digits_parquet(40))
+        if "backbone" in model["architecture"]:
+            definition, weights = backbone()
+            assert api.post("/v1/backbones", json=definition).status_code == 201
+            path = f"/v1/backbones/{definition['name']}/weights"
+            assert api.put(path, content=weights).is_success
         whole = {"name": "digits", "dataset": "digits", "task": TASK, **model}
         answer = api.post("/v1/models", json=whole)
         assert answer.status_code == 201, answer.text
@@ -151,6 +165,36 @@ def test_an_honest_build_is_consistent_and_nothing_is_left(
     assert models.pop("digits")["archived_at"] is None
     assert all(each["archived_at"] for each in models.values())
     assert len(models) == (1 if model is ENSEMBLE else 2)
+
+
+def test_no_canary_is_left_anywhere(audit, services, work, monkeypatch, caplog) -> None:
+    """Postgres' own log of writes is not read: it is overwritten in time."""
+    made: list[Canaries] = []
+    monkeypatch.setattr(
+        auditing, "prepare", lambda *given: made.append(prepare(*given)) or made[-1]
+    )
+    images = np.random.default_rng().integers(256, size=400 * 64, dtype=np.uint8)
+    own = rows().set_column(0, "features", pa.FixedSizeListArray.from_arrays(images, 64))
+    keys, blobs = key_store(services.settings), services.settings.data_dir / "blobs"
+    there: list[set[str]] = []
+
+    def search(what: str = "") -> set[str]:
+        markers = [Marker("id", each.encode()) for each in made[0].ids]
+        for each in made[0].contents:
+            pixels = each.column("features").combine_chunks().flatten().to_numpy()
+            markers += [Marker("content", bytes(row)) for row in pixels.reshape(-1, 64)]
+        opened = opened_objects(blobs, keys, services.database)
+        files = {str(path): path.read_bytes() for path in files_below(blobs)}
+        places = [*stores_of(services), *opened.items(), *files.items(), ("log", caplog.text)]
+        if what == "forgetting":
+            contents = [each for each in markers if each.name == "content"]
+            there.append(places_with(places, contents))
+        return places_with(places, markers)
+
+    audit(RIDGE, search, rows=own)
+    work()
+    assert there[0]
+    assert search() == set()
 
 
 def sabotaged(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
