@@ -5,9 +5,9 @@ worker, of 60 canaries among 280 other digits and 40 guesses (20 of ensembles), 
 in the worker alone. Aims: of honest builds at most 5 % are contradicted, of sabotaged ones at least
 95 %; intervals are Clopper and Pearson's at 95 %.
 
-The worst case of noise needs no service: one output perturbation's own arithmetic and noise, of the
-two starts that lie as far apart as it lets them. A release of its one weight tells which start it
-was; of 600 releases the 200 clearest are guessed, and ten million bound ε from below.
+The worst case of noise needs no service: a mechanism's own arithmetic and noise, of the two starts
+that lie as far apart as it lets them. A release of its one weight tells which start it was; of 600
+releases the 200 clearest are guessed, and ten million bound ε from below.
 """
 
 import itertools
@@ -19,6 +19,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -33,10 +34,10 @@ from rq.serializers import JSONSerializer
 from scipy.stats import beta, binom
 
 from app.access import api_keys
-from app.accounting.output_perturbation import calibrate
+from app.accounting import gradient_clipping, output_perturbation
 from app.cli.application import create_app
 from app.client import ExpungeClient
-from app.domain.states import Scope
+from app.domain.states import Scope, Verdict
 from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.locations import redis_connection
 from benchmarks import harness
@@ -47,17 +48,18 @@ from benchmarks.audits_cases import (
     QUARTER_NOISE,
     TASK,
     Sabotage,
+    backbone,
     guesses_of,
     rows,
 )
 from workers.audit.auditing import Audit
-from workers.audit.report import CONTRADICTED, INCONCLUSIVE, Report
+from workers.audit.report import Report
 from workers.audit.statistics import fewest_contradicting, right_guesses
 from workers.dispatcher import Dispatcher
 from workers.noise.generators import SecureNoise
 from workers.queue import NAME, open_queue
 from workers.training.team import ALONE
-from workers.training.vectors import clip_
+from workers.training.vectors import clip_, move_
 
 CONFIDENCE: Final = 0.95
 
@@ -85,6 +87,9 @@ class Service:
         self.client.define_dataset("digits", columns, record_id="record_id")
         few = rows(40).append_column("record_id", pa.array([f"{each}" for each in range(40)]))
         self.client.push_records("digits", to_parquet(few))
+        definition, weights = backbone()
+        self.client.define_backbone(definition)
+        self.client.upload_backbone(definition["name"], weights)
         self.defined: dict[str, str] = {}
 
     def work(self) -> None:
@@ -140,34 +145,81 @@ def interval(hits: int, draws: int) -> tuple[float, float]:
     return float(low), float(beta.ppf(0.975, hits + 1, draws - hits) if hits < draws else 1.0)
 
 
-def releases(signs: np.ndarray, share: float) -> np.ndarray:
-    """Return releases of starts at either end of the ball, in deviations of the whole noise."""
-    noise_std = calibrate(**TARGET, initial_clip=1.0, dimension=1)
-    start = torch.tensor([5.0], dtype=torch.float64)
-    clip_(start, 1.0, ALONE)
-    position = torch.from_numpy(signs * start.item())
-    SecureNoise().add_(position, share * noise_std)
-    return position.numpy() / noise_std
+PUBLISHED: Final = {
+    "initial_clip": 0.01,
+    "gradient_clip": 100.0,
+    "learning_rate": 1e-4,
+    "weight_decay": 10.0,
+    "steps": 1,
+}
+"""Koloskova et al. 2025, Table 5, first row: said to be ε = 1 with this noise."""
+PUBLISHED_NOISE: Final = 0.02827
 
 
-def worst_case(share: float, builds: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class WorstCase:
+    """A mechanism's noise, between the two starts and gradients that lie as far apart as it lets.
+
+    Attributes:
+        place: of one of them before the noise; the other one's has the other sign.
+        needed: the noise that ε = 1 needs.
+    """
+
+    mechanism: str
+    place: float
+    noise_std: float
+    needed: float
+
+    def releases(self, signs: np.ndarray) -> np.ndarray:
+        """Return releases from the ends with these signs."""
+        position = torch.from_numpy(signs * self.place)
+        SecureNoise().add_(position, self.noise_std)
+        return position.numpy()
+
+
+def perturbed(share: float) -> WorstCase:
+    """Return output perturbation with a share of the noise that it needs."""
+    needed = output_perturbation.calibrate(**TARGET, initial_clip=1.0, dimension=1)
+    return WorstCase("output perturbation", clipped(1.0), share * needed, needed)
+
+
+def published() -> WorstCase:
+    """Return one step of gradient clipping with the noise that was published for ε = 1."""
+    position = torch.tensor([clipped(PUBLISHED["initial_clip"])], dtype=torch.float64)
+    gradient = torch.tensor([-clipped(PUBLISHED["gradient_clip"])], dtype=torch.float64)
+    rate = PUBLISHED["learning_rate"]
+    contraction = 1 - rate * PUBLISHED["weight_decay"]
+    move_(position, gradient, contraction=contraction, rate=rate)
+    needed = gradient_clipping.calibrate(**TARGET, **PUBLISHED)
+    name = "gradient clipping, published"
+    return WorstCase(name, position.item(), PUBLISHED_NOISE, needed)
+
+
+def clipped(norm: float) -> float:
+    """Return what a mechanism makes of a weight that is far away."""
+    vector = torch.tensor([1e3 * norm], dtype=torch.float64)
+    clip_(vector, norm, ALONE)
+    return vector.item()
+
+
+def worst_case(case: WorstCase, builds: int) -> dict[str, Any]:
     """Bound ε by many releases, and count builds that a few of them contradict."""
     contradicted, generator = 0, np.random.default_rng()
     knows = math.exp(TARGET["epsilon"]) / (1 + math.exp(TARGET["epsilon"]))
     for _ in range(builds):
         coins = generator.integers(2, size=RELEASES)
-        scores = np.stack([np.zeros(RELEASES), releases(2.0 * coins - 1, share)], axis=1)
+        scores = np.stack([np.zeros(RELEASES), case.releases(2.0 * coins - 1)], axis=1)
         right = right_guesses(scores.tolist(), coins.tolist(), CLEAREST)
         chance = binom.sf(right - 1, CLEAREST, knows) + RELEASES * TARGET["delta"]
         contradicted += bool(chance < 1 - CONFIDENCE)
-    noise_std = calibrate(**TARGET, initial_clip=1.0, dimension=1)
-    beyond = 1 / noise_std + FAR * share
+    beyond = case.place + FAR * case.noise_std
     ends = [np.full(MOST_RELEASES, sign) for sign in (1.0, -1.0)]
-    mine, other = (int((releases(each, share) > beyond).sum()) for each in ends)
+    mine, other = (int((case.releases(each) > beyond).sum()) for each in ends)
     low, high = interval(mine, MOST_RELEASES)[0], interval(other, MOST_RELEASES)[1]
     bound = math.log((low - TARGET["delta"]) / high)
     return {
-        "noise": share,
+        "mechanism": case.mechanism,
+        "noise": case.noise_std / case.needed,
         "builds": builds,
         "contradicted": contradicted,
         "releases": MOST_RELEASES,
@@ -181,7 +233,10 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         "canaries": CANARIES,
         "confidence": CONFIDENCE,
         "machine": harness.machine(torch.device("cpu")),
-        "worst_case": [worst_case(share, given.builds) for share in (1.0, 0.25)],
+        "worst_case": [
+            worst_case(each, given.builds)
+            for each in (perturbed(1.0), perturbed(0.25), published())
+        ],
         "builds": {
             name: {
                 "model": model,
@@ -206,7 +261,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
             case = document["builds"][name]
             for key in ("right_before", "right"):
                 case[key].append(found[key])
-            for verdict in (CONTRADICTED, INCONCLUSIVE):
+            for verdict in (Verdict.CONTRADICTED, Verdict.INCONCLUSIVE):
                 case[verdict] += found["verdict"] == verdict
             yield document
 
@@ -232,7 +287,8 @@ def table(document: dict[str, Any]) -> str:
         lines.append((what, "", "", *_share(hits, sum(len(case["right"]) for case in cases))))
     worst = (
         (
-            f"{each['noise']:g}",
+            each["mechanism"],
+            f"{each['noise']:.3g}",
             *_share(each["contradicted"], each["builds"]),
             f"{each['epsilon_lower_bound']:.2f}",
         )
@@ -242,7 +298,9 @@ def table(document: dict[str, Any]) -> str:
     return "\n\n".join(
         (
             harness.table(f"build | model | right guesses before, then after | {shares}", lines),
-            harness.table(f"noise, of what ε = 1 needs | {shares} | ε is at least", worst),
+            harness.table(
+                f"mechanism | noise, of that for ε = 1 | {shares} | ε is at least", worst
+            ),
         )
     )
 

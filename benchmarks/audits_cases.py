@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from safetensors.numpy import save
 from sklearn.datasets import load_digits
 
 from workers.mechanisms import boosting, exact_training
@@ -29,6 +30,10 @@ MODELS: Final[Mapping[str, dict[str, Any]]] = {
     "ridge head": {"architecture": {"name": "ridge_head", "options": {"feature_range": 4.0}}},
     "linear head": {
         "architecture": {"name": "linear_head"},
+        "policy": {"mechanism": "exact_training"},
+    },
+    "head on features": {
+        "architecture": {"name": "linear_head", "backbone": {"name": "random-features"}},
         "policy": {"mechanism": "exact_training"},
     },
     "boosted trees": {
@@ -111,6 +116,7 @@ BUILDS: Final[Mapping[str, tuple[str, Sabotage | None]]] = {
     **{f"honest: {name}": (name, None) for name in MODELS},
     "forgotten records left in the sums": ("ridge head", leave_sums),
     "data kept from the training, of a head": ("linear head", keep_records),
+    "features kept from the training": ("head on features", keep_records),
     "data kept from the training, of trees": ("boosted trees", keep_records),
     "old weights published again": ("MLP", keep_weights),
     "one of three members not trained anew": ("ensemble of MLPs", keep_member),
@@ -121,6 +127,24 @@ BUILDS: Final[Mapping[str, tuple[str, Sabotage | None]]] = {
 def guesses_of(model: str) -> int:
     """Return how many coins are guessed: of an ensemble, those of a third of the records."""
     return CANARIES // 3 if model.startswith("ensemble") else GUESSES
+
+
+def backbone() -> tuple[dict[str, Any], bytes]:
+    """Return a public backbone for the digits, and its weights: random ones."""
+    random = np.random.default_rng(2025)
+    sizes = {"1.weight": (256, 64), "1.bias": (256,), "3.weight": (10, 256), "3.bias": (10,)}
+    weights = {
+        name: (random.standard_normal(size) * (2 / size[-1]) ** 0.5).astype(np.float32)
+        for name, size in sizes.items()
+    }
+    definition = {
+        "name": "random-features",
+        "architecture": {"name": "mlp", "options": {"hidden": [256]}},
+        "input": {"shape": [8, 8]},
+        "classes": 10,
+        "source": "random weights under a fixed seed",
+    }
+    return definition, save(weights)
 
 
 def rows(count: int = 400) -> pa.Table:

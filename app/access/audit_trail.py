@@ -31,6 +31,16 @@ class AuditEntry:
     facts: dict[str, Any]
 
 
+def has_defined(session: Session, caller: str, dataset_id: str) -> bool:
+    """Say whether a dataset is one that this caller defined."""
+    query = select(LogEntryRow.index).where(
+        _CAUSED_BY.bindparams(caller=caller),
+        LogEntryRow.kind == "dataset.defined",
+        LogEntryRow.body.contains(f'"dataset":"{dataset_id}"', autoescape=True),
+    )
+    return session.scalar(query) is not None
+
+
 def newest_entries(
     session: Session,
     *,

@@ -10,9 +10,12 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import (
+    DatasetDefiner,
     DataWriter,
+    DefinitionReader,
     GuardedRoute,
     ModelsReader,
+    OwnDataWriter,
     ServicesOf,
     require_scope,
 )
@@ -107,9 +110,11 @@ class PushAnswer(Answer):
 
 @router.post("", **answers(409, 410, status=201, headers=("Location",)))
 def define_dataset(
-    body: DatasetBody, services: ServicesOf, _: DataWriter, response: Response
+    body: DatasetBody, services: ServicesOf, caller: DatasetDefiner, response: Response
 ) -> DatasetAnswer:
     """Define a dataset. Repeating the same definition changes nothing."""
+    if body.public:
+        require_scope(caller, Scope.DATA_WRITE)
     schema = TableSchema.of(body.columns, record_id=body.record_id, subject_id=body.subject_id)
     with services.database.transaction() as session:
         row = service.define_dataset(session, name=body.name, schema=schema, public=body.public)
@@ -127,7 +132,7 @@ def list_datasets(services: ServicesOf, _: ModelsReader, page: PageByName) -> Pa
 
 
 @router.get("/{name}", **answers(404))
-def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnswer:
+def get_dataset(name: str, services: ServicesOf, _: DefinitionReader) -> DatasetAnswer:
     """Show one dataset."""
     with services.database.transaction() as session:
         return _answer(session, repository.dataset_named(session, name))
@@ -143,7 +148,7 @@ def alter_dataset(
 
 
 @router.post("/{name}/archive", **answers(404, 409, 410))
-def archive_dataset(name: str, services: ServicesOf, _: DataWriter) -> DatasetAnswer:
+def archive_dataset(name: str, services: ServicesOf, _: OwnDataWriter) -> DatasetAnswer:
     """Shred a dataset's records for good; its models must have been archived or deleted before."""
     with services.database.transaction() as session:
         return _answer(session, endings.archive_dataset(session, name))
@@ -216,7 +221,7 @@ def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
 async def push_records(
     name: str,
     services: ServicesOf,
-    caller: DataWriter,
+    caller: OwnDataWriter,
     content: RawBody,
     claim: ClaimOf,
     *,

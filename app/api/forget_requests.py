@@ -20,12 +20,15 @@ from starlette.concurrency import run_in_threadpool
 from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.datasets import ColumnName
 from app.api.protocol.access import (
+    ForgetAsker,
     ForgetReader,
     ForgetWriter,
     GuardedRoute,
     Make,
+    OwnForgetReader,
     ServicesOf,
     part,
+    require_own,
     require_scope,
 )
 from app.api.protocol.errors import answers, problem_responses
@@ -162,7 +165,7 @@ async def get_forget_request(
     request: Request,
     services: ServicesOf,
     polls: Annotated[Polls, part("polls")],
-    caller: ForgetReader,
+    caller: OwnForgetReader,
     prefer: Prefer = None,
 ) -> Response:
     """Show one request; with ``Prefer: wait=N``, as soon as its state has changed."""
@@ -201,7 +204,7 @@ def retry_forget_request(
 
 @router.get("/{request_id}/certificates", **answers(404), response_model_exclude_none=True)
 def list_forget_request_certificates(
-    request_id: str, services: ServicesOf, _: ForgetReader, since: Since = None
+    request_id: str, services: ServicesOf, _: OwnForgetReader, since: Since = None
 ) -> list[CertificateOfObligation]:
     """Return the certificate of each obligation that has one, for use with the receipt."""
     with services.database.transaction() as session:
@@ -554,7 +557,7 @@ async def create_forget_request(
     body: ForgetBody,
     services: ServicesOf,
     forgetting: ForgettingOf,
-    caller: ForgetWriter,
+    caller: ForgetAsker,
     claim: ClaimOf,
 ) -> Response:
     """Ask that records or subjects be forgotten by every model trained on their dataset.
@@ -564,6 +567,8 @@ async def create_forget_request(
     forgotten by every dataset that knows them, all or none: the answer lists a request for each,
     and ``Location`` is the first one's.
     """
+    if not caller.allows(Scope.FORGET_WRITE):
+        await run_in_threadpool(require_own, services, caller, body.dataset, Scope.FORGET_WRITE)
     asked = _asked(body, None if claim is None else claim.call_id)
     if asked.replacement:
         require_scope(caller, Scope.DATA_WRITE)

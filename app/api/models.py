@@ -9,7 +9,18 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.plans import PolicyBody
-from app.api.protocol.access import GuardedRoute, Make, ModelsReader, ModelsWriter, ServicesOf
+from app.api.protocol.access import (
+    Auditor,
+    DefinitionReader,
+    GuardedRoute,
+    Make,
+    ModelDefiner,
+    ModelsReader,
+    ModelsWriter,
+    OwnModelsWriter,
+    ServicesOf,
+    require_own,
+)
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.conditions import IfMatch, etag_of, require_match
 from app.api.protocol.errors import answers
@@ -19,7 +30,8 @@ from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
 from app.domain.architectures import ArchitectureSpec
 from app.domain.recipes import ParameterGroup, TrainingRecipe
-from app.domain.states import WeightsSource
+from app.domain.states import Scope, Verdict, WeightsSource
+from app.evidence import log
 from app.ledger.certificates.present_release import capacity_of
 from app.ledger.models import definitions, endings, policies, retraining, serving
 from app.ledger.models.recipes import ADAMW_RATE
@@ -121,11 +133,21 @@ class ModelAnswer(Answer):
     archived_at: datetime | None
 
 
+class AuditBody(Body):
+    """What an audit of a model found."""
+
+    report_sha256: str = Field(
+        pattern="^[0-9a-f]{64}$", description="Of the report that its auditor signed."
+    )
+    verdict: Verdict = Field(strict=False)
+
+
 @router.post("", **answers(404, 409, 410, status=201, headers=("Location",)))
 def define_model(
-    body: ModelBody, services: ServicesOf, _: ModelsWriter, make: Make, response: Response
+    body: ModelBody, services: ServicesOf, caller: ModelDefiner, make: Make, response: Response
 ) -> ModelAnswer:
     """Define a model and start its training, or wait for imported weights."""
+    require_own(services, caller, body.dataset, Scope.MODELS_WRITE)
     defined = definitions.define_model(services.database, body.definition(), make=make)
     response.headers["Location"] = f"/v1/models/{body.name}"
     return _shown(services, defined.id)
@@ -146,7 +168,7 @@ def list_models(
 
 @router.get("/{name}", **answers(404), response_model=ModelAnswer)
 async def get_model(
-    name: str, request: Request, caller: ModelsReader, prefer: Prefer = None
+    name: str, request: Request, caller: DefinitionReader, prefer: Prefer = None
 ) -> Response:
     """Show one model; ``Prefer: wait=N`` waits for a change of its version or run."""
 
@@ -225,7 +247,7 @@ def refill_model(
 
 
 @router.post("/{name}/archive", **answers(404, 409, 410))
-def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnswer:
+def archive_model(name: str, services: ServicesOf, _: OwnModelsWriter) -> ModelAnswer:
     """Take a model out of service for good: its weights are shredded, its certificates stay.
 
     A run that is going ends, and open forget requests are told that the model is gone.
@@ -240,6 +262,14 @@ def delete_model(name: str, services: ServicesOf, _: ModelsWriter) -> None:
     """Delete a model that has released nothing; its name is free again."""
     with services.database.transaction() as session:
         endings.delete_model(session, name)
+
+
+@router.post("/{name}/audits", **answers(404, status=204))
+def report_audit(name: str, body: AuditBody, services: ServicesOf, _: Auditor) -> None:
+    """Write the digest and the verdict of an audit's report to the log."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        log.append(session, "model.audited", model=model.id, **body.model_dump())
 
 
 def _shown(services: Services, model_id: str) -> ModelAnswer:

@@ -3,7 +3,14 @@
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
-from app.api.protocol.access import GuardedRoute, Make, ModelsReader, ModelsWriter, ServicesOf
+from app.api.protocol.access import (
+    GuardedRoute,
+    Make,
+    ModelsReader,
+    ModelsWriter,
+    OwnModelsReader,
+    ServicesOf,
+)
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Page, PageByMoment, shaped_as
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
@@ -43,7 +50,7 @@ def list_runs(
 
 @router.get("/{run_id}", **answers(404), response_model=RunAnswer)
 async def get_run(
-    run_id: str, request: Request, caller: ModelsReader, prefer: Prefer = None
+    run_id: str, request: Request, caller: OwnModelsReader, prefer: Prefer = None
 ) -> Response:
     """Show one run; ``Prefer: wait=N`` waits for news of its progress."""
 

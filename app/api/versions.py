@@ -9,7 +9,13 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import Field
 
 from app.api.certificates import BundleAnswer, Since, bundle_answer
-from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
+from app.api.protocol.access import (
+    DefinitionReader,
+    GuardedRoute,
+    ModelsReader,
+    OwnModelsReader,
+    ServicesOf,
+)
 from app.api.protocol.conditions import download
 from app.api.protocol.errors import answers, problem_responses
 from app.api.protocol.schemas import Answer, Page, PageByNumber, described
@@ -71,7 +77,7 @@ class VersionAnswer(Answer):
 
 
 @router.get("/{name}/certified", **answers(404, 410))
-def get_certified_version(name: str, services: ServicesOf, _: ModelsReader) -> VersionAnswer:
+def get_certified_version(name: str, services: ServicesOf, _: OwnModelsReader) -> VersionAnswer:
     """Show the current certified version."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
@@ -141,7 +147,7 @@ def list_versions(
     },
 )
 def download_version_weights(
-    name: str, number: Number, request: Request, services: ServicesOf, _: ModelsReader
+    name: str, number: Number, request: Request, services: ServicesOf, _: OwnModelsReader
 ) -> Response:
     """Download a version's weights or one range of them; a retired version is gone."""
     return weights_answer(request, services, name, number)
@@ -167,7 +173,7 @@ def weights_answer(request: Request, services: Services, name: str, number: int)
     "/{name}/versions/{number}/certificate", **answers(404), response_model_exclude_none=True
 )
 def get_version_certificate(
-    name: str, number: Number, services: ServicesOf, _: ModelsReader, since: Since = None
+    name: str, number: Number, services: ServicesOf, _: DefinitionReader, since: Since = None
 ) -> BundleAnswer:
     """Return a version's certificate bundle; retired versions keep theirs."""
     with services.database.transaction() as session:

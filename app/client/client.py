@@ -202,6 +202,11 @@ class ExpungeClient:
         """Train the members of an ensemble that are out."""
         return self._object("POST", at("models", name, "refill"))
 
+    def report_audit(self, name: str, *, report_sha256: str, verdict: str) -> None:
+        """Write the digest and the verdict of an audit's report to the log."""
+        body = {"report_sha256": report_sha256, "verdict": verdict}
+        self._answer("POST", at("models", name, "audits"), json=body)
+
     def archive_model(self, name: str) -> Json:
         """Take a model out of service for good; its certificates stay."""
         return self._object("POST", at("models", name, "archive"))

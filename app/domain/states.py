@@ -175,7 +175,10 @@ class WeightsSource(StrEnum):
 
 
 class Scope(StrEnum):
-    """A permission of a key or token. ``admin`` includes all others."""
+    """A permission of a key or token. ``admin`` includes all others.
+
+    ``audit`` is for what ``expunge audit`` does: in datasets that its caller has defined.
+    """
 
     FORGET_WRITE = "forget:write"
     FORGET_READ = "forget:read"
@@ -183,7 +186,16 @@ class Scope(StrEnum):
     MODELS_WRITE = "models:write"
     DATA_WRITE = "data:write"
     LOG_READ = "log:read"
+    AUDIT = "audit"
     ADMIN = "admin"
+
+
+class Verdict(StrEnum):
+    """What an audit says of a certificate."""
+
+    CONSISTENT = "consistent"
+    CONTRADICTED = "contradicted"
+    INCONCLUSIVE = "inconclusive"
 
 
 MOST_DEVICES: Final = 64

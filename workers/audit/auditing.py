@@ -133,7 +133,11 @@ class Audit:
         policy = audited["policy"]
         if audited["certified"] is None:
             return policy["epsilon"], policy["delta"]
-        predicate = self._passing(self.model, audited).predicate
+        number = audited["certified"]["number"]
+        bundle = bundle_bytes(self.client.version_bundle(self.model, number))
+        predicate = verification.verify(bundle=bundle, weights=None, trusted=self.trusted)
+        if predicate["model"] != {"name": self.model, "version": number}:
+            raise VerificationError("subject", "the certificate names another model or version")
         if report.claim_of(predicate) == (0.0, 0.0):
             return 0.0, 0.0
         target = predicate.get("target", policy)

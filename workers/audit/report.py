@@ -21,6 +21,7 @@ from pydantic import Field, StrictFloat, StrictInt, ValidationError
 from app.client.download import Downloaded
 from app.domain import strict_json
 from app.domain.errors import VerificationError
+from app.domain.states import Verdict
 from app.evidence.certificates.bundle import read_bundle
 from app.evidence.certificates.schema import (
     STATEMENT_TYPE,
@@ -37,9 +38,6 @@ from app.evidence.certificates.signing import StatementSigner, is_signed, payloa
 from workers.audit import statistics
 
 AUDIT_TYPE: Final = "urn:expunge:audit:v1"
-CONSISTENT: Final = "consistent"
-CONTRADICTED: Final = "contradicted"
-INCONCLUSIVE: Final = "inconclusive"
 CANNOT_SHOW: Final = (
     "An audit can contradict a certificate; it never proves one. What these scores do not see may "
     "be left behind.",
@@ -88,7 +86,7 @@ class _Result(Section):
     p_value: _Share
     epsilon_lower_bound: _Epsilon
     right_before: Annotated[StrictInt, Field(ge=0)] | None
-    verdict: Literal[CONSISTENT, CONTRADICTED, INCONCLUSIVE]  # type: ignore[valid-type]
+    verdict: Annotated[Verdict, Field(strict=False)]
 
 
 class _Predicate(Section):
@@ -173,7 +171,7 @@ class Report:
     @property
     def contradicts(self) -> bool:
         """Whether the certificate is contradicted."""
-        return bool(self.predicate["result"]["verdict"] == CONTRADICTED)
+        return bool(self.predicate["result"]["verdict"] == Verdict.CONTRADICTED)
 
     def signed(self, signer: StatementSigner) -> str:
         """Return the text of its file."""
@@ -202,7 +200,7 @@ class Report:
             "Nothing was released before the request: what this attack can see is not known."
             if before is None
             else f"In the release before the request, {before} were: this attack "
-            + ("sees" if result["verdict"] != INCONCLUSIVE else "does not even see")
+            + ("sees" if result["verdict"] != Verdict.INCONCLUSIVE else "does not even see")
             + " canaries that are there.",
             f"If it is true, so many or more have a chance of at most {result['p_value']:.3g}.",
             f"At {100 * method['confidence']:g} % confidence ε is at least "
@@ -343,12 +341,12 @@ def _result(
     guesses, confidence = method["guesses"], method["confidence"]
     right = statistics.right_guesses(scores, coins, guesses)
     p_value = statistics.p_value(guesses=guesses, right=right, epsilon=epsilon, delta=delta)
-    right_before, verdict = None, INCONCLUSIVE
+    right_before, verdict = None, Verdict.INCONCLUSIVE
     if before is not None:
         right_before = statistics.right_guesses(before, coins, guesses)
         by_chance = statistics.p_value(guesses=guesses, right=right_before, epsilon=0, delta=0)
         if by_chance < 1 - confidence:
-            verdict = CONSISTENT
+            verdict = Verdict.CONSISTENT
     return {
         "right": right,
         "p_value": p_value,
@@ -356,7 +354,7 @@ def _result(
             guesses=guesses, right=right, delta=delta, confidence=confidence
         ),
         "right_before": right_before,
-        "verdict": CONTRADICTED if p_value < 1 - confidence else verdict,
+        "verdict": Verdict.CONTRADICTED if p_value < 1 - confidence else verdict,
     }
 
 

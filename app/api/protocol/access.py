@@ -5,8 +5,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Annotated, Any, cast
 
@@ -16,8 +17,11 @@ from fastapi.params import Depends as DependsOn
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from app.access import audit_trail
 from app.access.api_keys import Caller
 from app.access.authentication import Authentication
 from app.api.protocol.bodies import read_body
@@ -25,7 +29,11 @@ from app.api.protocol.idempotency import execute_once
 from app.domain.errors import ForbiddenError, TooManyRequestsError
 from app.domain.states import Scope
 from app.evidence.log import actor
+from app.ledger import repository as ledger
+from app.registry import repository as registry
+from app.registry.datasets import repository as datasets
 from app.registry.forecasts import PlanMaker
+from app.registry.tables import ModelRow
 from app.runtime import logs
 from app.services import Services
 
@@ -33,7 +41,8 @@ _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="bearer",
     description="An API key, or an access token of the issuer that the service trusts. "
-    "Each operation lists the scope that it needs; `admin` allows all.",
+    "Each operation lists the scope that it needs; `admin` allows all, and `audit` what an audit "
+    "does with a dataset of its own.",
 )
 _NO_ADDRESS = "local"
 _CALLER = "expunge.caller"  # a key of the ASGI scope, which belongs to one request only
@@ -89,11 +98,23 @@ async def authenticate_again(request: Request) -> Caller:
     )
 
 
+class Auditing(Enum):
+    """What a caller with the scope ``audit`` may do instead of one with the scope of a call.
+
+    ``OWN``: it, with datasets that it defined, their models and their requests. ``ANY``: it; where
+    the body names the dataset, the endpoint asks ``require_own``.
+    """
+
+    OWN = auto()
+    ANY = auto()
+
+
 @dataclass(frozen=True)
 class Needs:
     """Requires a scope of callers."""
 
     scope: Scope
+    auditing: Auditing | None = None
 
     async def __call__(
         self,
@@ -102,8 +123,41 @@ class Needs:
     ) -> Caller:
         """Return the caller; ``ForbiddenError`` if the caller lacks the scope."""
         caller = await authenticate(request)
-        require_scope(caller, self.scope)
+        if self.auditing is None or Scope.AUDIT not in caller.scopes:
+            require_scope(caller, self.scope)
+        elif self.auditing is Auditing.OWN and not caller.allows(self.scope):
+            await run_in_threadpool(self._require_own, request, caller)
         return caller
+
+    def _require_own(self, request: Request, caller: Caller) -> None:
+        """Raise ``ForbiddenError`` unless what the path names belongs to the caller's dataset."""
+        kind = request.scope["route"].path.split("/")[2]
+        ((_, name),) = [each for each in request.path_params.items() if each[0] != "number"]
+        with services_of(request).database.transaction() as session:
+            dataset_id = _DATASET_OF[kind](session, name)
+            if not audit_trail.has_defined(session, caller.key_id, dataset_id):
+                raise ForbiddenError(self.scope)
+
+
+_DATASET_OF: Mapping[str, Callable[[Session, str], str]] = {
+    "datasets": lambda session, name: datasets.dataset_named(session, name).id,
+    "models": lambda session, name: registry.model_named(session, name).dataset_id,
+    "runs": lambda session, name: (
+        session.get_one(ModelRow, ledger.run(session, name).model_id).dataset_id
+    ),
+    "forget-requests": lambda session, name: ledger.request(session, name).dataset_id,
+}
+
+
+def require_own(services: Services, caller: Caller, dataset: str | None, scope: Scope) -> None:
+    """Raise ``ForbiddenError`` if a caller has neither the scope nor defined the dataset."""
+    if dataset is None or caller.allows(scope):
+        require_scope(caller, scope)
+        return
+    with services.database.transaction() as session:
+        found = datasets.dataset_named(session, dataset)
+        if not audit_trail.has_defined(session, caller.key_id, found.id):
+            raise ForbiddenError(scope)
 
 
 def require_scope(caller: Caller, scope: Scope) -> None:
@@ -145,8 +199,8 @@ def _needs(dependant: Dependant) -> list[Needs]:
     return found
 
 
-def _who_has(scope: Scope) -> Any:  # noqa: ANN401 - what FastAPI calls a dependency
-    return Security(Needs(scope), scopes=[scope])
+def _who_has(scope: Scope, auditing: Auditing | None = None) -> Any:  # noqa: ANN401 - a dependency
+    return Security(Needs(scope, auditing), scopes=[scope])
 
 
 def metrics_access(*, public: bool) -> Sequence[DependsOn]:
@@ -203,4 +257,13 @@ ModelsReader = Annotated[Caller, _who_has(Scope.MODELS_READ)]
 ModelsWriter = Annotated[Caller, _who_has(Scope.MODELS_WRITE)]
 DataWriter = Annotated[Caller, _who_has(Scope.DATA_WRITE)]
 LogReader = Annotated[Caller, _who_has(Scope.LOG_READ)]
+Auditor = Annotated[Caller, _who_has(Scope.AUDIT)]
+DefinitionReader = Annotated[Caller, _who_has(Scope.MODELS_READ, Auditing.ANY)]
+DatasetDefiner = Annotated[Caller, _who_has(Scope.DATA_WRITE, Auditing.ANY)]
+ModelDefiner = Annotated[Caller, _who_has(Scope.MODELS_WRITE, Auditing.ANY)]
+ForgetAsker = Annotated[Caller, _who_has(Scope.FORGET_WRITE, Auditing.ANY)]
+OwnDataWriter = Annotated[Caller, _who_has(Scope.DATA_WRITE, Auditing.OWN)]
+OwnModelsReader = Annotated[Caller, _who_has(Scope.MODELS_READ, Auditing.OWN)]
+OwnModelsWriter = Annotated[Caller, _who_has(Scope.MODELS_WRITE, Auditing.OWN)]
+OwnForgetReader = Annotated[Caller, _who_has(Scope.FORGET_READ, Auditing.OWN)]
 Admin = Annotated[Caller, _who_has(Scope.ADMIN)]

@@ -1,5 +1,6 @@
 """``expunge audit``: attacks a copy of a model through the API; and the check of its report."""
 
+import hashlib
 import secrets
 import signal
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from app.cli.connection import service
 from app.cli.options import Trusted, argument, existing_file, option
 from app.cli.output import checked_steps, conclude, fail, say
 from app.cli.waiting import INTERRUPTED, run_progress
+from app.client import ApiError
 from app.domain.extras import TABLES, TORCH, loaded
 from app.evidence.certificates.signing import StatementSigner, public_pem
 from app.evidence.certificates.trusted_keys import ed25519_of
@@ -109,12 +111,23 @@ def audit(
     }
     for file, content in files.items():
         (out / file).write_text(content, encoding="utf-8")
+    _log(model_name, files[_REPORT], report.predicate["result"]["verdict"])
     for line in report.in_words():
         say(line)
     say(f"\nreport: {out / _REPORT}, signed; as a page: {out / _PAGE}; your key: {out / _PUBLIC}")
     conclude({"report": str(out / _REPORT), **report.predicate["result"]})
     if report.contradicts:
         raise typer.Exit(1)
+
+
+def _log(model_name: str, report: str, verdict: str) -> None:
+    """Have the report's digest and verdict written to the service's log, if the key may."""
+    digest = hashlib.sha256(report.encode()).hexdigest()
+    try:
+        with service() as client:
+            client.report_audit(model_name, report_sha256=digest, verdict=verdict)
+    except ApiError as error:
+        say(f"The report is not in the service's log: {error}\n")
 
 
 def verify_audit(

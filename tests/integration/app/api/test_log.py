@@ -443,7 +443,14 @@ def _unpublish(api: TestClient, workshop: Workshop) -> object:
     return api.delete("/v1/models/m/targets/shelf")
 
 
+def _audit(api: TestClient, workshop: Workshop) -> object:
+    _model(api, workshop)
+    report = {"report_sha256": "0" * 64, "verdict": "consistent"}
+    return api.post("/v1/models/m/audits", json=report)
+
+
 CHANGES: dict[str, tuple[Call, str]] = {
+    "POST /v1/models/{name}/audits": (_audit, "model.audited"),
     "POST /v1/datasets/{name}/imports": (_import, "import.queued"),
     "POST /v1/datasets/{name}/imports/{import_id}/cancel": (_cancel_import, "import.cancelled"),
     "POST /v1/datasets/{name}/imports/{import_id}/retry": (_retry_import, "import.requeued"),

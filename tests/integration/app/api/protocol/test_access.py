@@ -22,6 +22,7 @@ from tests.support.dumps import everything_in_postgres
 from tests.support.patience import PATIENCE_S
 from tests.support.representatives import mostly_nightly
 from tests.support.serving import serve
+from tests.support.workshop import DATASET, Workshop
 
 PUBLIC = {
     "GET /livez",
@@ -156,7 +157,7 @@ def test_who_lacks_a_scope_is_told_so_before_a_byte_of_the_body_comes(
 
 def test_a_key_with_all_other_scopes_is_refused_by_name(app: FastAPI, caller_of: CallerOf) -> None:
     for missing in Scope:
-        others = caller_of(*(s for s in Scope if s not in (missing, Scope.ADMIN)))
+        others = caller_of(*(s for s in Scope if s not in (missing, Scope.ADMIN, Scope.AUDIT)))
         for operation in (o for o, scope in _guarded(app).items() if scope is missing):
             for options in ({}, {"content": b"{", "headers": {"Content-Type": "application/json"}}):
                 answer = _call(others, operation, **options)
@@ -164,6 +165,68 @@ def test_a_key_with_all_other_scopes_is_refused_by_name(app: FastAPI, caller_of:
                 assert answer.json()["type"] == "urn:expunge:problem:missing-scope"
                 assert answer.json()["scope"] == missing
                 assert f'scope="{missing}"' in answer.headers["www-authenticate"]
+
+
+AUDITOR_ANYWHERE = {
+    "POST /v1/datasets",
+    "GET /v1/datasets/{name}",
+    "GET /v1/models/{name}",
+    "GET /v1/models/{name}/versions/{number}/certificate",
+    "POST /v1/models/{name}/audits",
+}
+AUDITOR_AT_HOME = {
+    "PUT /v1/datasets/{name}/records",
+    "POST /v1/datasets/{name}/archive",
+    "POST /v1/models",
+    "GET /v1/models/{name}/certified",
+    "GET /v1/models/{name}/versions/{number}/weights",
+    "POST /v1/models/{name}/archive",
+    "GET /v1/runs/{run_id}",
+    "POST /v1/forget-requests",
+    "GET /v1/forget-requests/{request_id}",
+    "GET /v1/forget-requests/{request_id}/certificates",
+}
+"""With datasets that the key has defined, their models and their requests."""
+
+
+def test_an_auditors_key_opens_what_an_audit_needs_and_nothing_else(
+    app: FastAPI, caller_of: CallerOf, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    request = workshop.forget(workshop.split()[0][0])
+    run = caller_of(Scope.ADMIN).get("/v1/models/model").json()["latest_run"]["id"]
+    named = {"name": "model", "request_id": request, "run_id": run}
+    auditor = caller_of(Scope.AUDIT)
+    opened = {each for each in _guarded(app) if _call(auditor, each).status_code != 403}
+    assert opened == AUDITOR_ANYWHERE | AUDITOR_AT_HOME
+    bodies = {
+        "POST /v1/models": {"name": "copy", "dataset": DATASET, "architecture": {"name": "mlp"}}
+        | {"task": {"name": "classification", "target": {"column": "label", "classes": [0, 1]}}},
+        "POST /v1/forget-requests": {"dataset": DATASET, "record_ids": ["a"]},
+    }
+    answered = {}
+    for operation, scope in _guarded(app).items():
+        method, path = operation.split(" ")
+        if path.startswith("/v1/datasets/{name}"):
+            path = path.replace("{name}", DATASET)
+        path = re.sub(r"\{(\w+)\}", lambda m: named.get(m[1], "1"), path)
+        options = {"json": bodies[operation]} if operation in bodies else {}
+        answer = auditor.request(method, path, follow_redirects=False, **options)
+        answered[operation] = answer.status_code
+        if answer.status_code == 403:
+            assert answer.json()["scope"] == scope, operation
+    let_in = {operation for operation, status in answered.items() if status != 403}
+    assert let_in == AUDITOR_ANYWHERE
+    everywhere = {"record_ids": [], "subject_ids": ["a"]}
+    assert auditor.post("/v1/forget-requests", json=everywhere).status_code == 403
+    public = {"name": "p", "columns": {"x": "float32"}, "record_id": "id", "public": True}
+    assert auditor.post("/v1/datasets", json=public).status_code == 403
+    assert auditor.post("/v1/datasets", json=public | {"public": False}).status_code == 201
+    assert _call(caller_of(Scope.AUDIT), "POST /v1/datasets/p/archive").status_code == 403
+    assert _call(auditor, "PUT /v1/datasets/p/records?replace=true").status_code == 403
+    assert _call(auditor, "PUT /v1/datasets/p/records").status_code == 422
+    assert _call(auditor, "POST /v1/datasets/p/archive").status_code == 200
 
 
 @pytest.mark.parametrize("admin", [False, True])
