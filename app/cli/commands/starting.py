@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
+from app.cli.altering import not_learned
 from app.cli.commands.datasets import Asked, Drop, Table, asked_table, existing_dataset
 from app.cli.connection import service
 from app.cli.options import Decimal, Delimiter, Encoding, option
@@ -30,7 +31,7 @@ from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpe
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.shape import ConvexShape, ModelShape, TreesShape
-from app.registry.datasets.columns.encoding import labels_of, numbers_in
+from app.registry.datasets.columns.encoding import NO_CLASS, labels_of, numbers_in
 from app.registry.datasets.columns.proposal import Choices
 from app.registry.datasets.columns.sources import Source
 from app.runtime.processes.detached import answers, start_detached
@@ -60,6 +61,7 @@ class _Plan:
     Attributes:
         left_out: columns that are not kept, each with the reason.
         baseline: what one answer for all rows scores, in words.
+        lacking: how many rows have no target, in words, if any have none.
     """
 
     name: str
@@ -68,6 +70,7 @@ class _Plan:
     task: TaskSpec
     left_out: Mapping[str, str]
     baseline: str
+    lacking: str | None
 
 
 def start(
@@ -152,9 +155,9 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
         )
     asked = _with_ids(asked, target, rows)
     schema = asked.schema()
-    # Next month's rows may lack what these have; not so of what is learned.
+    # Next month's rows may lack what these have.
     columns = tuple(
-        (each, kind if each == target or kind.is_list else replace(kind, nullable=True))
+        (each, kind if kind.is_list else replace(kind, nullable=True))
         for each, kind in schema.columns
     )
     ids = {each for each in schema.names if each != target and _names_rows(rows[each])}
@@ -162,13 +165,10 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
     choices = Choices(target=target, regression=regression, drop=tuple(left_out))
     task = _task_leaving_out(left_out, replace(schema, columns=columns), choices, source)
     kept = tuple((each, kind) for each, kind in columns if each not in left_out)
-    try:
-        with source.places():
-            baseline = _baseline(task, rows)
-    except TableError as error:
-        advice = f"only rows with a value of {target!r} can be learned from: take out others"
-        raise TableError([*error.lines, advice]) from error
-    return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline)
+    with source.places():
+        baseline = _baseline(task, rows)
+        lacking = not_learned(source, task)
+    return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline, lacking)
 
 
 def _task_leaving_out(
@@ -227,12 +227,14 @@ def _names_rows(column: pa.ChunkedArray) -> bool:
 
 
 def _baseline(task: TaskSpec, rows: pa.Table) -> str:
-    """Return what one answer for all rows scores; every row must have a target."""
+    """Return what one answer for all rows with a target scores."""
     if isinstance(task, ClassificationSpec) and task.target is not None:
-        found = np.bincount(labels_of(rows, task.target), minlength=task.classes)
+        labels = labels_of(rows, task.target)
+        found = np.bincount(labels[labels != NO_CLASS], minlength=task.classes)
         usual = task.target.classes[int(found.argmax())]
-        return f"always {usual!r} is right for {found.max() / len(rows):.1%}"
+        return f"always {usual!r} is right for {found.max() / found.sum():.1%}"
     numbers = numbers_in(rows, task.columns[-1:])
+    numbers = numbers[~np.isnan(numbers)]
     error = float(np.abs(numbers - numbers.mean()).mean())
     return f"always {numbers.mean():.4g} is wrong by {error:.4g} in the mean"
 
@@ -262,6 +264,8 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
         if len(names) > 2 and isinstance(names[0], int):
             classes += " (as classes; --regression learns a quantity)"
     say(f"  learned   {target}{classes}; {plan.baseline}")
+    if plan.lacking is not None:
+        say(f"            {plan.lacking}")
     say(f"  read      {', '.join(each for each in schema.names if each != target)}")
     for column, reason in plan.left_out.items():
         say(f"  not kept  {column}: {reason}")

@@ -8,7 +8,8 @@ import torch
 
 from app.domain.scores import HIGHER_IS_BETTER
 from app.domain.tasks.spec import FLIP, NOISE, SHIFT, TaskSpec
-from workers.training.tasks.task import INPUTS, Batch
+from app.registry.datasets.columns.encoding import NO_CLASS
+from workers.training.tasks.task import INPUTS, TARGET, Batch
 
 Spec = TypeVar("Spec", bound=TaskSpec)
 
@@ -35,6 +36,12 @@ class Augmented(Generic[Spec]):
     def truth(self, batch: Batch) -> Batch:
         """Return all but the inputs, [n, …] by name."""
         return {name: each for name, each in batch.items() if name != INPUTS}
+
+    def measured(self, batch: Batch) -> Batch:
+        """Return the records of a batch whose target is known."""
+        target = batch[TARGET]
+        rows = ~target.isnan().any(dim=1) if target.is_floating_point() else target != NO_CLASS
+        return batch if bool(rows.all()) else {name: each[rows] for name, each in batch.items()}
 
     def augment(self, batch: Batch) -> Batch:
         """Return a random variant of each record, by numbers of torch's own generator."""
