@@ -134,6 +134,8 @@ def push(
                     if (each, _) not in schema.columns
                 )
                 raise
+            if absent := [each for each in schema.names if each not in asked.source.types]:
+                _tell([f"not in {asked.source.name}, and so without values: {', '.join(absent)}"])
             for model in models:
                 if said := not_learned(asked.source, model.task):
                     _tell([f"{model.name}: {said}"])

@@ -354,6 +354,16 @@ def test_a_row_without_a_target_is_taken_and_said_not_to_be_learned_from(
     assert "leave: 1 of 1 rows have no value of 'churned': not learned from" in pushed.stderr
 
 
+def test_an_export_without_some_columns_has_no_values_there(learned: None, tmp_path: Path) -> None:
+    row = {"(index)": "900", "customer": "Li", "plan": "plus"}
+    file = tmp_path / "two.csv"
+    file.write_text("\n".join(",".join(each) for each in (row.keys(), row.values())))
+    pushed = dataset_command("push", "churn", file)
+    assert json.loads(pushed.stdout)["added"] == 1, pushed.stderr
+    assert "not in two.csv, and so without values: age, churned" in pushed.stderr
+    assert "leave: 1 of 1 rows have no value of 'churned': not learned from" in pushed.stderr
+
+
 def test_a_dataset_is_altered_by_name(served: None, members: Path, columns: Path) -> None:
     strict = json.loads(columns.read_text()) | {"columns": TYPES | {"member": "bool"}}
     columns.write_text(json.dumps(strict))
