@@ -157,9 +157,9 @@ def archive_dataset(name: str, services: ServicesOf, _: DataWriter) -> DatasetAn
         return _answer(session, endings.archive_dataset(session, name))
 
 
-@router.delete("/{name}", **answers(404, 409, status=204))
+@router.delete("/{name}", **answers(404, 409, 410, status=204))
 def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
-    """Delete a dataset that never held a record; its name is free again."""
+    """Shred a dataset that no certificate and no forget request names; its name is free again."""
     with services.database.transaction() as session:
         endings.delete_dataset(session, name)
 

@@ -307,7 +307,7 @@ def _seconds(mechanism: str, shape: ModelShape) -> float:
 
 
 def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
-    """Train each candidate; return the models with their certified versions."""
+    """Train each candidate; return those that can be learned, with their certified versions."""
     for ending, architecture in _CANDIDATES.items():
         client.define_model(
             {
@@ -318,7 +318,17 @@ def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
                 "recipe": {"held_out_fraction": _HELD_OUT},
             }
         )
-    return [wait_for_version(client, f"{plan.name}-{ending}") for ending in _CANDIDATES]
+    trained = list[Json]()
+    for ending in _CANDIDATES:
+        try:
+            trained.append(wait_for_version(client, f"{plan.name}-{ending}"))
+        except InvalidInputError as error:  # the run failed
+            client.delete_model(f"{plan.name}-{ending}")
+            failed = error
+            fail(f"{plan.name}-{ending} is deleted: {error}")
+    if not trained:
+        raise failed
+    return trained
 
 
 def weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
