@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.shape import ConvexShape, ModelShape, TreesShape
 from app.registry.datasets.columns.encoding import NO_CLASS, labels_of, numbers_in
 from app.registry.datasets.columns.proposal import Choices
+from app.registry.datasets.columns.reading import source_of
 from app.registry.datasets.columns.sources import Source
 from app.runtime.processes.detached import answers, start_detached
 from app.runtime.settings import Settings
@@ -108,7 +109,72 @@ def start(
         encoding=encoding,
         decimal=decimal,
     )
-    name = name or re.sub(r"[^a-z0-9]+", "-", files[0].name.split(".")[0].lower()).strip("-")
+    name = name or _name_from(files[0].name.split(".")[0])
+    _started(asked, name, target, regression=regression, yes=yes)
+
+
+@dataclass(frozen=True)
+class Started:
+    """What ``start_rows`` has made.
+
+    Attributes:
+        dataset: its name, under which people are forgotten.
+        model: the name of the model that stays.
+        score: of ``metric`` on held-out persons; None if none are held out.
+        baseline: what one answer for all rows scores.
+        certificate: the bundle of the model's version.
+    """
+
+    dataset: str
+    model: str
+    metric: str | None
+    score: float | None
+    baseline: float | None
+    certificate: Json
+
+
+def start_rows(
+    rows: Any,  # noqa: ANN401 - of any library
+    *,
+    target: str,
+    subject: str | None = None,
+    record: str | None = None,
+    name: str | None = None,
+    drop: Sequence[str] = (),
+    regression: bool = False,
+    yes: bool = False,
+) -> Started:
+    """Learn a table of pandas, polars or Arrow as ``expunge start`` learns a file.
+
+    Args:
+        rows: what Arrow reads as a table, or has the dataframe interchange protocol.
+        target: the column to predict.
+        subject: the column of the persons' ids, by which they are forgotten.
+        record: the column that names each row; by default the one without repeated values.
+        name: of the dataset; by default the target's.
+        drop: columns that are not kept.
+        regression: whether the target is a quantity, although its numbers are whole.
+        yes: whether not to ask after what will happen was printed.
+
+    Raises:
+        ExpungeError: the rows cannot be learned, or nobody agreed; nothing is left behind.
+        ApiError: the service refused.
+    """
+    source = source_of(rows, "the table")
+    return _started(
+        Asked(source, record, subject, tuple(drop), ()),
+        name or _name_from(target),
+        target,
+        regression=regression,
+        yes=yes,
+    )
+
+
+def _name_from(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: bool) -> Started:
     plan = _planned(asked, name, target, regression=regression)
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
@@ -119,9 +185,9 @@ def start(
     _show(plan, url=url, is_up=is_up)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InvalidInputError("nothing was sent: look at this, then pass --yes")
+            raise InvalidInputError("nothing was sent: look at this, then pass --yes or yes=True")
         if not typer.confirm("Go on?", err=True):
-            raise typer.Exit(1)
+            raise InvalidInputError("nothing was sent")
     if not is_up and settings.api_url is None:
         start_detached(settings)
     with service() as client:
@@ -132,7 +198,18 @@ def start(
         best, others = weighed(models)
         for other in others:
             client.archive_model(other["name"])
+        certificate = client.version_bundle(best["name"], best["certified"]["number"])
     _conclude(plan, best, others)
+    found = best["certified"]["evaluation"]
+    metric = found.get("headline")
+    return Started(
+        dataset=name,
+        model=best["name"],
+        metric=metric,
+        score=score_of(found, metric),
+        baseline=found.get("baseline"),
+        certificate=certificate,
+    )
 
 
 def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan:
@@ -336,9 +413,10 @@ def weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
 
     def order(model: Json) -> tuple[float, float]:
         found = model["certified"]["evaluation"]
-        score, higher = score_of(found, found["headline"]), found["higher_is_better"]
+        score = score_of(found, found.get("headline"))
         if score is None:  # of few persons, none may be held out
             return math.inf, _took(model)
+        higher = found["higher_is_better"]
         return lost(before=0, after=score, higher_is_better=higher), _took(model)
 
     first, *others = sorted(models, key=order)
@@ -353,7 +431,7 @@ def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
     name = best["name"]
     for model in (best, *others):
         found = model["certified"]["evaluation"]
-        score, measured = score_of(found, found["headline"]), ""
+        score, measured = score_of(found, found.get("headline")), ""
         if score is not None:
             measured = (
                 f"{metric_in_words(found['headline'])} {score:.4g}, where one answer for all has "
@@ -369,7 +447,7 @@ def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
     say(f"  expunge forget {plan.name} {person} ID --wait")
     say(
         f"  expunge download {name} --out release && expunge predict "
-        f"release/{name}-v*.safetensors --input {plan.source.name} --out scores.parquet"
+        f"release/{name}-v*.safetensors --input NEXT.csv --out scores.parquet"
     )
     say(f"  expunge dataset push {plan.name} NEXT.csv && expunge model retrain {name} --wait")
     say("  expunge down, and expunge up: stop the service, and start it again")

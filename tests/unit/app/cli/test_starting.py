@@ -1,13 +1,19 @@
 """``expunge start`` refuses what cannot be learned, before a service is started or a row sent."""
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
+import narwhals
+import pyarrow as pa
 import pytest
+from pyarrow import csv
 from typer.testing import CliRunner, Result
 
+import expunge
 from app.cli.commands.starting import weighed
 from app.cli.main import app
+from app.domain.errors import InvalidInputError
 
 HEADER = "contract,customer,signup,age,plan,churned"
 
@@ -112,6 +118,32 @@ def test_of_several_columns_that_could_name_rows_one_is_to_be_said(
     rows = [f"n{number},{row}" for number, row in enumerate(ROWS)]
     ended = started("--target", "churned", rows=rows, header=f"invoice,{HEADER}")
     assert "--record: ['invoice', 'contract']" in ended.stderr
+
+
+class _Interchanged:
+    """A table of a library that has the dataframe interchange protocol, and nothing else."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.__dataframe__ = table.drop_columns("signup").__dataframe__  # it has no dates
+
+
+@pytest.mark.parametrize("library", [lambda table: table, narwhals.from_native, _Interchanged])
+def test_rows_of_any_library_are_checked_and_shown_as_a_file_is(
+    library: Callable[[pa.Table], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXPUNGE_PORT", "1")
+    table = csv.read_csv(BytesIO("\n".join([HEADER, *ROWS]).encode()))
+    with pytest.raises(InvalidInputError, match="look at this, then pass --yes or yes=True"):
+        expunge.start(library(table), target="churned", subject="customer")
+    said = capsys.readouterr().out
+    assert "300 rows, named by 'contract', of persons named by 'customer'" in said
+    with pytest.raises(InvalidInputError, match="has no column 'churn'"):
+        expunge.start(library(table), target="churn", yes=True)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
