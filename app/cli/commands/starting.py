@@ -348,7 +348,7 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
         say(f"  not kept  {column}: {reason}")
     say("  public    names of columns, classes, values and rounded scales: with each version")
     say("What it costs to forget a person:")
-    for line in _costs(round(plan.source.rows * (1 - _HELD_OUT)), outputs=task.outputs):
+    for line in _costs(round(plan.source.rows * (1 - _HELD_OUT)), outputs=task.rows):
         say(f"  {line}")
     say(
         "The first two are trained here, each without a tenth of the "
@@ -360,9 +360,7 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
 def _costs(retained: int, *, outputs: int) -> Iterator[str]:
     """Say what each way of forgetting takes, by the quotes of mechanisms."""
     shape = ModelShape(retained=retained, batch_size=128, recipe_epochs=30)
-    options = boosted_trees.DEFAULTS  # of the trees for each output; one says which of two classes
-    count = options["trees"] * (1 if outputs == 2 else outputs)
-    trees = replace(shape, trees=TreesShape(**{**options, "trees": count}))
+    trees = replace(shape, trees=TreesShape(**boosted_trees.DEFAULTS, rows=outputs))
     convex = ConvexShape(
         lipschitz=None,
         smoothness=1,
