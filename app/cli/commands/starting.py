@@ -1,10 +1,14 @@
 """``expunge start``: from a file to a certified model that can forget, in one command."""
 
+import json
 import math
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from statistics import median
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -24,18 +28,20 @@ from app.client import ExpungeClient
 from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError, TableError
 from app.domain.heads import boosted_trees, linear_head
-from app.domain.policy import Policy
 from app.domain.schema import TableSchema
 from app.domain.scores import lost, metric_in_words, score_of
+from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
-from app.planning.mechanisms.catalogue import MECHANISMS
-from app.planning.shape import ConvexShape, ModelShape, TreesShape
+from app.ledger.durations import ARITHMETIC, Measured, seconds_of
+from app.registry.datasets.columns.cells import plain
 from app.registry.datasets.columns.encoding import NO_CLASS, labels_of, numbers_in
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.columns.proposal import Choices
 from app.registry.datasets.columns.reading import source_of
-from app.registry.datasets.columns.sources import Source
+from app.registry.datasets.columns.sources import Source, typed_parts
 from app.runtime.processes.detached import answers, start_detached
+from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}")
@@ -44,15 +50,21 @@ _LEAST_ROWS: Final = 100
 _HELD_OUT: Final = 0.1
 _CANDIDATES: Final = {"trees": boosted_trees.NAME, "linear": linear_head.NAME}
 """What is learned from a table, by the end of the model's name: both forget exactly, in seconds."""
-_PER_SECOND: Final = {
-    "boosting": 1e7,
-    "exact_training": 5e6,
-    "retraining": 2e5,
-    "gradient_clipping": 2e5,
+_THEIRS: Final = ("boosting", "exact_training")
+"""The mechanisms of these."""
+_WORDS: Final = {
+    "boosting": "boosted trees  exact: grown anew in about {seconds:.2g} s",
+    "exact_training": "linear head    exact: computed anew in about {seconds:.2g} s",
+    "retraining": "a network      exact: trained anew in about {seconds:.2g} s; of 8, one is left "
+    "out at once,\n                 and trained by night in {member:.2g} s",
+    "gradient_clipping": "with noise     in about {seconds:.2g} s, and most of what a network knew",
 }
-"""Records of a table that are visited in a second, on two idle cores."""
+_SAMPLE: Final = 8000
+"""Rows that each way learns from before anything is sent."""
+_ALIKE: Final = 4
+"""Runs of so many times the work, or a fraction of it, tell what another takes."""
 _AROUND_S: Final = 1.0
-"""What a run takes beside its arithmetic."""
+"""What a run takes beside its arithmetic, where none was seen."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +190,13 @@ def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: boo
     plan = _planned(asked, name, target, regression=regression)
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
-    is_up = answers(url)
+    is_up, earlier = answers(url), list[Measured]()
     if is_up:
         with service() as client:
             _require_new(client, name)
-    _show(plan, url=url, is_up=is_up)
+            earlier = _earlier(client.models())
+    quotes = _quoted(plan, earlier)
+    _show(plan, quotes, url=url, is_up=is_up)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidInputError("nothing was sent: look at this, then pass --yes or yes=True")
@@ -199,7 +213,7 @@ def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: boo
         for other in others:
             client.archive_model(other["name"])
         certificate = client.version_bundle(best["name"], best["certified"]["number"])
-    _conclude(plan, best, others)
+    _conclude(plan, quotes, best, others)
     found = best["certified"]["evaluation"]
     metric = found.get("headline")
     return Started(
@@ -327,7 +341,7 @@ def _require_new(client: ExpungeClient, name: str) -> None:
             raise ConflictError(f"model {model['name']!r} exists: give another --name")
 
 
-def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
+def _show(plan: _Plan, quotes: Mapping[str, "_Quote"], *, url: str, is_up: bool) -> None:
     schema, task = plan.schema, plan.task
     whose = ", of one person each: --subject names the column of who owns several"
     if schema.subject_id is not None:
@@ -348,7 +362,7 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
         say(f"  not kept  {column}: {reason}")
     say("  public    names of columns, classes, values and rounded scales: with each version")
     say("What it costs to forget a person:")
-    for line in _costs(round(plan.source.rows * (1 - _HELD_OUT)), outputs=task.rows):
+    for line in _costs(quotes):
         say(f"  {line}")
     say(
         "The first two are trained here, each without a tenth of the "
@@ -357,28 +371,105 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
     say(f"The rows go to the service {'that runs ' if is_up else 'to be started '}at {url}.")
 
 
-def _costs(retained: int, *, outputs: int) -> Iterator[str]:
-    """Say what each way of forgetting takes, by the quotes of mechanisms."""
-    shape = ModelShape(retained=retained, batch_size=128, recipe_epochs=30)
-    trees = replace(shape, trees=TreesShape(**boosted_trees.DEFAULTS, rows=outputs))
-    convex = ConvexShape(
-        lipschitz=None,
-        smoothness=1,
-        weight_decay=linear_head.DEFAULT_WEIGHT_DECAY,
-        learning_rate=1,
-    )
-    network, noise = _seconds("retraining", shape), _seconds("gradient_clipping", shape)
-    head = replace(shape, convex=convex)
-    yield f"boosted trees  exact: grown anew in about {_seconds('boosting', trees):.2g} s"
-    yield f"linear head    exact: computed anew in about {_seconds('exact_training', head):.2g} s"
-    yield f"8 networks     exact: one is left out at once, trained by night in {network / 8:.2g} s"
-    yield f"a network      exact: trained anew in about {network:.2g} s"
-    yield f"with noise     to epsilon 1, in about {noise:.2g} s, and most of what a network knew"
+@dataclass(frozen=True)
+class _Quote:
+    """What a way of forgetting will take, and score on held-out persons as far as that is known."""
+
+    seconds: float
+    metric: str | None
+    score: float | None
 
 
-def _seconds(mechanism: str, shape: ModelShape) -> float:
-    quote = MECHANISMS[mechanism].quote(Policy(), shape)
-    return _AROUND_S + quote.gradient_computations / _PER_SECOND[mechanism]
+def _quoted(plan: _Plan, earlier: Sequence[Measured]) -> dict[str, _Quote]:
+    """Carry each way out on a sample of the rows; return what it takes on all, by mechanism.
+
+    Runs like it that the service has carried out already tell better what they take.
+
+    Raises:
+        InvalidInputError: the sample cannot be learned.
+    """
+    rows = pa.concat_tables([part.records for part in typed_parts(plan.source, plan.schema)])
+    owner = rows[plan.schema.subject_id or plan.schema.record_id]
+    codes = plain(owner).dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    count = int(codes.max(initial=0)) + 1
+    order = np.argsort(np.random.default_rng(0).permutation(count + 1)[codes], kind="stable")
+    order = order[: _SAMPLE + _SAMPLE // 9]
+    held_out = max(1, round(len(order) * _HELD_OUT))
+    asked = {"task": plan.task.to_json(), "held_out": held_out}
+    asked["retained"] = round(plan.source.rows * (1 - _HELD_OUT))
+    sample = to_parquet(rows.take(pa.array(order)).select(list(plan.task.columns)))
+    command = python_command("workers", "calibrate")
+    content = json.dumps(asked).encode() + b"\n" + sample
+    done = subprocess.run(command, check=False, input=content, stdout=subprocess.PIPE)
+    if done.returncode != 0:  # it has said why
+        raise typer.Exit(1)
+    found = json.loads(done.stdout)
+    if not any("timed" in found[each] for each in _THEIRS):
+        raise InvalidInputError(f"this cannot be learned: {found['boosting']['reason']}")
+    width = plan.task.schema().size
+    return {
+        mechanism: _Quote(
+            _seconds(mechanism, each["timed"], each["gradients"], earlier, width=width),
+            each["metric"],
+            each["score"],
+        )
+        for mechanism, each in found.items()
+        if "timed" in each
+    }
+
+
+def _seconds(
+    mechanism: str,
+    timed: Sequence[tuple[float, float]],
+    gradients: float,
+    earlier: Sequence[Measured],
+    *,
+    width: int,
+) -> float:
+    """Return how long a run takes: by earlier ones of about its size, else by those on a sample."""
+    size = gradients * width
+    alike = [each for each in earlier if size / _ALIKE <= each.gradients <= size * _ALIKE]
+    known = seconds_of(alike, mechanism, size)
+    if known is not None:
+        return known.expected
+    (fewer, before), (more, after) = timed
+    each_takes = max((after - before) / max(more - fewer, 1), after / more / 2)
+    around = median(each.rest_s for each in earlier) if earlier else _AROUND_S
+    return around + after + each_takes * (gradients - more)
+
+
+def _earlier(models: Sequence[Json]) -> list[Measured]:
+    """Return the newest runs of a service's models; a gradient's work grows with the inputs."""
+    found = list[Measured]()
+    for model in models:
+        run = model["latest_run"]
+        if run is None or run["state"] != "published" or model["archived_at"] is not None:
+            continue
+        begun, ended = (datetime.fromisoformat(run[each]) for each in ("started_at", "finished_at"))
+        phases = run["phase_seconds"] or {}
+        arithmetic = sum(phases.get(phase, 0.0) for phase in ARITHMETIC)
+        found.append(
+            Measured(
+                run["plan"]["mechanism"],
+                run["kind"] == "unlearn",
+                run["plan"]["predicted"]["gradient_computations"]
+                * catalogue.from_json(model["task"]).schema().size,
+                arithmetic,
+                (ended - begun).total_seconds() - arithmetic,
+            )
+        )
+    return found
+
+
+def _costs(quotes: Mapping[str, _Quote]) -> Iterator[str]:
+    """Say what each way of forgetting takes."""
+    for mechanism, words in _WORDS.items():
+        quote = quotes.get(mechanism)
+        if quote is not None:
+            told = ""
+            if mechanism in _THEIRS and quote.score is not None:
+                told = f"; {metric_in_words(str(quote.metric))} about {quote.score:.3g}"
+            yield words.format(seconds=quote.seconds, member=quote.seconds / 8) + told
 
 
 def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
@@ -425,7 +516,9 @@ def _took(model: Json) -> float:
     return float(sum((model["latest_run"]["phase_seconds"] or {}).values()))
 
 
-def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
+def _conclude(
+    plan: _Plan, quotes: Mapping[str, _Quote], best: Json, others: Sequence[Json]
+) -> None:
     name = best["name"]
     for model in (best, *others):
         found = model["certified"]["evaluation"]
@@ -449,4 +542,11 @@ def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
     )
     say(f"  expunge dataset push {plan.name} NEXT.csv && expunge model retrain {name} --wait")
     say("  expunge down, and expunge up: stop the service, and start it again")
-    conclude({"dataset": plan.name, "model": best, "archived": [each["name"] for each in others]})
+    conclude(
+        {
+            "dataset": plan.name,
+            "model": best,
+            "archived": [each["name"] for each in others],
+            "quoted": {mechanism: asdict(quote) for mechanism, quote in quotes.items()},
+        }
+    )

@@ -95,7 +95,7 @@ def numbers_in(
 def without_target(table: pa.Table | pa.RecordBatch, task: TaskSpec) -> int:
     """Return how many rows have no target for a built-in task, which does not learn from them."""
     if not set(task.target_columns) <= set(table.schema.names):
-        return table.num_rows
+        return int(table.num_rows)
     if isinstance(task, ClassificationSpec) and task.target is not None:
         return int(np.count_nonzero(labels_of(table, task.target) == NO_CLASS))
     if isinstance(task, MultiLabelSpec | RegressionSpec):
