@@ -547,6 +547,7 @@ def _conclude(
             "dataset": plan.name,
             "model": best,
             "archived": [each["name"] for each in others],
+            "not_read": [*plan.left_out],
             "quoted": {mechanism: asdict(quote) for mechanism, quote in quotes.items()},
         }
     )
