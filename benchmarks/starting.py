@@ -200,9 +200,9 @@ def _outside(
         "linear": (dense, Ridge() if regression else LogisticRegression(max_iter=1000)),
         "mlp": (
             dense,
-            MLPRegressor((64,), early_stopping=True, max_iter=100)
+            MLPRegressor(hidden_layer_sizes=(64,), early_stopping=True, max_iter=100)
             if regression
-            else MLPClassifier((64,), early_stopping=True, max_iter=100),
+            else MLPClassifier(hidden_layer_sizes=(64,), early_stopping=True, max_iter=100),
         ),
     }
     goal = np.array(learned[target].to_pylist())
