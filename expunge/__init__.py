@@ -4,6 +4,7 @@ Each part is imported when it is first used, so that none needs the libraries of
 
     client = expunge.Client("http://127.0.0.1:8100", key)
     files = client.download("digits-mlp", Path("release"), trusted=Path("trusted-keys.json"))
+    made = expunge.start(table, target="churned", subject="customer")
     model = expunge.load(files.weights, trusted="trusted-keys.json")
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from app.cli.commands.starting import start_rows as start
     from app.client import ApiError
     from app.client import ExpungeClient as Client
     from app.client.configured import configured_client as connect
@@ -22,7 +24,16 @@ if TYPE_CHECKING:
     from app.planning.mechanisms.catalogue import account
     from workers.training.published.model import load
 
-__all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "connect", "load", "verify"]
+__all__ = [
+    "ApiError",
+    "Client",
+    "UnreadableRecordsError",
+    "account",
+    "connect",
+    "load",
+    "start",
+    "verify",
+]
 
 _PARTS = {
     "ApiError": ("app.client", "ApiError"),
@@ -31,6 +42,7 @@ _PARTS = {
     "account": ("app.planning.mechanisms.catalogue", "account"),
     "connect": ("app.client.configured", "configured_client"),
     "load": ("workers.training.published.model", "load"),
+    "start": ("app.cli.commands.starting", "start_rows"),
     "verify": ("app.client.published", "verify"),
 }
 _EXTRA = "torch"

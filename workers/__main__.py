@@ -1,7 +1,7 @@
 """``python -m workers PART``: the entry point of processes started by ``expunge``.
 
 Parts are ``worker``, ``dispatcher``, ``recompute MODEL [MEMBER]``,
-``recompute-kit MODEL DIR``, ``check ORDER`` and ``backbone``.
+``recompute-kit MODEL DIR``, ``check ORDER``, ``calibrate`` and ``backbone``.
 """
 
 import importlib
@@ -35,6 +35,7 @@ _PARTS = {
     ("recompute", 2): "workers.recompute",
     ("recompute-kit", 2): "workers.recompute",
     ("check", 1): "workers.checking",
+    ("calibrate", 0): "workers.calibrating",
     ("backbone", 0): "workers.data.backbone_file",
 }
 """Modules by the part's name and how many arguments it has."""
@@ -47,7 +48,7 @@ def main() -> None:
     if module is None:
         sys.exit(
             "usage: python -m workers worker|dispatcher|recompute MODEL [MEMBER]|"
-            "recompute-kit MODEL DIR|check ORDER|backbone"
+            "recompute-kit MODEL DIR|check ORDER|calibrate|backbone"
         )
     logs.configure()
     stop_with_supervisor()

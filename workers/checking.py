@@ -42,6 +42,7 @@ from app.runtime.settings import Settings
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.lineage import lineage_of, meet_target, sealing
 from workers.mechanisms.rehearsal import rehearse, require_drawn_start
+from workers.training.evaluate import Evaluation
 from workers.training.examples import Examples
 from workers.training.networks.buffers import statistics_of
 from workers.training.networks.network import Network
@@ -241,7 +242,7 @@ def _tried(
         data = RunData(examples, examples, plan, batches)
         if plan.is_tracked:
             order.rehearsed(device, private=True)
-        _carried_out(order.build, order.model, data)
+        carried_out(order.build, order.model, data)
     except ExpungeError as error:
         return REFUSED, str(error)
     except RuntimeError as error:  # of a network that fails now and then; scrubbed by the seal
@@ -260,15 +261,15 @@ def _after(mechanism: type[Mechanism]) -> str:
     return "noise in its training, no step for a request"
 
 
-def _carried_out(factory: Callable[[], nn.Module], model: ModelSpec, data: RunData) -> None:
-    """Train, unlearn and fine-tune as a run does."""
+def carried_out(factory: Callable[[], nn.Module], model: ModelSpec, data: RunData) -> Evaluation:
+    """Train, unlearn and fine-tune as a run does; return how good the result is."""
     plan = data.plan
     lineage = lineage_of(plan, model, data, factory)
     with sealing(lineage, plan, model, factory) as (sealed, noise):
         certified = meet_target(lineage, plan, sealed, noise, trains=True)
     if MECHANISMS[plan.mechanism].fine_tunes:
         certified.fine_tune(data.retain, model.recipe, epochs=1)
-    certified.evaluate(data.held_out)
+    return certified.evaluate(data.held_out)
 
 
 def _listed(names: list[str]) -> str:

@@ -205,9 +205,9 @@ def _destruction(found: Destruction) -> DestructionAnswer:
     return DestructionAnswer.of(found, statement=statement)
 
 
-@router.delete("/{name}", **answers(404, 409, status=204))
+@router.delete("/{name}", **answers(404, 409, 410, status=204))
 def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
-    """Delete a dataset that never held a record; its name is free again."""
+    """Shred a dataset that no certificate and no forget request names; its name is free again."""
     with services.database.transaction() as session:
         endings.delete_dataset(session, name)
 

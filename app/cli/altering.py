@@ -11,6 +11,7 @@ from app.domain.tasks import catalogue
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns.cells import MISSING_WORDS, plain, texts_of
+from app.registry.datasets.columns.encoding import without_target
 from app.registry.datasets.columns.sources import Source
 
 
@@ -29,6 +30,8 @@ class Learner(NamedTuple):
         column = self.input(name)
         if isinstance(self.task, CustomSpec):
             return "goes to its own class"
+        if name in self.task.target_columns:
+            return "leaves its row out of what is learned"
         if isinstance(column, NumberColumn) and column.missing is not None:
             return f"counts as {column.missing:g}"
         if isinstance(column, CategoryColumn) and column.missing is not None:
@@ -71,6 +74,15 @@ def meanings(
             if isinstance(column, CategoryColumn) and (count := _unlisted(source, column)):
                 rule = "count as one" if column.other else "stop its next run: its task lacks other"
                 yield f"{model.name}: {count} unlisted value(s) of {column.name!r} {rule}"
+
+
+def not_learned(source: Source, task: TaskSpec) -> str | None:
+    """Say how many rows of a table have no target, so that a task does not learn from them."""
+    count = sum(without_target(part, task) for _, part in source.parts())
+    if not count:
+        return None
+    names = " and ".join(map(repr, task.target_columns))
+    return f"{count:,} of {source.rows:,} rows have no value of {names}: not learned from"
 
 
 def _unlisted(source: Source | None, column: CategoryColumn) -> int:

@@ -126,7 +126,7 @@ class ExpungeClient:
         return self._object("POST", at("datasets", name, "destroy"), json=body)
 
     def delete_dataset(self, name: str) -> None:
-        """Delete a dataset that never held a record."""
+        """Shred a dataset that no certificate and no forget request names."""
         self._answer("DELETE", at("datasets", name))
 
     def push_records(self, name: str, parquet: bytes, *, replace: bool = False) -> Json:

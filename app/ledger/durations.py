@@ -13,7 +13,7 @@ from app.ledger.tables import RunRow
 from app.registry.tables import ModelRow
 
 _NEWEST: Final = 50
-_ARITHMETIC: Final = (Phase.TRAINING, Phase.UNLEARNING, Phase.FINE_TUNING)
+ARITHMETIC: Final = (Phase.TRAINING, Phase.UNLEARNING, Phase.FINE_TUNING)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def measured(session: Session, model: ModelRow) -> list[Measured]:
     query = query.where(RunRow.state == RunState.PUBLISHED).order_by(RunRow.created_at.desc())
     found = list[Measured]()
     for kind, plan, phases, seconds in session.execute(query.limit(_NEWEST)):
-        arithmetic = sum((phases or {}).get(phase, 0.0) for phase in _ARITHMETIC)
+        arithmetic = sum((phases or {}).get(phase, 0.0) for phase in ARITHMETIC)
         gradients, rest = plan["predicted"]["gradient_computations"], float(seconds) - arithmetic
         unlearned = kind == RunKind.UNLEARN
         found.append(Measured(plan["mechanism"], unlearned, gradients, arithmetic, rest))

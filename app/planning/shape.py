@@ -55,13 +55,18 @@ class RidgeShape:
 
 @dataclass(frozen=True)
 class TreesShape:
-    """Boosted trees: the options of ``app.domain.heads.boosted_trees``."""
+    """Boosted trees: the options of ``app.domain.heads.boosted_trees``.
+
+    Attributes:
+        rows: trees that a round grows: one for each output of the task, one for two classes.
+    """
 
     trees: int
     leaves: int
     depth: int
     smallest_leaf: int
     shrinkage: float
+    rows: int = 1
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,8 @@ def _boosted_trees(model: ModelRow) -> TreesShape | None:
     """Return the options of boosted trees; None for other architectures."""
     if model.architecture["name"] != boosted_trees.NAME:
         return None
-    return TreesShape(**boosted_trees.options_of(model.architecture["options"]))
+    options = boosted_trees.options_of(model.architecture["options"])
+    return TreesShape(**options, rows=task_of(model).rows)
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

@@ -77,8 +77,15 @@ class Reader:
 
     def expunge(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run one command."""
+        return self._run("expunge", *map(str, words))
+
+    def python(self, program: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of their own."""
+        return self._run(sys.executable, "-c", program)
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["expunge", *map(str, words)],
+            command,
             cwd=self.directory,
             env=self.environment(),
             capture_output=True,

@@ -20,6 +20,7 @@ from workers.training.networks.trees import BoostedTrees
 from workers.training.tasks.task import INPUTS, TARGET
 
 _AT_ONCE: Final = 2**16
+_CPU: Final = torch.device("cpu")
 _UNSEEN: Final = 0.5
 """Records of a class that has none, so that no probability is 0."""
 
@@ -42,10 +43,10 @@ def solve(mechanism: Boosting, network: Network, data: RunData, task: TaskSpec) 
     if not isinstance(trees, BoostedTrees):
         raise RunFailedError("boosting needs boosted_trees")
     features, targets = [], []
-    for batch in data.retain.in_order(_AT_ONCE, device=torch.device("cpu")):
+    for batch in map(network.task.measured, data.retain.in_order(_AT_ONCE, device=_CPU)):
         features.append(trees.seen(batch[INPUTS]).numpy())
         targets.append(batch[TARGET].numpy())
-    if not features:
+    if not sum(map(len, targets)):
         raise RunFailedError("no record is left to learn from")
     seen, wanted = np.concatenate(features), np.concatenate(targets)
     with repeatable(), threadpool_limits(limits=1, user_api="openmp"), torch.no_grad():

@@ -30,15 +30,17 @@ from workers.data.loading import RunData
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.seal.certified import Certified
+from workers.training.evaluate import NothingToMeasureError
 from workers.training.networks.network import Network
 
 
 def evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[str, Any]:
     """Return the metrics on held-out records, if there are any, and the baseline's beside them."""
     with lease.phase(Phase.EVALUATING):
-        if len(data.held_out) == 0:
+        try:
+            measured = network.evaluate(data.held_out)
+        except NothingToMeasureError:
             return {"held_out_records": 0}
-        measured = network.evaluate(data.held_out)
         compared = {"baseline": measured.baseline, "higher_is_better": measured.higher_is_better}
         return {
             "held_out_records": measured.examples,
@@ -55,7 +57,7 @@ def noise_curve(
     """Return what more noise, and so more capacity, would cost a tracked head."""
     mechanism = mechanism_named(phase.plan.mechanism).of(phase.parameters)
     noise_std = mechanism.history.noise_std() if isinstance(mechanism, Tracked) else 0.0
-    if noise_std == 0 or len(data.held_out) == 0:
+    if noise_std == 0 or not evaluation["held_out_records"]:
         return {}
     released = {
         "noise_std": noise_std,

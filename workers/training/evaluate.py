@@ -3,18 +3,20 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.training.examples import Records
-from workers.training.tasks.task import Arrays, Batch, Task, joined
+from workers.training.tasks.task import INPUTS, Arrays, Batch, Task, joined
 from workers.training.team import ALONE, Team
 
 EVALUATION_BATCH = 1024
-_NONE: Final = "there are no held-out records to evaluate on"
+
+
+class NothingToMeasureError(RunFailedError):
+    """No held-out record has a target."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +51,21 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
     Of all records only predictions and targets are kept, since a metric may need all of them.
 
     Raises:
-        RunFailedError: there are no examples.
+        NothingToMeasureError: there are no examples with a target.
     """
-    if len(examples) == 0:
-        raise RunFailedError(_NONE)
     device = next(module.parameters()).device
     predictions: list[Batch] = []
     targets: list[Batch] = []
     losses = []
     with evaluating(module):
-        for batch in examples.in_order(EVALUATION_BATCH, device=device):
+        for batch in map(task.measured, examples.in_order(EVALUATION_BATCH, device=device)):
+            if not len(batch[INPUTS]):
+                continue
             losses.append(task.loss(module, batch).cpu().double())
             predictions.append(_on_cpu(task.predict(module, batch)))
             targets.append(_on_cpu(task.truth(batch)))
     if not losses:
-        raise RunFailedError(_NONE)
+        raise NothingToMeasureError("there are no held-out records to evaluate on")
     truth = _arrays(joined(targets))
     metrics = task.metrics(_arrays(joined(predictions)), truth)
     every = torch.cat(losses)
@@ -85,7 +87,7 @@ def mean_loss(module: nn.Module, task: Task, examples: Records, team: Team = ALO
     device = next(module.parameters()).device
     with evaluating(module):
         losses = [
-            task.loss(module, batch).cpu().double()
+            task.loss(module, task.measured(batch)).cpu().double()
             for batch in team.same(examples.in_order(EVALUATION_BATCH, device=device))
         ]
     found = torch.cat(losses).mean().reshape(1)

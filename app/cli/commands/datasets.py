@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from app.cli.altering import learners, meanings
+from app.cli.altering import learners, meanings, not_learned
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import service
 from app.cli.files import json_file
@@ -134,6 +134,11 @@ def push(
                     if (each, _) not in schema.columns
                 )
                 raise
+            if absent := [each for each in schema.names if each not in asked.source.types]:
+                _tell([f"not in {asked.source.name}, and so without values: {', '.join(absent)}"])
+            for model in models:
+                if said := not_learned(asked.source, model.task):
+                    _tell([f"{model.name}: {said}"])
             _send(client, name, held, schema)
         with ExitStack() as undone:
             if existing is None:

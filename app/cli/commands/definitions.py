@@ -91,7 +91,7 @@ def create(
             document = json_file(Path(definition))
         else:
             # Definitions in files need no pyarrow.
-            from app.cli import proposing  # noqa: PLC0415
+            from app.cli import altering, proposing  # noqa: PLC0415
             from app.registry.datasets.columns.delimited import Dialect  # noqa: PLC0415
             from app.registry.datasets.columns.reading import read_source  # noqa: PLC0415
 
@@ -112,6 +112,9 @@ def create(
             source = read_source(*data, dialect=dialect) if data else None
             proposal = proposing.proposal_of(schema, choices, source)
             unconfirmed = proposal.unconfirmed
+            said = None if source is None else altering.not_learned(source, proposal.task)
+            if said is not None:
+                typer.echo(said, err=True)
             document = {
                 "name": definition,
                 "dataset": dataset,

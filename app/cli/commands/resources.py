@@ -403,8 +403,9 @@ def dataset_destroy(
 
 
 @dataset.command("delete")
-def dataset_delete(name: DatasetName) -> None:
-    """Delete a dataset that never held a record. Its name is free again."""
+def dataset_delete(name: DatasetName, *, yes: Yes = False) -> None:
+    """Shred a dataset that no certificate and no request names. Its name is free again."""
+    _confirm(f"Shred all records of dataset {name!r} for good?", yes)
     with service() as client:
         client.delete_dataset(name)
 

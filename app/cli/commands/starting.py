@@ -1,17 +1,22 @@
 """``expunge start``: from a file to a certified model that can forget, in one command."""
 
+import json
 import math
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from statistics import median
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
+from app.cli.altering import not_learned
 from app.cli.commands.datasets import Asked, Drop, Table, asked_table, existing_dataset
 from app.cli.connection import service
 from app.cli.options import Decimal, Delimiter, Encoding, option
@@ -23,17 +28,20 @@ from app.client import ExpungeClient
 from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError, TableError
 from app.domain.heads import boosted_trees, linear_head
-from app.domain.policy import Policy
 from app.domain.schema import TableSchema
 from app.domain.scores import lost, metric_in_words, score_of
+from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
-from app.planning.mechanisms.catalogue import MECHANISMS
-from app.planning.shape import ConvexShape, ModelShape, TreesShape
-from app.registry.datasets.columns.encoding import labels_of, numbers_in
+from app.ledger.durations import ARITHMETIC, Measured, seconds_of
+from app.registry.datasets.columns.cells import plain
+from app.registry.datasets.columns.encoding import NO_CLASS, labels_of, numbers_in
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.columns.proposal import Choices
-from app.registry.datasets.columns.sources import Source
+from app.registry.datasets.columns.reading import source_of
+from app.registry.datasets.columns.sources import Source, typed_parts
 from app.runtime.processes.detached import answers, start_detached
+from app.runtime.processes.starting import python_command
 from app.runtime.settings import Settings
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}")
@@ -42,15 +50,21 @@ _LEAST_ROWS: Final = 100
 _HELD_OUT: Final = 0.1
 _CANDIDATES: Final = {"trees": boosted_trees.NAME, "linear": linear_head.NAME}
 """What is learned from a table, by the end of the model's name: both forget exactly, in seconds."""
-_PER_SECOND: Final = {
-    "boosting": 1e7,
-    "exact_training": 5e6,
-    "retraining": 2e5,
-    "gradient_clipping": 2e5,
+_THEIRS: Final = ("boosting", "exact_training")
+"""The mechanisms of these."""
+_WORDS: Final = {
+    "boosting": "boosted trees  exact: grown anew in about {seconds:.2g} s",
+    "exact_training": "linear head    exact: computed anew in about {seconds:.2g} s",
+    "retraining": "a network      exact: trained anew in about {seconds:.2g} s; of 8, one is left "
+    "out at once,\n                 and trained by night in {member:.2g} s",
+    "gradient_clipping": "with noise     in about {seconds:.2g} s, and most of what a network knew",
 }
-"""Records of a table that are visited in a second, on two idle cores."""
+_SAMPLE: Final = 8000
+"""Rows that each way learns from before anything is sent."""
+_ALIKE: Final = 4
+"""Runs of so many times the work, or a fraction of it, tell what another takes."""
 _AROUND_S: Final = 1.0
-"""What a run takes beside its arithmetic."""
+"""What a run takes beside its arithmetic, where none was seen."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,7 @@ class _Plan:
     Attributes:
         left_out: columns that are not kept, each with the reason.
         baseline: what one answer for all rows scores, in words.
+        lacking: how many rows have no target, in words, if any have none.
     """
 
     name: str
@@ -68,6 +83,7 @@ class _Plan:
     task: TaskSpec
     left_out: Mapping[str, str]
     baseline: str
+    lacking: str | None
 
 
 def start(
@@ -105,20 +121,87 @@ def start(
         encoding=encoding,
         decimal=decimal,
     )
-    name = name or re.sub(r"[^a-z0-9]+", "-", files[0].name.split(".")[0].lower()).strip("-")
+    name = name or _name_from(files[0].name.split(".")[0])
+    _started(asked, name, target, regression=regression, yes=yes)
+
+
+@dataclass(frozen=True)
+class Started:
+    """What ``start_rows`` has made.
+
+    Attributes:
+        dataset: its name, under which people are forgotten.
+        model: the name of the model that stays.
+        score: of ``metric`` on held-out persons; None if none are held out.
+        baseline: what one answer for all rows scores.
+        certificate: the bundle of the model's version.
+    """
+
+    dataset: str
+    model: str
+    metric: str | None
+    score: float | None
+    baseline: float | None
+    certificate: Json
+
+
+def start_rows(
+    rows: Any,  # noqa: ANN401 - of any library
+    *,
+    target: str,
+    subject: str | None = None,
+    record: str | None = None,
+    name: str | None = None,
+    drop: Sequence[str] = (),
+    regression: bool = False,
+    yes: bool = False,
+) -> Started:
+    """Learn a table of pandas, polars or Arrow as ``expunge start`` learns a file.
+
+    Args:
+        rows: what Arrow reads as a table, or has the dataframe interchange protocol.
+        target: the column to predict.
+        subject: the column of the persons' ids, by which they are forgotten.
+        record: the column that names each row; by default the one without repeated values.
+        name: of the dataset; by default the target's.
+        drop: columns that are not kept.
+        regression: whether the target is a quantity, although its numbers are whole.
+        yes: whether not to ask after what will happen was printed.
+
+    Raises:
+        ExpungeError: the rows cannot be learned, or nobody agreed; nothing is left behind.
+        ApiError: the service refused.
+    """
+    source = source_of(rows, "the table")
+    return _started(
+        Asked(source, record, subject, tuple(drop), ()),
+        name or _name_from(target),
+        target,
+        regression=regression,
+        yes=yes,
+    )
+
+
+def _name_from(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: bool) -> Started:
     plan = _planned(asked, name, target, regression=regression)
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
-    is_up = answers(url)
+    is_up, earlier = answers(url), list[Measured]()
     if is_up:
         with service() as client:
             _require_new(client, name)
-    _show(plan, url=url, is_up=is_up)
+            earlier = _earlier(client.models())
+    quotes = _quoted(plan, earlier)
+    _show(plan, quotes, url=url, is_up=is_up)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InvalidInputError("nothing was sent: look at this, then pass --yes")
+            raise InvalidInputError("nothing was sent: look at this, then pass --yes or yes=True")
         if not typer.confirm("Go on?", err=True):
-            raise typer.Exit(1)
+            raise InvalidInputError("nothing was sent")
     if not is_up and settings.api_url is None:
         start_detached(settings)
     with service() as client:
@@ -129,7 +212,18 @@ def start(
         best, others = weighed(models)
         for other in others:
             client.archive_model(other["name"])
-    _conclude(plan, best, others)
+        certificate = client.version_bundle(best["name"], best["certified"]["number"])
+    _conclude(plan, quotes, best, others)
+    found = best["certified"]["evaluation"]
+    metric = found.get("headline")
+    return Started(
+        dataset=name,
+        model=best["name"],
+        metric=metric,
+        score=score_of(found, metric),
+        baseline=found.get("baseline"),
+        certificate=certificate,
+    )
 
 
 def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan:
@@ -152,9 +246,9 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
         )
     asked = _with_ids(asked, target, rows)
     schema = asked.schema()
-    # Next month's rows may lack what these have; not so of what is learned.
+    # Next month's rows may lack what these have.
     columns = tuple(
-        (each, kind if each == target or kind.is_list else replace(kind, nullable=True))
+        (each, kind if kind.is_list else replace(kind, nullable=True))
         for each, kind in schema.columns
     )
     ids = {each for each in schema.names if each != target and _names_rows(rows[each])}
@@ -162,13 +256,10 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
     choices = Choices(target=target, regression=regression, drop=tuple(left_out))
     task = _task_leaving_out(left_out, replace(schema, columns=columns), choices, source)
     kept = tuple((each, kind) for each, kind in columns if each not in left_out)
-    try:
-        with source.places():
-            baseline = _baseline(task, rows)
-    except TableError as error:
-        advice = f"only rows with a value of {target!r} can be learned from: take out others"
-        raise TableError([*error.lines, advice]) from error
-    return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline)
+    with source.places():
+        baseline = _baseline(task, rows)
+        lacking = not_learned(source, task)
+    return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline, lacking)
 
 
 def _task_leaving_out(
@@ -227,12 +318,14 @@ def _names_rows(column: pa.ChunkedArray) -> bool:
 
 
 def _baseline(task: TaskSpec, rows: pa.Table) -> str:
-    """Return what one answer for all rows scores; every row must have a target."""
+    """Return what one answer for all rows with a target scores."""
     if isinstance(task, ClassificationSpec):
-        found = np.bincount(labels_of(rows, task.target), minlength=task.classes)
+        labels = labels_of(rows, task.target)
+        found = np.bincount(labels[labels != NO_CLASS], minlength=task.classes)
         usual = task.target.classes[int(found.argmax())]
-        return f"always {usual!r} is right for {found.max() / len(rows):.1%}"
+        return f"always {usual!r} is right for {found.max() / found.sum():.1%}"
     numbers = numbers_in(rows, task.columns[-1:])
+    numbers = numbers[~np.isnan(numbers)]
     error = float(np.abs(numbers - numbers.mean()).mean())
     return f"always {numbers.mean():.4g} is wrong by {error:.4g} in the mean"
 
@@ -248,7 +341,7 @@ def _require_new(client: ExpungeClient, name: str) -> None:
             raise ConflictError(f"model {model['name']!r} exists: give another --name")
 
 
-def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
+def _show(plan: _Plan, quotes: Mapping[str, "_Quote"], *, url: str, is_up: bool) -> None:
     schema, task = plan.schema, plan.task
     whose = ", of one person each: --subject names the column of who owns several"
     if schema.subject_id is not None:
@@ -262,12 +355,14 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
         if len(names) > 2 and isinstance(names[0], int):
             classes += " (as classes; --regression learns a quantity)"
     say(f"  learned   {target}{classes}; {plan.baseline}")
+    if plan.lacking is not None:
+        say(f"            {plan.lacking}")
     say(f"  read      {', '.join(each for each in schema.names if each != target)}")
     for column, reason in plan.left_out.items():
         say(f"  not kept  {column}: {reason}")
     say("  public    names of columns, classes, values and rounded scales: with each version")
     say("What it costs to forget a person:")
-    for line in _costs(round(plan.source.rows * (1 - _HELD_OUT)), outputs=task.outputs):
+    for line in _costs(quotes):
         say(f"  {line}")
     say(
         "The first two are trained here, each without a tenth of the "
@@ -276,34 +371,109 @@ def _show(plan: _Plan, *, url: str, is_up: bool) -> None:
     say(f"The rows go to the service {'that runs ' if is_up else 'to be started '}at {url}.")
 
 
-def _costs(retained: int, *, outputs: int) -> Iterator[str]:
-    """Say what each way of forgetting takes, by the quotes of mechanisms."""
-    shape = ModelShape(retained=retained, batch_size=128, recipe_epochs=30)
-    options = boosted_trees.DEFAULTS  # of the trees for each output; one says which of two classes
-    count = options["trees"] * (1 if outputs == 2 else outputs)
-    trees = replace(shape, trees=TreesShape(**{**options, "trees": count}))
-    convex = ConvexShape(
-        lipschitz=None,
-        smoothness=1,
-        weight_decay=linear_head.DEFAULT_WEIGHT_DECAY,
-        learning_rate=1,
-    )
-    network, noise = _seconds("retraining", shape), _seconds("gradient_clipping", shape)
-    head = replace(shape, convex=convex)
-    yield f"boosted trees  exact: grown anew in about {_seconds('boosting', trees):.2g} s"
-    yield f"linear head    exact: computed anew in about {_seconds('exact_training', head):.2g} s"
-    yield f"8 networks     exact: one is left out at once, trained by night in {network / 8:.2g} s"
-    yield f"a network      exact: trained anew in about {network:.2g} s"
-    yield f"with noise     to epsilon 1, in about {noise:.2g} s, and most of what a network knew"
+@dataclass(frozen=True)
+class _Quote:
+    """What a way of forgetting will take, and score on held-out persons as far as that is known."""
+
+    seconds: float
+    metric: str | None
+    score: float | None
 
 
-def _seconds(mechanism: str, shape: ModelShape) -> float:
-    quote = MECHANISMS[mechanism].quote(Policy(), shape)
-    return _AROUND_S + quote.gradient_computations / _PER_SECOND[mechanism]
+def _quoted(plan: _Plan, earlier: Sequence[Measured]) -> dict[str, _Quote]:
+    """Carry each way out on a sample of the rows; return what it takes on all, by mechanism.
+
+    Runs like it that the service has carried out already tell better what they take.
+
+    Raises:
+        InvalidInputError: the sample cannot be learned.
+    """
+    rows = pa.concat_tables([part.records for part in typed_parts(plan.source, plan.schema)])
+    owner = rows[plan.schema.subject_id or plan.schema.record_id]
+    codes = plain(owner).dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    count = int(codes.max(initial=0)) + 1
+    order = np.argsort(np.random.default_rng(0).permutation(count + 1)[codes], kind="stable")
+    order = order[: _SAMPLE + _SAMPLE // 9]
+    held_out = max(1, round(len(order) * _HELD_OUT))
+    asked = {"task": plan.task.to_json(), "held_out": held_out}
+    asked["retained"] = round(plan.source.rows * (1 - _HELD_OUT))
+    sample = to_parquet(rows.take(pa.array(order)).select(list(plan.task.columns)))
+    command = python_command("workers", "calibrate")
+    content = json.dumps(asked).encode() + b"\n" + sample
+    done = subprocess.run(command, check=False, input=content, stdout=subprocess.PIPE)
+    if done.returncode != 0:  # it has said why
+        raise typer.Exit(1)
+    found = json.loads(done.stdout)
+    if not any("timed" in found[each] for each in _THEIRS):
+        raise InvalidInputError(f"this cannot be learned: {found['boosting']['reason']}")
+    width = plan.task.schema().size
+    return {
+        mechanism: _Quote(
+            _seconds(mechanism, each["timed"], each["gradients"], earlier, width=width),
+            each["metric"],
+            each["score"],
+        )
+        for mechanism, each in found.items()
+        if "timed" in each
+    }
+
+
+def _seconds(
+    mechanism: str,
+    timed: Sequence[tuple[float, float]],
+    gradients: float,
+    earlier: Sequence[Measured],
+    *,
+    width: int,
+) -> float:
+    """Return how long a run takes: by earlier ones of about its size, else by those on a sample."""
+    size = gradients * width
+    alike = [each for each in earlier if size / _ALIKE <= each.gradients <= size * _ALIKE]
+    known = seconds_of(alike, mechanism, size)
+    if known is not None:
+        return known.expected
+    (fewer, before), (more, after) = timed
+    each_takes = max((after - before) / max(more - fewer, 1), after / more / 2)
+    around = median(each.rest_s for each in earlier) if earlier else _AROUND_S
+    return around + after + each_takes * (gradients - more)
+
+
+def _earlier(models: Sequence[Json]) -> list[Measured]:
+    """Return the newest runs of a service's models; a gradient's work grows with the inputs."""
+    found = list[Measured]()
+    for model in models:
+        run = model["latest_run"]
+        if run is None or run["state"] != "published" or model["archived_at"] is not None:
+            continue
+        begun, ended = (datetime.fromisoformat(run[each]) for each in ("started_at", "finished_at"))
+        phases = run["phase_seconds"] or {}
+        arithmetic = sum(phases.get(phase, 0.0) for phase in ARITHMETIC)
+        found.append(
+            Measured(
+                run["plan"]["mechanism"],
+                run["kind"] == "unlearn",
+                run["plan"]["predicted"]["gradient_computations"]
+                * catalogue.from_json(model["task"]).schema().size,
+                arithmetic,
+                (ended - begun).total_seconds() - arithmetic,
+            )
+        )
+    return found
+
+
+def _costs(quotes: Mapping[str, _Quote]) -> Iterator[str]:
+    """Say what each way of forgetting takes."""
+    for mechanism, words in _WORDS.items():
+        quote = quotes.get(mechanism)
+        if quote is not None:
+            told = ""
+            if mechanism in _THEIRS and quote.score is not None:
+                told = f"; {metric_in_words(str(quote.metric))} about {quote.score:.3g}"
+            yield words.format(seconds=quote.seconds, member=quote.seconds / 8) + told
 
 
 def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
-    """Train each candidate; return the models with their certified versions."""
+    """Train each candidate; return those that can be learned, with their certified versions."""
     for ending, architecture in _CANDIDATES.items():
         client.define_model(
             {
@@ -314,7 +484,17 @@ def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
                 "recipe": {"held_out_fraction": _HELD_OUT},
             }
         )
-    return [wait_for_version(client, f"{plan.name}-{ending}") for ending in _CANDIDATES]
+    trained = list[Json]()
+    for ending in _CANDIDATES:
+        try:
+            trained.append(wait_for_version(client, f"{plan.name}-{ending}"))
+        except InvalidInputError as error:  # the run failed
+            client.delete_model(f"{plan.name}-{ending}")
+            failed = error
+            fail(f"{plan.name}-{ending} is deleted: {error}")
+    if not trained:
+        raise failed
+    return trained
 
 
 def weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
@@ -322,9 +502,10 @@ def weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
 
     def order(model: Json) -> tuple[float, float]:
         found = model["certified"]["evaluation"]
-        score, higher = score_of(found, found["headline"]), found["higher_is_better"]
+        score = score_of(found, found.get("headline"))
         if score is None:  # of few persons, none may be held out
             return math.inf, _took(model)
+        higher = found["higher_is_better"]
         return lost(before=0, after=score, higher_is_better=higher), _took(model)
 
     first, *others = sorted(models, key=order)
@@ -335,11 +516,13 @@ def _took(model: Json) -> float:
     return float(sum((model["latest_run"]["phase_seconds"] or {}).values()))
 
 
-def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
+def _conclude(
+    plan: _Plan, quotes: Mapping[str, _Quote], best: Json, others: Sequence[Json]
+) -> None:
     name = best["name"]
     for model in (best, *others):
         found = model["certified"]["evaluation"]
-        score, measured = score_of(found, found["headline"]), ""
+        score, measured = score_of(found, found.get("headline")), ""
         if score is not None:
             measured = (
                 f"{metric_in_words(found['headline'])} {score:.4g}, where one answer for all has "
@@ -355,8 +538,16 @@ def _conclude(plan: _Plan, best: Json, others: Sequence[Json]) -> None:
     say(f"  expunge forget {plan.name} {person} ID --wait")
     say(
         f"  expunge download {name} --out release && expunge predict "
-        f"release/{name}-v*.safetensors --input {plan.source.name} --out scores.parquet"
+        f"release/{name}-v*.safetensors --input NEXT.csv --out scores.parquet"
     )
     say(f"  expunge dataset push {plan.name} NEXT.csv && expunge model retrain {name} --wait")
     say("  expunge down, and expunge up: stop the service, and start it again")
-    conclude({"dataset": plan.name, "model": best, "archived": [each["name"] for each in others]})
+    conclude(
+        {
+            "dataset": plan.name,
+            "model": best,
+            "archived": [each["name"] for each in others],
+            "not_read": [*plan.left_out],
+            "quoted": {mechanism: asdict(quote) for mechanism, quote in quotes.items()},
+        }
+    )

@@ -187,14 +187,17 @@ class TaskSpec(ABC):
 
     @property
     def required(self) -> frozenset[str]:
-        """The columns in which it has no rule for a missing value."""
+        """The columns in which it has no rule for a missing value.
+
+        A row without a target is not learned from.
+        """
         ruled = {
             each.name
             for each in self.input_columns
             if (isinstance(each, NumberColumn | CategoryColumn) and each.missing is not None)
             or (isinstance(each, CategoryColumn) and each.other)
         }
-        return frozenset(self.columns) - ruled
+        return frozenset(self.columns) - ruled - frozenset(self.target_columns)
 
     @abstractmethod
     def schema(self) -> InputSchema:

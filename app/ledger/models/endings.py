@@ -88,12 +88,18 @@ def archive_dataset(session: Session, name: str) -> DatasetRow:
 
 
 def delete_dataset(session: Session, name: str) -> None:
-    """Remove a dataset that never held a record, and free its name."""
+    """Shred a dataset from which nothing was released, nor asked to be forgotten; free its name."""
     dataset = datasets.lock_dataset_named(session, name)
+    require_live("dataset", dataset)
     _require_unused(session, f"dataset {name!r}", dataset_id=dataset.id)
-    if datasets.highest_seq(session, dataset.id):
-        raise ConflictError(f"dataset {name!r} holds records, or has held some: archive it")
+    if used := registry.models_on(session, dataset_id=dataset.id, archived=True):
+        raise ConflictError(
+            f"dataset {name!r} is named by the certificates of {', '.join(used)}: archive it"
+        )
+    if dataset.forget_epoch:
+        raise ConflictError(f"dataset {name!r} is named by forget requests: archive it")
     imports.end_all(session, dataset.id, reason="the dataset was deleted")
+    give_up_records(session, dataset)
     _delete(session, "dataset", dataset)
 
 

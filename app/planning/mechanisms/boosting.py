@@ -42,6 +42,7 @@ class Boosting(Deterministic):
         if not shape.trained_here:
             raise PlanError("imported trees are no function of the records: let them grow here")
         only(policy.parameters)
-        gradients = shape.trees.trees * shape.retained
+        options = asdict(shape.trees)
+        gradients = options["trees"] * options.pop("rows") * shape.retained
         refuse_above_budget(policy, shape, gradients)
-        return cls(**asdict(shape.trees)).offer(gradients)
+        return cls(**options).offer(gradients)

@@ -168,7 +168,7 @@ def test_an_exception_in_the_seal_is_a_refusal(monkeypatch):
     def failing(*_):
         raise RuntimeError("the noisy phase failed: KeyError in nets.py, line 3")
 
-    monkeypatch.setattr(checking, "_carried_out", failing)
+    monkeypatch.setattr(checking, "carried_out", failing)
     found = outcomes(monkeypatch, lambda: nn.Linear(6, 2))
     assert found["retraining"].outcome == "refused"
     assert "nets.py, line 3" in found["retraining"].detail

@@ -40,7 +40,7 @@ from app.domain.tasks.built_in import (
 )
 from app.domain.tasks.spec import TaskSpec
 from workers.training.exact.arithmetic import repeatable
-from workers.training.exact.statistics import LEVELS
+from workers.training.exact.statistics import LEVELS, known_targets
 from workers.training.tasks.task import TARGET, WEIGHT
 
 Floats = NDArray[np.float64]
@@ -147,6 +147,10 @@ def loss_of(task: TaskSpec, tensors: Mapping[str, NDArray[Any]]) -> Loss:
     """
     targets = tensors[TARGET]
     factors = tensors[WEIGHT].astype(np.float64)[:, None] if WEIGHT in tensors else None
+    known = known_targets(targets)
+    if not known.all():  # their losses are 0
+        targets = np.where(known if targets.ndim == 1 else known[:, None], targets, 0)
+        factors = known[:, None].astype(np.float64) * (1.0 if factors is None else factors)
     match task:
         case ClassificationSpec() | MultiLabelSpec():
             smoothing, weights = task.label_smoothing, np.array(task.class_weights)

@@ -21,6 +21,7 @@ from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec
 from app.domain.tasks.spec import TaskSpec
+from app.registry.datasets.columns.encoding import NO_CLASS
 
 LEVELS: Final = 2**15
 CHUNK_ROWS: Final = 8192
@@ -58,6 +59,13 @@ def quantised(
             levels[np.isnan(levels)] = 0.0
             rounded[rows] = levels
     return rounded
+
+
+def known_targets(targets: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which records have a target, [n]: classes [n] or numbers [n, targets]."""
+    if targets.ndim == 1:
+        return np.asarray(targets != NO_CLASS)
+    return np.asarray(~np.isnan(targets).any(axis=1))
 
 
 def one_hot(labels: Integers, classes: int) -> NDArray[np.int16]:

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from app.domain.errors import RunFailedError
 from app.domain.schema import InputSchema
 from app.registry.statistics_file import StatisticsFile
-from workers.training.exact.statistics import CHUNK_ROWS, Statistics, Targets, quantised
+from workers.training.exact.statistics import (
+    CHUNK_ROWS,
+    Statistics,
+    Targets,
+    known_targets,
+    quantised,
+)
 from workers.training.part import Part, places_of
 from workers.training.tasks.task import INPUTS, TARGET
 
@@ -110,18 +116,23 @@ def sums_less(
 def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser) -> Summed:
     """Return the sums over those of the wanted records that the parts hold.
 
+    One without a target adds nothing, and is among them.
+
     Raises:
         RunFailedError: a record is in two places.
     """
     total = Statistics.none(quantiser.schema.size, quantiser.targets.task.outputs)
     seqs, digests = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
     for chunk in _chunks(parts, wanted, quantiser):
-        features, targets = chunk.tensors[INPUTS], quantiser.targets.numbers(chunk.tensors[TARGET])
-        total.add(Statistics.over(features, targets))
+        features, known = chunk.tensors[INPUTS], known_targets(chunk.tensors[TARGET])
+        targets = np.zeros((len(known), quantiser.targets.task.outputs), dtype=np.int16)
+        targets[known] = quantiser.targets.numbers(chunk.tensors[TARGET][known])
+        features = np.where(known[:, None], features, np.int16(0))
+        total.add(Statistics.over(features[known], targets[known]))
         seqs.append(chunk.seqs)
         digests.append(_digests(features, targets))
     found, order = np.unique(np.concatenate(seqs), return_index=True)
-    if total.records != len(found):
+    if sum(map(len, seqs)) != len(found):
         raise RunFailedError("a record of the model is stored twice")
     return Summed(total, found, np.concatenate(digests)[order])
 

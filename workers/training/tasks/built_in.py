@@ -25,6 +25,7 @@ from app.domain.tasks.built_in import (
     classification,
 )
 from app.domain.tasks.spec import FLIP, NOISE, SHIFT, TaskSpec
+from app.registry.datasets.columns.encoding import NO_CLASS
 from workers.training.tasks.task import INPUTS, TARGET, Arrays, Batch, Forward, weighted
 
 Spec = TypeVar("Spec", bound=TaskSpec)
@@ -52,6 +53,12 @@ class Augmented(Generic[Spec]):
     def truth(self, batch: Batch) -> Batch:
         """Return all but the inputs, [n, …] by name."""
         return {name: each for name, each in batch.items() if name != INPUTS}
+
+    def measured(self, batch: Batch) -> Batch:
+        """Return the records of a batch whose target is known."""
+        target = batch[TARGET]
+        rows = ~target.isnan().any(dim=1) if target.is_floating_point() else target != NO_CLASS
+        return batch if bool(rows.all()) else {name: each[rows] for name, each in batch.items()}
 
     def augment(self, batch: Batch) -> Batch:
         """Return a random variant of each record, by numbers of torch's own generator."""
@@ -96,13 +103,17 @@ class Classification(Augmented[ClassificationSpec]):
     headline = "accuracy"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
-        """Return each record's cross-entropy in nats, [n]."""
+        """Return each record's cross-entropy in nats, [n]; 0 where the class is ``NO_CLASS``."""
         target, smoothing = batch[TARGET], self.spec.label_smoothing
         losses = cross_entropy(
-            module(batch[INPUTS]), target, reduction="none", label_smoothing=smoothing
+            module(batch[INPUTS]),
+            target,
+            reduction="none",
+            ignore_index=NO_CLASS,
+            label_smoothing=smoothing,
         )
         if self.spec.class_weights:
-            losses = losses * losses.new_tensor(self.spec.class_weights)[target]
+            losses = losses * losses.new_tensor(self.spec.class_weights)[target.clamp(min=0)]
         return weighted(losses, batch)
 
     def predict(self, module: Forward, batch: Batch) -> Batch:
@@ -130,14 +141,14 @@ class MultiLabel(Augmented[MultiLabelSpec]):
     headline = "f1"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
-        """Return each record's sum of logistic losses in nats, [n]."""
+        """Return each record's sum of logistic losses in nats, [n]; 0 where no label is known."""
         logits, smoothing = module(batch[INPUTS]), self.spec.label_smoothing
-        target = batch[TARGET].to(logits.dtype)
+        target, known = _known(batch, logits.dtype)
         target = target * (1 - smoothing) + smoothing / 2
         losses = binary_cross_entropy_with_logits(logits, target, reduction="none")
         if self.spec.class_weights:
             losses = losses * losses.new_tensor(self.spec.class_weights)
-        return weighted(losses.sum(dim=1), batch)
+        return weighted((losses * known).sum(dim=1), batch)
 
     def predict(self, module: Forward, batch: Batch) -> Batch:
         """Return ``probabilities`` [n, labels]."""
@@ -166,9 +177,9 @@ class Regression(Augmented[RegressionSpec]):
         return "quantile_loss" if self.spec.loss == QUANTILE else "mae"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
-        """Return each record's loss, [n]."""
+        """Return each record's loss, [n]; 0 where no number is known."""
         predicted, spec = module(batch[INPUTS]), self.spec
-        target = batch[TARGET].to(predicted.dtype)
+        target, known = _known(batch, predicted.dtype)
         if spec.loss == HUBER:
             losses = huber_loss(predicted, target, reduction="none", delta=spec.threshold)
         elif spec.loss == QUANTILE:
@@ -176,7 +187,7 @@ class Regression(Augmented[RegressionSpec]):
             losses = torch.maximum(spec.quantile * short, (spec.quantile - 1) * short)
         else:
             losses = mse_loss(predicted, target, reduction="none") / 2
-        return weighted(losses.sum(dim=1), batch)
+        return weighted((losses * known).sum(dim=1), batch)
 
     def predict(self, module: Forward, batch: Batch) -> Batch:
         """Return ``numbers`` in the targets' units, float64 [n, targets]."""
@@ -205,7 +216,10 @@ class Regression(Augmented[RegressionSpec]):
         return np.asarray(self.spec.in_units(batch[TARGET].astype(np.float64)))
 
 
-_IGNORED: Final = -100
+def _known(batch: Batch, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return numbers to learn, 0 in place of those that are missing, and 1 and 0 for which are."""
+    target = batch[TARGET].to(dtype)
+    return target.nan_to_num(), (~target.isnan()).to(dtype)
 
 
 class LanguageModel(Augmented[LanguageModelSpec]):
@@ -267,9 +281,9 @@ class LanguageModel(Augmented[LanguageModelSpec]):
         inputs = batch[INPUTS]
         logits, following = module(inputs)[:, :-1], inputs[:, 1:]
         predicted = following != self.spec.padding
-        target = following.masked_fill(~predicted, _IGNORED)
+        target = following.masked_fill(~predicted, NO_CLASS)
         losses = cross_entropy(
-            logits.transpose(1, 2), target, reduction="none", ignore_index=_IGNORED
+            logits.transpose(1, 2), target, reduction="none", ignore_index=NO_CLASS
         )
         return losses, predicted
 

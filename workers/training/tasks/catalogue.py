@@ -104,6 +104,9 @@ _LARGEST: Final = 1e38
 def encode(rows: pa.Table, spec: BuiltInSpec) -> Encoded:
     """Return inputs, target and weight of all rows, each [n, …].
 
+    The target of a row that has none is ``NO_CLASS``, or NaN: losses, metrics, sums and trees leave
+    it out, and it counts as a record like any other.
+
     Raises:
         InvalidRecordsError: some rows cannot be encoded; it says which, and which column.
     """
@@ -121,7 +124,9 @@ def encode(rows: pa.Table, spec: BuiltInSpec) -> Encoded:
         case _:
             found[TARGET] = np.zeros(rows.num_rows, dtype=np.int64)
     if spec.weight is not None:
-        weights = numbers_in(rows, (spec.weight.column,), least=0.0, most=spec.weight.most)
+        weights = numbers_in(
+            rows, (spec.weight.column,), least=0.0, most=spec.weight.most, required=True
+        )
         found[WEIGHT] = _rounded_down(weights[:, 0])
     return found
 

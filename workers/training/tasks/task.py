@@ -44,6 +44,9 @@ class Task(Protocol):
     def truth(self, batch: Batch) -> Batch:
         """Return what of a batch ``metrics`` and ``baseline`` look at, [m, …] by name."""
 
+    def measured(self, batch: Batch) -> Batch:
+        """Return the records of a batch that a metric or a mean loss is of: with a target."""
+
     def baseline(self, batch: Arrays) -> float | None:
         """Return what one answer for all of the records has of the first metric; None if nothing.
 

@@ -28,6 +28,8 @@ from app.domain.columns import (
     TextColumn,
 )
 from app.domain.ids import MAX_ID_LENGTH, OTHER_SPELLINGS, id_fault
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
+from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns.arrays import (
     array_fault,
     array_values,
@@ -52,6 +54,8 @@ from app.registry.datasets.columns.cells import (
 )
 from app.registry.datasets.columns.problems import Problems
 
+NO_CLASS: Final = -100
+"""In place of the class of a row that has none."""
 _NUMBER: Final = "a number is"
 _NO_RULE: Final = ", and the task has no rule for it: give its input"
 _TOO_LARGE: Final = "a number too large for float32"
@@ -64,7 +68,7 @@ def features_of(table: pa.Table | pa.RecordBatch, inputs: InputColumns) -> npt.N
 
 
 def labels_of(table: pa.Table | pa.RecordBatch, rule: LabelColumn) -> npt.NDArray[np.int64]:
-    """Return the class of each row, of shape (n,)."""
+    """Return the class of each row, of shape (n,); ``NO_CLASS`` where it is missing."""
     with _all_cells(table) as cells:
         return cells.labels(rule)
 
@@ -75,11 +79,28 @@ def numbers_in(
     *,
     least: float = -math.inf,
     most: float = math.inf,
+    required: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """Return columns of numbers, or of yes and no, within bounds, of shape (n, columns)."""
+    """Return columns of numbers, or of yes and no, within bounds, of shape (n, columns).
+
+    A row that lacks one of them is all NaN, unless each is ``required``.
+    """
     with _all_cells(table) as cells:
-        columns = [cells.numbers(name, least=least, most=most) for name in names]
-    return np.stack(columns, axis=1)
+        columns = [cells.numbers(name, least=least, most=most, required=required) for name in names]
+    found = np.stack(columns, axis=1)
+    found[np.isnan(found).any(axis=1)] = np.nan
+    return found
+
+
+def without_target(table: pa.Table | pa.RecordBatch, task: TaskSpec) -> int:
+    """Return how many rows have no target for a built-in task, which does not learn from them."""
+    if not set(task.target_columns) <= set(table.schema.names):
+        return int(table.num_rows)
+    if isinstance(task, ClassificationSpec):
+        return int(np.count_nonzero(labels_of(table, task.target) == NO_CLASS))
+    if isinstance(task, MultiLabelSpec | RegressionSpec):
+        return int(np.count_nonzero(np.isnan(numbers_in(table, task.target_columns)[:, 0])))
+    return 0
 
 
 def ids_of(
@@ -118,18 +139,21 @@ class _Cells:
         if texts is None:
             return np.zeros(self.table.num_rows, dtype=np.int64)
         labels, unknown = texts.mapped(_place_among(rule.classes))
-        self._fault(texts.missing, rule.name, "is missing")
+        labels[texts.missing] = NO_CLASS
         reason = f"{self._kind(rule.name)} that is not the name of a class"
         self._fault(unknown, rule.name, reason)
         return labels
 
-    def numbers(self, name: str, *, least: float, most: float) -> npt.NDArray[np.float64]:
+    def numbers(
+        self, name: str, *, least: float, most: float, required: bool
+    ) -> npt.NDArray[np.float64]:
         column = self._numeric(name)
         if column is None:
             return np.zeros(self.table.num_rows)
         found = numbers_of(column)
         self._fault(found.faulty, name, f"text, where {_NUMBER} expected")
-        self._fault(found.missing, name, "is missing")
+        if required:
+            self._fault(found.missing, name, "is missing")
         present = ~found.missing & ~found.faulty
         self._fault(present & np.isinf(found.values), name, "an infinite number")
         outside = present & ((found.values < least) | (found.values > most))

@@ -21,7 +21,7 @@ from app.domain.columns import normal_text
 from app.domain.errors import PayloadTooLargeError, TableError
 from app.registry.datasets.columns.delimited import Delimited, Dialect, looks_unnamed
 from app.registry.datasets.columns.parquet import EncryptedFileError, opened
-from app.registry.datasets.columns.sources import INDEX, Source, TableFile
+from app.registry.datasets.columns.sources import INDEX, Source, TableFile, as_table
 
 MAX_UNPACKED_BYTES = 8 << 30
 """Limit on a local table's unpacked size."""
@@ -73,6 +73,14 @@ def read_source(path: Path, *more: Path, dialect: Dialect | None = None) -> Sour
     except pa.ArrowException as error:
         raise TableError([f"{path.name}: a column has another type in each file"]) from error
     return source
+
+
+def source_of(rows: Any, name: str) -> Source:  # noqa: ANN401 - of any library
+    """Return a table that is in memory, of pandas, polars or Arrow, as if it were a file."""
+    table = as_table(rows)
+    names, index = _named(table.schema, name)
+    table = table.rename_columns(names)
+    return Source(name, [TableFile(name, table.schema, lambda: [table], index)])
 
 
 def _opened_all(path: Path, dialect: Dialect) -> Iterator[TableFile]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow.interchange import from_dataframe
 
 from app.access.pseudonyms import Pseudonyms
 from app.domain.errors import InvalidInputError, InvalidRecordsError, RowProblem, TableError
@@ -32,6 +33,8 @@ _PART_ROWS: Final = 100_000
 def as_table(rows: Any) -> pa.Table:  # noqa: ANN401 - pandas is not among our libraries
     """Return a table of pandas, polars or Arrow, or columns by name; ``InvalidInputError`` else."""
     try:
+        if hasattr(rows, "__dataframe__") and not hasattr(rows, "__arrow_c_stream__"):
+            return from_dataframe(rows)
         return pa.table(rows)
     except pa.ArrowException as error:
         # Its message quotes a value.
@@ -40,7 +43,7 @@ def as_table(rows: Any) -> pa.Table:  # noqa: ANN401 - pandas is not among our l
         ) from error
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"a table is a pandas.DataFrame or a pyarrow.Table, not {type(rows).__name__}"
+            f"a table is a DataFrame of pandas or polars, or of Arrow, not {type(rows).__name__}"
         ) from error
 
 

@@ -77,7 +77,8 @@ def typed_rows(
 ) -> pa.RecordBatch:
     """Return the rows in the columns of ``arrow_schema``; other columns are left out.
 
-    Faults go to ``problems``, and faulty values become arbitrary ones.
+    A column that may be without values may be missing, too. Faults go to ``problems``, and faulty
+    values become arbitrary ones.
     """
     columns = [ids_of(table, schema.record_id, problems, required=True)]
     if schema.subject_id is not None:
@@ -103,6 +104,8 @@ class _Column:
 
     def read(self, table: pa.Table | pa.RecordBatch) -> pa.Array:
         nothing = pa.nulls(table.num_rows, arrow_type(self.kind))
+        if self.kind.nullable and self.name not in table.schema.names:
+            return nothing
         column = column_named(table, self.name, self.problems)
         if column is None:
             return nothing

@@ -331,15 +331,37 @@ def test_the_second_month_alters_the_dataset_and_says_what_it_means(
 def test_a_row_that_would_stop_a_model_is_refused_before_anything_is_altered(
     learned: None, tmp_path: Path
 ) -> None:
+    listed = ("--category", "plan=basic,plus,team", "--missing", "age=40")
+    command = ["model", "create", "strict", "--dataset", "churn", "--target", "churned"]
+    command += ["--classes", "no,yes", *listed]
+    assert CliRunner().invoke(app, command).exit_code == 0
     before = dataset_answer("show", "churn")
-    file = _second_month(tmp_path / "two.csv", churned="", tenure="7")
+    file = _second_month(tmp_path / "two.csv", plan="", tenure="7")
     for options in ((), ("--alter",)):
         refused = dataset_command("push", "churn", file, *options)
         assert refused.exit_code == 1
-        assert "rows need a value in 'churned', for which a model's task has no" in refused.stderr
-        assert "two.csv: row 1, column 'churned': is missing" in refused.stderr
+        assert "rows need a value in 'plan', for which a model's task has no" in refused.stderr
+        assert "two.csv: row 1, column 'plan': is missing" in refused.stderr
     assert dataset_answer("show", "churn") == before
     assert dataset_answer("push", "churn", _second_month(file))["added"] == 1  # without an age
+
+
+def test_a_row_without_a_target_is_taken_and_said_not_to_be_learned_from(
+    learned: None, tmp_path: Path
+) -> None:
+    pushed = dataset_command("push", "churn", _second_month(tmp_path / "two.csv", churned=""))
+    assert json.loads(pushed.stdout)["added"] == 1
+    assert "leave: 1 of 1 rows have no value of 'churned': not learned from" in pushed.stderr
+
+
+def test_an_export_without_some_columns_has_no_values_there(learned: None, tmp_path: Path) -> None:
+    row = {"(index)": "900", "customer": "Li", "plan": "plus"}
+    file = tmp_path / "two.csv"
+    file.write_text("\n".join(",".join(each) for each in (row.keys(), row.values())))
+    pushed = dataset_command("push", "churn", file)
+    assert json.loads(pushed.stdout)["added"] == 1, pushed.stderr
+    assert "not in two.csv, and so without values: age, churned" in pushed.stderr
+    assert "leave: 1 of 1 rows have no value of 'churned': not learned from" in pushed.stderr
 
 
 def test_a_dataset_is_altered_by_name(served: None, members: Path, columns: Path) -> None:

@@ -24,6 +24,10 @@ AGE = {"name": "age", "kind": "number", "offset": 40, "scale": 0.05, "missing": 
 SHARE = {"name": "share", "kind": "number"}
 PLAN = {"name": "plan", "kind": "category", "values": ["free", "pro"], "other": True}
 TENURE = {"name": "tenure", "kind": "number", "scale": 0.1, "missing": 0, "flag_missing": True}
+OPTIONS_OF: dict[str, dict[str, object]] = {
+    "ridge_head": {"target_range": 50},
+    "boosted_trees": {"trees": 5},
+}
 OLD, NEW = [AGE, SHARE, PLAN], [AGE, SHARE, PLAN, TENURE]
 
 
@@ -219,10 +223,66 @@ def test_a_row_without_what_a_model_needs_is_refused_while_that_is_there(api: Te
         return answer.status_code, answer.text
 
     assert pushed("a", None, None)[0] == 200
-    define(api, "leaving", "needs", [AGE])
-    assert pushed("b", None, "no")[0] == 200
-    status, text = pushed("c", 20, None)
+    define(api, "leaving", "needs", [{"name": "age", "kind": "number"}])
+    assert pushed("b", 20, None)[0] == 200
+    status, text = pushed("c", None, "no")
     assert status == 422
-    assert "left" in text
+    assert "age" in text
     assert api.delete("/v1/models/leaving").status_code in (200, 204)
-    assert pushed("c", 20, None)[0] == 200
+    assert pushed("c", None, "no")[0] == 200
+
+
+def test_a_row_without_a_target_is_not_learned_from_and_is_forgotten_like_others(
+    api: TestClient, workshop: Workshop, services: Services
+) -> None:
+    def panel(name: str, numbers: list[int]) -> str:
+        path = dataset_of(api, name, {"x": "float64", "wage": "float64?"})
+        columns = {
+            "id": [f"r{i}" for i in numbers],
+            "x": [float(i * i % 17) for i in numbers],
+            "wage": [None if i % 5 == 0 else float(3 * i % 23) for i in numbers],
+        }
+        assert api.put(f"{path}/records", content=to_parquet(pa.table(columns))).status_code == 200
+        return path
+
+    def learn(name: str, dataset: str, **recipe: float) -> None:
+        task = {"inputs": [{"name": "x", "kind": "number"}], "target": {"columns": ["wage"]}}
+        body = {
+            "name": name,
+            "dataset": dataset,
+            "task": {"name": "regression", "loss": "squared", **task},
+            "architecture": {
+                "name": name.split("-", maxsplit=1)[0],
+                "options": OPTIONS_OF[name.split("-", maxsplit=1)[0]],
+            },
+            "recipe": {"held_out_fraction": 0.0, **recipe},
+        }
+        answer = api.post("/v1/models", json=body)
+        assert answer.status_code == 201, answer.text
+        carry_out(workshop, name)
+
+    panel("panel", list(range(200)))
+    for name in OPTIONS_OF:
+        learn(name, "panel")
+    learn("ridge_head-measured", "panel", held_out_fraction=0.5)
+    found = api.get("/v1/models/ridge_head-measured/certified").json()["evaluation"]
+    assert 50 < found["held_out_records"] < 110  # about half of the 160 that have a wage
+
+    gone = {"dataset": "panel", "record_ids": ["r5", "r6"]}
+    request = api.post("/v1/forget-requests", json=gone).json()["id"]
+    workshop.dispatch()
+    for name in (*OPTIONS_OF, "ridge_head-measured"):
+        while workshop.active_run(name) is not None:
+            carry_out(workshop, name)
+    services.clean_up()
+
+    assert api.get(f"/v1/forget-requests/{request}").json()["state"] == "completed"
+    assert api.get("/v1/datasets/panel").json()["erased"] == 2
+    panel("others", [i for i in range(200) if i % 5 and i != 6])
+    for name in OPTIONS_OF:
+        learn(f"{name}-others", "others")
+        assert tensors_sha256(released(workshop, name)) == tensors_sha256(
+            released(workshop, f"{name}-others")
+        )
+        assert recompute(services, name).is_equal
+    assert faults(services) == []

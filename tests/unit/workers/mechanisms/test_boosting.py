@@ -17,6 +17,7 @@ from app.planning.mechanisms.boosting import Boosting
 from tests.support.specs import classification, multi_label, regression
 from workers.mechanisms.boosting import solve
 from workers.training.networks.trees import BoostedTrees
+from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.task import INPUTS, TARGET
 
 OPTIONS = {"trees": 30, "leaves": 12, "depth": 6, "smallest_leaf": 5, "shrinkage": 0.2}
@@ -38,7 +39,7 @@ def learned(task, targets, inputs=INPUT):
         for half in halves
     ]
     data = SimpleNamespace(retain=SimpleNamespace(in_order=lambda *_, **__: iter(batches)))
-    solve(Boosting(**OPTIONS), SimpleNamespace(module=trees), data, task)
+    solve(Boosting(**OPTIONS), SimpleNamespace(module=trees, task=task_of(task)), data, task)
     return trees
 
 
@@ -132,7 +133,7 @@ def test_without_a_record_or_trees_nothing_is_grown():
     trees = BoostedTrees(2, rows=1, trees=1, leaves=2, depth=1)
     task = classification(2)
     with pytest.raises(RunFailedError, match="no record is left"):
-        solve(Boosting(**OPTIONS), SimpleNamespace(module=trees), empty, task)
+        solve(Boosting(**OPTIONS), SimpleNamespace(module=trees, task=task_of(task)), empty, task)
     with pytest.raises(RunFailedError, match="needs boosted_trees"):
         solve(Boosting(**OPTIONS), SimpleNamespace(module=torch.nn.Linear(2, 2)), empty, task)
 

@@ -17,6 +17,7 @@ from app.registry.datasets import features
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import define_dataset, schema_of
 from app.storage.tables import BlobRow
+from tests.support.logbook import faults
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import (
     DATASET,
@@ -132,18 +133,30 @@ def test_a_push_that_an_archive_overtakes_leaves_nothing(
     assert _stored(workshop) == set()
 
 
-def test_a_dataset_is_deleted_only_if_it_never_held_a_record(workshop: Workshop) -> None:
-    with workshop.transaction() as session, pytest.raises(ConflictError, match="archive it"):
-        endings.delete_dataset(session, DATASET)
+def test_a_dataset_is_deleted_only_if_no_request_and_no_certificate_names_it(
+    workshop: Workshop,
+) -> None:
     with workshop.transaction() as session:
         schema = schema_of(datasets.dataset_named(session, DATASET))
-        define_dataset(session, name="empty", schema=schema)
-        endings.delete_dataset(session, "empty")
-    with pytest.raises(NotFoundError):
-        workshop.services.records.push("empty", records_parquet(1))
+        define_dataset(session, name="mistaken", schema=schema)
+    workshop.services.records.push("mistaken", records_parquet(3))
     with workshop.transaction() as session:
-        define_dataset(session, name="empty", schema=schema)
-    workshop.services.records.push("empty", records_parquet(1))
+        (shard,) = datasets.shards(session, datasets.dataset_named(session, "mistaken").id)
+        blob_id = shard.blob_id
+        endings.delete_dataset(session, "mistaken")
+    workshop.services.clean_up()
+    with pytest.raises(GoneError):
+        workshop.services.blobs.read(blob_id)
+    with pytest.raises(NotFoundError):
+        workshop.services.records.push("mistaken", records_parquet(1))
+    with workshop.transaction() as session:
+        define_dataset(session, name="mistaken", schema=schema)
+    assert workshop.services.records.push("mistaken", records_parquet(3)).added == 3
+
+    workshop.forget(*record_ids(1), dataset="mistaken")
+    with workshop.transaction() as session, pytest.raises(ConflictError, match="forget requests"):
+        endings.delete_dataset(session, "mistaken")
+    assert faults(workshop.services) == []
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])

@@ -1,6 +1,7 @@
 """What every mechanism does alike: each is looked up by name, here and at the workers'."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,17 @@ def plan_of(name: str) -> Plan:
 
 def test_the_catalogue_and_the_cases_name_the_same_mechanisms() -> None:
     assert set(COMPLETE) == set(NAMES)
+
+
+def test_a_round_of_boosting_grows_a_tree_for_each_output() -> None:
+    options = TREES.trees
+    assert options is not None
+    of_two, of_five = (
+        planned(replace(TREES, trees=replace(options, rows=rows)), "boosting") for rows in (1, 5)
+    )
+    counted = [each.predicted["gradient_computations"] for each in (of_two, of_five)]
+    assert counted == [100 * 1000, 5 * 100 * 1000]
+    assert of_two.parameters == of_five.parameters
 
 
 @pytest.mark.parametrize("name", NAMES)

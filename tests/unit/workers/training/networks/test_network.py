@@ -60,7 +60,7 @@ def test_evaluating_with_more_noise_leaves_no_trace_of_it(digits, held_out):
     assert network.evaluate_noisier(held_out, 0.0) == before
     assert network.evaluate_noisier(held_out, 100.0).score < before.score - 0.3
     assert torch.equal(network.flat.values, exact)
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         network.evaluate_noisier(None, 1.0)
     assert torch.equal(network.flat.values, exact)
 

@@ -23,7 +23,7 @@ from app.domain.errors import ExpungeError
 from app.domain.tasks.built_in import ClassificationSpec, RegressionSpec
 from app.registry.datasets.columns.column_types import proposed_schema
 from app.registry.datasets.columns.delimited import Dialect
-from app.registry.datasets.columns.encoding import features_of, labels_of, numbers_in
+from app.registry.datasets.columns.encoding import NO_CLASS, features_of, labels_of, numbers_in
 from app.registry.datasets.columns.proposal import Choices, Listed, proposed
 from app.registry.datasets.columns.reading import read_source
 from app.registry.datasets.columns.sources import typed_parts
@@ -194,7 +194,7 @@ CASES = [
     Case("fractions as labels", CLEAN.replace("yes", "1.5").replace("no", "0.5"), Records(labels=[1.5, 0.5, 0.5]), {"classes": ()}),
     Case("rare names of classes", CLEAN, "column 'out': values of fewer than 10 rows", {"classes": ()}),
     Case("one class", CLEAN.replace("yes", "0").replace("no", "0"), "column 'out': one value in all rows; name", {"classes": ()}),
-    Case("missing label", _csv("x2,40.5,b,"), "t.csv: row 2, column 'out': is missing"),
+    Case("missing label", _csv("x2,40.5,b,"), Records(labels=[1, NO_CLASS, 0])),
     Case("another label", _csv(f"x2,40.5,b,{SECRET}"), "t.csv: row 2, column 'out': text that is not the name of a class"),
     Case("label out of range", CLEAN.replace("yes", "1").replace("no", "2"), "row 2, column 'out': a whole number that is not the name of a class (and in 1 more)", {"classes": (), "class_count": 2}),
     Case("dates as labels", _parquet(_table(out=[date(2026, 1, 1)] * 3)), "column 'out': date?, which cannot be a target", {"classes": ()}),
@@ -253,7 +253,7 @@ CASES = [
     Case("JSON", '[{"id": 1}]', "t.csv: this is JSON"),
     Case("folder with another column", _folder(_table(), _table(extra=[1, 2, 3])), "part-1.parquet: column 'extra': not in all of the files"),
     Case("folder with another type", _folder(_table(age=[1, 2, 3]), _table(age=["1", "2", "3"])), "another type in each file"),
-    Case("a fault in a folder's second file", _folder(_table(), _table(id=["y1", "y2", "y3"], out=["yes", "no", None])), "export/part-1.parquet: row 3, column 'out': is missing"),
+    Case("a fault in a folder's second file", _folder(_table(), _table(id=["y1", "y2", "y3"], out=["yes", "no", "?"])), "export/part-1.parquet: row 3, column 'out': text that is not the name of a class"),
     Case("the same rows in two files", _folder(_table(), _table()), "export/part-1.parquet: row 1, column 'id': the id of an earlier row (and in 2 more)"),
 ]  # fmt: skip
 

@@ -221,6 +221,15 @@ def test_columns_must_be_there_once(names: list[str]) -> None:
         problems.raise_any()
 
 
+def test_a_column_that_may_be_without_values_may_be_missing() -> None:
+    schema = TableSchema.of(
+        {"x": "string", "y": "int16?", "z": "list<float32, 2>?"}, record_id="id"
+    )
+    rows = typed_rows(pa.table({"id": ["a", "b"], "x": ["1", "2"]}), schema, problems := Problems())
+    problems.raise_any()
+    assert rows["y"].null_count == rows["z"].null_count == 2
+
+
 NUMBERS = st.one_of(
     st.integers(-(2**63), 2**64 - 1),
     st.floats(width=64),
