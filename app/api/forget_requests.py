@@ -72,6 +72,7 @@ _ENDED = (
 
 @shaped_as(
     RequestView,
+    without=("salt",),
     external_id=(
         str | None,
         {
@@ -79,7 +80,10 @@ _ENDED = (
             "stored. List requests by it instead."
         },
     ),
-    receipt_salt=(str, {}),
+    receipt_salt=(
+        str | None,
+        {"description": "Null once the evidence is destroyed: `EXPUNGE_EVIDENCE_RETENTION`."},
+    ),
     certificates=(
         str | None,
         {
@@ -237,12 +241,12 @@ def answer_of(
     services: Services, view: RequestView, *, external_id: str | None = None
 ) -> ForgetAnswer:
     """Return a request as it is shown."""
-    salt = base64.b64encode(services.forget_requests.receipt_salt(view.id)).decode()
+    salt = services.forget_requests.receipt_salt(view)
     certified = any(owed.certificate is not None for owed in view.obligations)
     return ForgetAnswer.of(
         view,
         external_id=external_id,
-        receipt_salt=salt,
+        receipt_salt=None if salt is None else base64.b64encode(salt).decode(),
         certificates=f"/v1/forget-requests/{view.id}/certificates" if certified else None,
     )
 

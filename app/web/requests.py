@@ -381,7 +381,9 @@ def receipt_of(
         InvalidInputError: these are not the ids that it named.
     """
     row = repository.request(session, request_id)
-    salt = requests.receipt_salt(request_id)
+    salt = requests.receipt_salt(row)
+    if salt is None:
+        raise InvalidInputError("the evidence of this request is destroyed: its time was over")
     receipt = Receipt(salt, row.record_count, tuple(record_ids), tuple(subject_ids))
     stored = set(repository.commitments_of(session, request_id))
     found = [each for of_ids in receipt.find(stored) for each in of_ids]
