@@ -5,10 +5,10 @@ Ids go from a form to its preview and back with the answer. Between the two, not
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import Response
+from fastapi import Header, Response
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -32,7 +32,7 @@ from app.operations.monitoring import collector
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.services import Services
-from app.web import figures, pages
+from app.web import figures, letters, pages
 from app.web.access import (
     Form,
     RequestsReader,
@@ -192,8 +192,14 @@ def show(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Resp
 
 
 @router.get("/requests/{request_id}/answer")
-def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Response:
-    """Show what may be told the person, on one page to be printed."""
+def answer(
+    request_id: str,
+    services: ServicesOf,
+    visitor: RequestsReader,
+    language: str | None = None,
+    accept_language: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Show what may be told the person, on one page to be printed, in one of the languages."""
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
         certificates = [
@@ -203,12 +209,19 @@ def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Re
         ]
         models = {owed.model for owed in line.obligations}
         withdrawing = any(model in models for model, *_ in publishing.not_withdrawn(session))
+    known = letters.catalogues(services.settings.data_dir)
+    language = letters.language_of(language, accept_language, known)
+    texts = letters.texts(language, known)
     return render(
         "requests/answer.html",
         visitor,
         line=line,
         certificates=certificates,
         withdrawing=withdrawing,
+        language=language,
+        languages=list(letters.named(known)),
+        gettext=texts.gettext,
+        ngettext=texts.ngettext,
     )
 
 
