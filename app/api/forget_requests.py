@@ -369,8 +369,7 @@ class Forgetting:
         A repeated one gets the first answer, and adds nothing.
         """
         asked, acceptance = call.request, self._services.acceptance
-        if asked.hold:
-            raise InvalidInputError("a request with a replacement cannot be held: decide first")
+        _require_unheld(asked)
 
         def forget(session: Session, _: Sequence[str]) -> str:
             acceptance.present_releases.warm(session, asked.dataset)
@@ -395,6 +394,17 @@ class Forgetting:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def check_replacement(self, asked: NewForgetRequest) -> None:
+        """Raise what ``submit`` would raise of a request's corrected rows; store nothing."""
+        if asked.replacement:
+            _require_unheld(asked)
+            self._services.records.replacing(
+                asked.dataset,
+                asked.replacement,
+                record_ids=asked.record_ids,
+                subject_ids=asked.subject_ids,
+            )
 
     def submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
         """Accept new requests in one transaction; return each, or its own error in its place."""
@@ -438,6 +448,11 @@ class Forgetting:
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
         ]
+
+
+def _require_unheld(asked: NewForgetRequest) -> None:
+    if asked.hold:
+        raise InvalidInputError("a request with a replacement cannot be held: decide first")
 
 
 class _RepeatedError(Exception):

@@ -134,9 +134,12 @@ def preview(
     """Show which models a request would reach, and what it would cost."""
     fields = _fields(form)
     database, acceptance, key_id = services.database, services.acceptance, visitor.caller.key_id
+    parts = forgetting.parts_of(_call(fields, visitor))
+    for asked in parts:
+        forgetting.check_replacement(asked)
     found = [
         previews.preview(database, acceptance, asked, api_key_id=key_id, make=make)
-        for asked in forgetting.parts_of(_call(fields, visitor))
+        for asked in parts
     ]
     return render(
         "requests/preview.html", visitor, fields=fields, previews=found, ids=_count(fields)

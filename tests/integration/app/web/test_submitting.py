@@ -413,7 +413,9 @@ def test_corrected_rows_replace_what_is_forgotten(
     token = {"token": token_in(sender.get("/requests/new").text), "dataset": DATASET}
     assert sender.post("/requests/preview", data=token | named).status_code == 403
     token["token"] = token_in(operator.get("/requests/new").text)
-    for wrong in ("a secret", "[1]"):
+    unfit = row.replace("2.5", '"a secret"')
+    of_nobody = row.replace(record, "another")
+    for wrong in ("a secret", "[1]", unfit, of_nobody):
         answer = operator.post("/requests/preview", data=token | named | {"replacement": wrong})
         assert (answer.status_code, wrong in answer.text) == (422, False)
 
