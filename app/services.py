@@ -26,7 +26,7 @@ from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.processor_signing import ProcessorSigner
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.log import actor, checkpoints, signing_keys
-from app.ledger import deadlines, leaving_out, training
+from app.ledger import deadlines, evidence, leaving_out, training
 from app.ledger.accepting import Acceptance
 from app.ledger.certificates.present_release import PresentReleases
 from app.ledger.completion import Completion
@@ -219,6 +219,11 @@ class Services:
         for warning in warnings:
             what = "is overdue since" if warning.kind == deadlines.OVERDUE else "is due at"
             _log.warning("%s %s %s", warning.request_id, what, warning.due_at.isoformat())
+
+    def destroy_evidence(self) -> None:
+        """Destroy what tells whom requests named that ended long ago; some at each call."""
+        with actor.acting_as(actor.SERVICE):
+            evidence.destroy(self.database, retention=self.settings.evidence_retention)
 
     def forget_answers(self) -> None:
         """Delete the answers to repeatable calls whose time is over."""

@@ -25,13 +25,9 @@ APPEND_ONLY = (
 # What a row says from its beginning on.
 FIXED = {
     "datasets": ("id", "name", "public"),
-    "records": ("seq", "dataset_id", "record_key", "subject_key"),
+    "records": ("seq", "dataset_id"),
     "imports": ("id", "dataset_id", "url"),
-    "forget_requests": (
-        *("id", "dataset_id", "api_key_id", "record_count", "replacement_count"),
-        # By these a call is recognised as repeated, and answered as the first was.
-        *("external_key", "idempotency_key", "request_digest"),
-    ),
+    "forget_requests": (*("id", "dataset_id", "api_key_id", "record_count", "replacement_count"),),
     "obligations": ("id", "request_id", "model_id"),
     "models": (
         *("id", "name", "dataset_id", "architecture", "recipe", "weights_source", "split_salt"),
@@ -65,7 +61,11 @@ FORBIDDEN = {
     "models": _ENDED,
     "backbones": _ENDED,
     "records": "o.forgotten_epoch IS NOT NULL AND n.forgotten_epoch IS DISTINCT FROM"
-    " o.forgotten_epoch OR o.erased_at IS NOT NULL AND n.erased_at IS DISTINCT FROM o.erased_at",
+    " o.forgotten_epoch OR o.erased_at IS NOT NULL AND n.erased_at IS DISTINCT FROM o.erased_at"
+    # Of one that is erased they may be destroyed, for good.
+    " OR (n.record_key, n.subject_key, n.sides) IS DISTINCT FROM"
+    " (o.record_key, o.subject_key, o.sides)"
+    " AND (o.erased_at IS NULL OR o.record_key IS NULL OR n.record_key IS NOT NULL)",
     "imports": "o.state = 'completed' AND n.state <> o.state"
     " OR n.fencing_token < o.fencing_token OR n.added < o.added",
     "forget_requests": (
@@ -77,8 +77,13 @@ FORBIDDEN = {
         " OR n.state = 'refused' AND o.state <> 'received'"
         " OR o.state = 'received' AND n.state NOT IN ('accepted', 'refused'))"
         " OR o.forget_epoch IS NOT NULL AND n.forget_epoch IS DISTINCT FROM o.forget_epoch"
-        " OR o.extension_reason IS NOT NULL AND (n.extension_reason, n.due_at)"
-        " IS DISTINCT FROM (o.extension_reason, o.due_at)"
+        " OR o.extension_reason IS NOT NULL AND (n.due_at IS DISTINCT FROM o.due_at"
+        " OR n.extension_reason IS DISTINCT FROM o.extension_reason AND n.salt IS NOT NULL)"
+        # By these a call is recognised as repeated, and answered as the first was: until its
+        # evidence is destroyed, which an open one's never is.
+        " OR (n.external_key, n.idempotency_key, n.request_digest, n.salt) IS DISTINCT FROM"
+        " (o.external_key, o.idempotency_key, o.request_digest, o.salt) AND (n.salt IS NOT NULL"
+        " OR o.completed_at IS NULL AND o.state <> 'refused')"
     ),
     "obligations": "o.state IN ('certified', 'cancelled') AND n.state <> o.state"
     " OR o.certificate_id <> n.certificate_id"
@@ -141,9 +146,11 @@ def guard_ledger() -> None:
     )
     guard(
         "subject_requests",
-        "o.status IS NOT NULL AND (n.id, n.api_key_id, n.subject_request_id, n.request_digest,"
-        " n.regulation, n.submitted_at, n.received_at) IS DISTINCT FROM (o.id, o.api_key_id,"
-        " o.subject_request_id, o.request_digest, o.regulation, o.submitted_at, o.received_at)"
+        "o.status IS NOT NULL AND (n.id, n.api_key_id, n.regulation, n.submitted_at,"
+        " n.received_at) IS DISTINCT FROM (o.id, o.api_key_id, o.regulation, o.submitted_at,"
+        " o.received_at) OR o.status IS NOT NULL AND (n.subject_request_id, n.request_digest,"
+        " n.salt) IS DISTINCT FROM (o.subject_request_id, o.request_digest, o.salt)"
+        " AND (n.salt IS NOT NULL OR o.status NOT IN ('completed', 'cancelled'))"
         " OR n.due_at < o.due_at",
     )
     # Verifiers believe an entry's time: a key that has ended must not be helped by an older one.

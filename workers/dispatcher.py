@@ -77,6 +77,7 @@ class Dispatcher:
             self._reenqueue_lost_jobs,
             self._requeue_silent_imports,
             _every(_DEADLINES_INTERVAL_S, services.note_deadlines),
+            _every(_DEADLINES_INTERVAL_S, services.destroy_evidence),
             _every(_RETRAINING_INTERVAL_S, retraining.retrain_due),
             _every(_RETRAINING_INTERVAL_S, retraining.refill_due),
             services.clean_up,

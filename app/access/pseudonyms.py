@@ -73,9 +73,12 @@ class Pseudonyms:
         """Return the 32-byte key of an ``Idempotency-Key``, of any form."""
         return self._digest("idempotency key", "", idempotency_key.encode())
 
-    def receipt_salt(self, request_id: str) -> bytes:
-        """Return the 32-byte salt of a forget request's commitments; it is not stored."""
-        return self._digest("receipt salt", "", request_id.encode())
+    def receipt_salt(self, request_id: str, salt: bytes) -> bytes:
+        """Return the 32-byte salt of a forget request's commitments; it is not stored.
+
+        It follows from the request's own random ``salt`` and the key: it is gone with either.
+        """
+        return self._digest("receipt salt", request_id, salt)
 
     def caller(self, issuer: str, subject: str) -> bytes:
         """Return the 32-byte key of a caller identified by a token issuer."""

@@ -75,6 +75,7 @@ _ENDED = (
 
 @shaped_as(
     RequestView,
+    without=("salt",),
     external_id=(
         str | None,
         {
@@ -82,7 +83,10 @@ _ENDED = (
             "stored. List requests by it instead."
         },
     ),
-    receipt_salt=(str, {}),
+    receipt_salt=(
+        str | None,
+        {"description": "Null once the evidence is destroyed: `EXPUNGE_EVIDENCE_RETENTION`."},
+    ),
     certificates=(
         str | None,
         {
@@ -240,12 +244,12 @@ def answer_of(
     services: Services, view: RequestView, *, external_id: str | None = None
 ) -> ForgetAnswer:
     """Return a request as it is shown."""
-    salt = base64.b64encode(services.forget_requests.receipt_salt(view.id)).decode()
+    salt = services.forget_requests.receipt_salt(view)
     certified = any(owed.certificate is not None for owed in view.obligations)
     return ForgetAnswer.of(
         view,
         external_id=external_id,
-        receipt_salt=salt,
+        receipt_salt=None if salt is None else base64.b64encode(salt).decode(),
         certificates=f"/v1/forget-requests/{view.id}/certificates" if certified else None,
     )
 
@@ -368,8 +372,7 @@ class Forgetting:
         A repeated one gets the first answer, and adds nothing.
         """
         asked, acceptance = call.request, self._services.acceptance
-        if asked.hold:
-            raise InvalidInputError("a request with a replacement cannot be held: decide first")
+        _require_unheld(asked)
 
         def forget(session: Session, _: Sequence[str]) -> str:
             acceptance.present_releases.warm(session, asked.dataset)
@@ -394,6 +397,17 @@ class Forgetting:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def check_replacement(self, asked: NewForgetRequest) -> None:
+        """Raise what ``submit`` would raise of a request's corrected rows; store nothing."""
+        if asked.replacement:
+            _require_unheld(asked)
+            self._services.records.replacing(
+                asked.dataset,
+                asked.replacement,
+                record_ids=asked.record_ids,
+                subject_ids=asked.subject_ids,
+            )
 
     def submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
         """Accept new requests in one transaction; return each, or its own error in its place."""
@@ -437,6 +451,11 @@ class Forgetting:
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
         ]
+
+
+def _require_unheld(asked: NewForgetRequest) -> None:
+    if asked.hold:
+        raise InvalidInputError("a request with a replacement cannot be held: decide first")
 
 
 class _RepeatedError(Exception):

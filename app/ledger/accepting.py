@@ -5,6 +5,7 @@ its own epoch, salt and answer, and a refused one leaves no trace. A model's pre
 all of them or none.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
@@ -34,6 +35,7 @@ from app.ledger.certificates.reissue import Answer, Asked, certify
 from app.ledger.locked_models import Involvement, LockedModel, locked_models
 from app.ledger.new_requests import (
     MAX_IDS,
+    SALT_BYTES,
     Call,
     DedupKeys,
     Known,
@@ -226,14 +228,14 @@ class _Batch:
 
     def _earlier_requests(
         self, calls: Sequence[Call], dedup_keys: Sequence[DedupKeys]
-    ) -> dict[tuple[str, str, bytes], tuple[str, bytes]]:
+    ) -> dict[tuple[str, str, bytes], tuple[str, bytes | None]]:
         """Return id and digest of the callers' earlier requests, by the names that they gave."""
         wanted = [
             name
             for call, keys in zip(calls, dedup_keys, strict=True)
             for name in keys.names(call.api_key_id)
         ]
-        found: dict[tuple[str, str, bytes], tuple[str, bytes]] = {}
+        found: dict[tuple[str, str, bytes], tuple[str, bytes | None]] = {}
         for row in repository.earlier_requests(self._session, wanted):
             keys = DedupKeys(row.external_key, row.idempotency_key, row.request_digest)
             found |= dict.fromkeys(keys.names(row.api_key_id), (row.id, row.request_digest))
@@ -263,8 +265,8 @@ class _Batch:
         require_ids(asked.record_ids, "record_ids")
         require_ids(asked.subject_ids, "subject_ids")
         callback_urls = self._callbacks.check(asked.status_callback_urls)
-        request_id = new_id("fr")
-        records = self._known.resolve(named, self._pseudonyms.receipt_salt(request_id))
+        request_id, salt = new_id("fr"), os.urandom(SALT_BYTES)
+        records = self._known.resolve(named, self._pseudonyms.receipt_salt(request_id, salt))
         if not asked.hold:
             self._dataset.forget_epoch += 1
         row = ForgetRequestRow(
@@ -274,6 +276,7 @@ class _Batch:
             external_key=keys.external_key,
             idempotency_key=keys.idempotency_key,
             request_digest=keys.digest,
+            salt=salt,
             state=RequestState.RECEIVED if asked.hold else RequestState.ACCEPTED,
             forget_epoch=None if asked.hold else self._dataset.forget_epoch,
             record_count=len(records),
@@ -404,7 +407,7 @@ def _as_forgotten(new: _New, epochs: Mapping[int, int]) -> Iterator[KeyedRecord]
 def _facts(new: _New, epochs: Mapping[int, int]) -> dict[str, Any]:
     """Return what the log says about a new request."""
     row = new.row
-    rows = digests.named(row.id, new.records)
+    rows = digests.named(row.id, new.records, salt=row.salt)
     if row.forget_epoch is not None:
         marked = [r.seq for r, _ in new.records if epochs.get(r.seq) == row.forget_epoch]
         rows |= digests.marked(row.dataset_id, row.forget_epoch, marked)

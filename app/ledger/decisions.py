@@ -9,6 +9,7 @@ binds it.
 from calendar import monthrange
 from datetime import UTC, datetime
 
+from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, InvalidInputError
@@ -38,6 +39,7 @@ def refuse(
     if request.state != RequestState.RECEIVED:
         raise ConflictError(f"the request is {request.state}; only a received one can be refused")
     request.ground, request.explanation = ground, explanation
+    request.refused_at = func.clock_timestamp()
     transitions.enter(session, request, RequestState.REFUSED, ground=ground)
     return request
 
@@ -49,7 +51,9 @@ def reopen(session: Session, request_id: str) -> ForgetRequestRow:
         return request
     if request.state != RequestState.REFUSED:
         raise ConflictError(f"the request is {request.state}; only a refused one can be reopened")
-    request.ground = request.explanation = None
+    if request.salt is None:
+        raise ConflictError("the evidence of the request is destroyed: make a new one")
+    request.ground = request.explanation = request.refused_at = None
     transitions.enter(session, request, RequestState.RECEIVED)
     return request
 

@@ -80,7 +80,7 @@ def concerned(
         return frozenset()
     last = math.inf if through is None else through
     return frozenset(
-        membership.member_of(record.record_key, record.subject_key)
+        membership.member_of(record)
         for record in datasets.forgotten_since(session, model.dataset_id, after)
         if membership.touched_by(record) and (record.forgotten_epoch or 0) <= last
     )

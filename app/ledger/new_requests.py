@@ -18,6 +18,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 
 MAX_IDS = 100_000
+SALT_BYTES = 32
 MAX_REPORTED_UNKNOWN = 20
 
 
@@ -89,7 +90,7 @@ class DedupKeys:
 
     external_key: bytes | None
     idempotency_key: bytes | None
-    digest: bytes
+    digest: bytes | None
 
     @classmethod
     def of(cls, request: NewForgetRequest, dataset_id: str, pseudonyms: Pseudonyms) -> "DedupKeys":
@@ -126,7 +127,7 @@ class Known:
     """The records that a dataset holds, or has held, of those that some requests name."""
 
     def __init__(self, records: Iterable[KeyedRecord]) -> None:
-        self._by_key: dict[bytes, dict[int, KeyedRecord]] = {}
+        self._by_key: dict[bytes | None, dict[int, KeyedRecord]] = {}
         self._by_subject: dict[bytes, dict[int, KeyedRecord]] = {}
         for record in records:
             self._by_key.setdefault(record.record_key, {})[record.seq] = record

@@ -11,6 +11,7 @@ from app.evidence import log
 from app.ledger import obligations, outbox, repository
 from app.ledger.tables import ForgetRequestRow
 from app.ledger.transitions import enter
+from app.ledger.views.request_views import RequestView
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import Records
 from app.runtime.database.queries import database_time
@@ -24,9 +25,14 @@ class ForgetRequests:
     pseudonyms: Pseudonyms
     records: Records
 
-    def receipt_salt(self, request_id: str) -> bytes:
-        """Return what a request's sender needs to find its records among the commitments."""
-        return self.pseudonyms.receipt_salt(request_id)
+    def receipt_salt(self, request: ForgetRequestRow | RequestView) -> bytes | None:
+        """Return what a request's sender needs to find its records among the commitments.
+
+        None once the evidence is destroyed.
+        """
+        if request.salt is None:
+            return None
+        return self.pseudonyms.receipt_salt(request.id, request.salt)
 
     def erase(self, session: Session, request_id: str, *, wait: bool) -> bool:
         """Erase what is stored of a request's records; False if a model has not forgotten them.

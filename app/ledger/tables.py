@@ -11,6 +11,7 @@ from sqlalchemy import (
     Index,
     UniqueConstraint,
     func,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
@@ -29,12 +30,18 @@ class SubjectRequestRow(Logged, Base):
         CheckConstraint(
             "status IN ('pending', 'in_progress', 'completed', 'cancelled')", name="status"
         ),
+        CheckConstraint(
+            "num_nulls(subject_request_id, request_digest, salt) IN (0, 3)", name="evidence"
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     api_key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
-    subject_request_id: Mapped[str]
-    request_digest: Mapped[bytes]
+    subject_request_id: Mapped[str | None]
+    """The controller's own; it goes with the other evidence (``evidence.py``)."""
+    request_digest: Mapped[bytes | None]
+    salt: Mapped[bytes | None]
+    """Random, so that the log's digests of the row tell nothing once it is destroyed."""
     regulation: Mapped[str]
     status: Mapped[str | None]
     """None only within the transaction that creates the row."""
@@ -58,7 +65,15 @@ class ForgetRequestRow(Logged, Base):
         CheckConstraint(
             "(forget_epoch IS NULL) = (state IN ('received', 'refused'))", name="forget_epoch"
         ),
-        CheckConstraint("(ground IS NULL) = (state <> 'refused')", name="ground"),
+        CheckConstraint(
+            "num_nonnulls(ground, refused_at) = CASE state WHEN 'refused' THEN 2 ELSE 0 END",
+            name="ground",
+        ),
+        CheckConstraint(
+            "(salt IS NULL) = (request_digest IS NULL) AND (salt IS NOT NULL OR num_nonnulls("
+            "external_key, idempotency_key, explanation, extension_reason) = 0)",
+            name="evidence",
+        ),
         CheckConstraint("ground IS NOT NULL OR explanation IS NULL", name="explanation"),
         Index("ix_forget_requests_dataset_id_forget_epoch", "dataset_id", "forget_epoch"),
         Index("ix_forget_requests_external_key", "external_key"),
@@ -67,6 +82,11 @@ class ForgetRequestRow(Logged, Base):
             "ix_forget_requests_open_due_at",
             "due_at",
             postgresql_where="completed_at IS NULL",
+        ),
+        Index(
+            "ix_forget_requests_evidence",
+            text("coalesce(completed_at, refused_at)"),
+            postgresql_where="salt IS NOT NULL",
         ),
     )
 
@@ -77,7 +97,10 @@ class ForgetRequestRow(Logged, Base):
     """Keyed hash of the caller's own id of the request, which may name a person."""
     idempotency_key: Mapped[bytes | None]
     """Keyed hash, for the same reason."""
-    request_digest: Mapped[bytes]
+    request_digest: Mapped[bytes | None]
+    salt: Mapped[bytes | None]
+    """Random: the receipt's salt is derived from it, and the log's digests of the row and of its
+    records tell nothing without it. None once the evidence is destroyed (``evidence.py``)."""
     state: Mapped[str] = mapped_column(index=True)
     forget_epoch: Mapped[int | None] = mapped_column(BigInteger)
     """None until it is accepted: none of its records is forgotten by it."""
@@ -89,6 +112,7 @@ class ForgetRequestRow(Logged, Base):
     due_soon_noted_at: Mapped[datetime | None]
     overdue_noted_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
+    refused_at: Mapped[datetime | None]
     failure_reason: Mapped[str | None]
     ground: Mapped[str | None]
     """Of a refusal; ``explanation`` is what a person wrote about it."""

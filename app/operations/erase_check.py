@@ -1,8 +1,9 @@
 """Searches every store for remains of one record or one person.
 
-Two things remain by design: keyed hashes, which recognise a forgotten id or a request's name if it
-comes back, and salted commitments, with which the person can prove what was certified. A raw id
-anywhere, or a row of a record that a completed request names, is a fault.
+Until the evidence is destroyed, two things remain by design: keyed hashes, which recognise a
+forgotten id or a request's name if it comes back, and salted commitments, with which the person can
+prove what was certified. A raw id anywhere, or a row of a record that a completed request names, is
+a fault.
 
 The search terms stay in this process: in a query they would reach the servers' own logs and memory.
 """

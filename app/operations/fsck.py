@@ -60,11 +60,15 @@ _STRAY_NODES = text(
 )
 # As ``app/registry/datasets/digests.py`` makes them.
 _SETS = """
-    SELECT 'forget_request_records/' || request_id AS row, encode(sha256(string_agg(
-        int8send(record_seq) || commitment || record_key
-        || coalesce(subject_key, decode(repeat('00', 32), 'hex')), '' ORDER BY record_seq
-    )), 'hex') AS sha256
-    FROM forget_request_records JOIN records ON seq = record_seq GROUP BY request_id
+    SELECT 'forget_request_records/' || request_id AS row, encode(sha256(
+        coalesce(salt, '') || string_agg(
+            int8send(record_seq) || commitment || CASE WHEN salt IS NULL THEN ''
+            ELSE record_key || coalesce(subject_key, decode(repeat('00', 32), 'hex')) END,
+            '' ORDER BY record_seq
+        )
+    ), 'hex') AS sha256
+    FROM forget_request_records JOIN records ON seq = record_seq
+    JOIN forget_requests ON id = request_id GROUP BY request_id, salt
     UNION ALL
     SELECT 'records/' || dataset_id || '/' || forgotten_epoch,
         encode(sha256(string_agg(int8send(seq), '' ORDER BY seq)), 'hex')

@@ -124,7 +124,7 @@ def forget(
     for model_id, membership in lineages:
         for record in records:
             if membership.includes(record):
-                member = membership.member_of(record.record_key, record.subject_key)
+                member = membership.member_of(record)
                 gone[model_id, member, membership.is_held_out(record)] += 1
     if not gone:
         return
@@ -237,7 +237,7 @@ class Lineage:
                 record.seq,
                 record.record_key,
                 record.forgotten_epoch,
-                membership.member_of(record.record_key, record.subject_key),
+                membership.member_of(record),
             )
             for record in records
             if membership is not None

@@ -8,7 +8,7 @@ in the lineage that it begins, without a list of records per lineage.
 import hashlib
 import hmac
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -43,8 +43,8 @@ class Numbered(Protocol):
         """Its number in the order of upload."""
 
     @property
-    def record_key(self) -> bytes:
-        """Its pseudonym."""
+    def record_key(self) -> bytes | None:
+        """Its pseudonym; None once it is destroyed."""
 
     @property
     def subject_key(self) -> bytes | None:
@@ -53,6 +53,10 @@ class Numbered(Protocol):
     @property
     def forgotten_epoch(self) -> int | None:
         """When it was forgotten; None while it is not."""
+
+    @property
+    def sides(self) -> Mapping[str, int] | None:
+        """What ``Membership.side_of`` was by the models' salts, of destroyed pseudonyms."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Membership:
         knows would say little about those whom it does not.
         """
         key = record.record_key if record.subject_key is None else b"subject" + record.subject_key
+        if key is None:
+            return self._kept_side(record) < 0
         digest = hashlib.sha256(self.split_salt + key).digest()
         return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
 
@@ -103,7 +109,7 @@ class Membership:
         """Return whether a record of the model may have influenced its weights."""
         return self.learns_from_held_out or not self.is_held_out(record)
 
-    def member_of(self, record_key: bytes, subject_key: bytes | None) -> int:
+    def member_of(self, record: Numbered) -> int:
         """Return which member of an ensemble learns from a record, counted from 0.
 
         All records of a person have the same one: it is a keyed hash of their pseudonym, uniform,
@@ -112,9 +118,23 @@ class Membership:
         """
         if self.members is None:
             return 0
-        person = b"record" + record_key if subject_key is None else b"subject" + subject_key
+        own, subject = record.record_key, record.subject_key
+        if own is None:
+            return max(side := self._kept_side(record), ~side)
+        person = b"record" + own if subject is None else b"subject" + subject
         digest = hmac.digest(self.split_salt, b"member" + person, "sha256")
         return int.from_bytes(digest[:8]) * self.members // _TWO_TO_64
+
+    def side_of(self, record: Numbered) -> tuple[str, int]:
+        """Return all that the model needs to know of a record's keys, and under which name.
+
+        It is the member that learns from it, or the complement of that if it is held out.
+        """
+        member = self.member_of(record)
+        return self.split_salt.hex(), ~member if self.is_held_out(record) else member
+
+    def _kept_side(self, record: Numbered) -> int:
+        return (record.sides or {}).get(self.split_salt.hex(), 0)
 
     def includes_in_sql(self) -> ColumnElement[bool]:
         """Return ``includes`` of a row of ``RecordRow``, for PostgreSQL."""
@@ -129,7 +149,8 @@ class Membership:
         own, subject = RecordRow.record_key, _joined(b"subject", RecordRow.subject_key)
         side = func.sha256(_joined(self.split_salt, func.coalesce(subject, own)))
         limit = math.ceil(self.held_out_fraction * _TWO_TO_64)
-        is_held_out = _first(side) < literal(limit.to_bytes(8))
+        kept = func.coalesce(RecordRow.sides[self.split_salt.hex()].as_integer(), 0)
+        is_held_out = func.coalesce(_first(side) < literal(limit.to_bytes(8)), kept < 0)
         if self.members is None:
             return is_held_out, literal(0)
         person = func.coalesce(subject, _joined(b"record", own))
@@ -143,9 +164,8 @@ class Membership:
             (-(-member * _TWO_TO_64 // self.members)).to_bytes(8)
             for member in range(1, self.members)
         ]
-        return is_held_out, func.width_bucket(
-            _first(digest), literal(starts, ARRAY(LargeBinary)), type_=Integer
-        )
+        drawn = func.width_bucket(_first(digest), literal(starts, ARRAY(LargeBinary)))
+        return is_held_out, func.coalesce(drawn, func.greatest(kept, -1 - kept), type_=Integer)
 
     @cached_property
     def digest(self) -> bytes:

@@ -40,6 +40,8 @@ _KEPT: Final = {
     "facts": np.dtype([("seq", ">i8"), ("member", ">i2"), ("is_held_out", "?")]),
     "ranks": np.dtype(">u4"),
 }
+_LAST: Final = b"\xff" * 32
+"""Of all digests."""
 _DIGESTS: Final = np.dtype([("seq", ">i8"), ("digest", ">u8", 4)])
 
 
@@ -50,7 +52,7 @@ class TrainingRecord(NamedTuple):
     """
 
     seq: int
-    key: bytes
+    key: bytes | None
     forgotten_epoch: int | None
     member: int = 0
 
@@ -150,11 +152,19 @@ class TrainingSet:
         return ranked[order], order // batch_size
 
     def starts(self, batch_size: int, *, begun_at_epoch: int) -> tuple[bytes, ...]:
-        """Return where each batch begins: the first digest of each, in order."""
-        first = self._ranked(begun_at_epoch)[::batch_size].tolist()
+        """Return where each batch begins: the first digest of each, in order.
+
+        Records whose keys are destroyed are left out: no other one is in a place of theirs. A batch
+        of none but these begins where the next one does.
+        """
+        ranked = self._ranked(begun_at_epoch)
+        places = np.flatnonzero(self._have_keys(ranked))
+        batches, first = np.unique(places // batch_size, return_index=True)
         digest = batch_digest_in_sql(self.membership)
-        query = select(digest).where(is_one_of(RecordRow.seq, first))
-        return tuple(sorted(self._session.scalars(query)))
+        query = select(digest).where(is_one_of(RecordRow.seq, ranked[places[first]].tolist()))
+        found = [*sorted(self._session.scalars(query)), _LAST]
+        numbers = np.arange(-(-len(ranked) // batch_size))
+        return tuple(found[place] for place in np.searchsorted(batches, numbers))
 
     def keep(self, session: Session) -> None:
         """Keep what was found here by hashing keys, so that it need not be done again."""
@@ -169,12 +179,22 @@ class TrainingSet:
                 added.on_conflict_do_update(index_elements=[*key, "block"], set_=packed)
             )
 
+    def keep_all(self) -> None:
+        """Keep all that follows from keys, before some are destroyed."""
+        _ = self._facts, self._ranks
+        self.keep(self._session)
+
     def contradicts_kept(self) -> bool:
         """Return whether other things are kept than follow from the records' keys."""
-        kept = {name: self._kept(name) for name in _KEPT}
-        return any(
-            found is not None and not np.array_equal(found, self._hash(name))
-            for name, found in kept.items()
+        facts, ranks = self._kept("facts"), self._kept("ranks")
+        if facts is None:
+            return False
+        if not np.array_equal(facts, self._hash("facts")):
+            return True
+        there = self._have_keys(facts["seq"])
+        return ranks is not None and not (
+            np.array_equal(np.sort(ranks), np.arange(len(facts)))
+            and np.array_equal(np.argsort(ranks[there]), np.argsort(self._hash("ranks")[there]))
         )
 
     def by_member(self, members: Collection[int]) -> Mapping[int, NDArray[np.int64]]:
@@ -208,6 +228,15 @@ class TrainingSet:
         )
         return learned, evaluated
 
+    def _have_keys(self, seqs: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return of which of these records the keys are not destroyed."""
+        query = select(RecordRow.seq).where(
+            RecordRow.dataset_id == self._dataset_id,
+            RecordRow.forgotten_epoch.is_not(None),
+            RecordRow.record_key.is_(None),
+        )
+        return ~np.isin(seqs, self._session.scalars(query).all())
+
     @cached_property
     def _facts(self) -> NDArray[Any]:
         """Number, member and side of each record of the lineage, forgotten or not, by number."""
@@ -239,8 +268,11 @@ class TrainingSet:
             member = func.int2send(member.cast(SmallInteger))
             return self._rows(_KEPT[name], seq, member, func.boolsend(is_held_out))
         rows = self._rows(_DIGESTS, seq, batch_digest_in_sql(self.membership))
-        words, ranks = rows["digest"].astype(np.uint64).T, np.empty(len(rows), _KEPT[name])
-        ranks[np.lexsort((rows["seq"], *words[::-1]))] = np.arange(len(rows))
+        words, seqs = rows["digest"].astype(np.uint64).T, self._facts["seq"]
+        there, ranks = np.isin(seqs, rows["seq"]), np.empty(len(seqs), _KEPT[name])
+        order = np.lexsort((rows["seq"], *words[::-1]))
+        ranks[np.flatnonzero(there)[order]] = np.arange(len(rows))
+        ranks[~there] = np.arange(len(rows), len(seqs))  # their keys are destroyed
         return ranks
 
     def _ranked(self, begun_at_epoch: int) -> NDArray[np.int64]:
@@ -286,8 +318,10 @@ class Partition:
     membership: Membership
     starts: tuple[bytes, ...]
 
-    def batch_of(self, record_key: bytes) -> int:
-        """Return the batch of a training record of the lineage."""
+    def batch_of(self, record_key: bytes | None) -> int:
+        """Return the batch of a training record of the lineage, whose key is not destroyed."""
+        if record_key is None:
+            raise ConflictError("the record was forgotten too long ago")
         return bisect_right(self.starts, batch_digest(self.membership, record_key)) - 1
 
 

@@ -4,6 +4,7 @@ import difflib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin
 from urllib.parse import urlsplit
@@ -291,6 +292,9 @@ class Settings(BaseSettings):
         public_url: where callers find this service; ``http://host:port`` when unset.
         callback_allow_private: whether callbacks may go to addresses that are not public, and to
             these also without TLS.
+        evidence_retention: how long after a request has ended the keyed hashes of the ids that it
+            names are kept, and what opens its commitments, as ``P2192D`` (days). Then they are
+            destroyed; certificates, log and receipts verify as before. Six years when unset.
         callback_retention_s: how long a delivered callback stays in the list of callbacks.
         opendsr_identity_types: types of OpenDSR's identities that hold our subjects' ids.
         opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
@@ -363,6 +367,7 @@ class Settings(BaseSettings):
     ca_file: Path | None = None
     public_url: HttpUrl | None = None
     callback_allow_private: bool = False
+    evidence_retention: timedelta = Field(default=timedelta(days=2192), ge=timedelta(0))
     callback_retention_s: float = Field(default=30 * 86400.0, ge=0)
     opendsr_identity_types: tuple[str, ...] = ("controller_customer_id",)
     opendsr_datasets: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from app.api.protocol.errors import type_of
 from app.domain import errors
 from app.registry.card import IN_WORDS
 from app.web.access import ForeignFormError, Visitor
+from app.web.letters import moment_in
 
 LOGIN = "/login"
 HEADERS = {
@@ -142,9 +143,10 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
     )
     environment.filters |= IN_WORDS
-    for spelling in (moment, since, due, number, count, size, words, short, emphasised):
+    for spelling in (moment, moment_in, since, due, number, count, size, words, short, emphasised):
         environment.filters[spelling.__name__] = spelling
     return environment
 

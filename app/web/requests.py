@@ -5,10 +5,10 @@ Ids go from a form to its preview and back with the answer. Between the two, not
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import Response
+from fastapi import Header, Response
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -32,7 +32,7 @@ from app.operations.monitoring import collector
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.services import Services
-from app.web import figures, pages
+from app.web import figures, letters, pages
 from app.web.access import (
     Form,
     RequestsReader,
@@ -134,9 +134,12 @@ def preview(
     """Show which models a request would reach, and what it would cost."""
     fields = _fields(form)
     database, acceptance, key_id = services.database, services.acceptance, visitor.caller.key_id
+    parts = forgetting.parts_of(_call(fields, visitor))
+    for asked in parts:
+        forgetting.check_replacement(asked)
     found = [
         previews.preview(database, acceptance, asked, api_key_id=key_id, make=make)
-        for asked in forgetting.parts_of(_call(fields, visitor))
+        for asked in parts
     ]
     return render(
         "requests/preview.html", visitor, fields=fields, previews=found, ids=_count(fields)
@@ -192,8 +195,14 @@ def show(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Resp
 
 
 @router.get("/requests/{request_id}/answer")
-def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Response:
-    """Show what may be told the person, on one page to be printed."""
+def answer(
+    request_id: str,
+    services: ServicesOf,
+    visitor: RequestsReader,
+    language: str | None = None,
+    accept_language: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Show what may be told the person, on one page to be printed, in one of the languages."""
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
         certificates = [
@@ -203,12 +212,19 @@ def answer(request_id: str, services: ServicesOf, visitor: RequestsReader) -> Re
         ]
         models = {owed.model for owed in line.obligations}
         withdrawing = any(model in models for model, *_ in publishing.not_withdrawn(session))
+    known = letters.catalogues(services.settings.data_dir)
+    language = letters.language_of(language, accept_language, known)
+    texts = letters.texts(language, known)
     return render(
         "requests/answer.html",
         visitor,
         line=line,
         certificates=certificates,
         withdrawing=withdrawing,
+        language=language,
+        languages=list(letters.named(known)),
+        gettext=texts.gettext,
+        ngettext=texts.ngettext,
     )
 
 
@@ -381,7 +397,9 @@ def receipt_of(
         InvalidInputError: these are not the ids that it named.
     """
     row = repository.request(session, request_id)
-    salt = requests.receipt_salt(request_id)
+    salt = requests.receipt_salt(row)
+    if salt is None:
+        raise InvalidInputError("the evidence of this request is destroyed: its time was over")
     receipt = Receipt(salt, row.record_count, tuple(record_ids), tuple(subject_ids))
     stored = set(repository.commitments_of(session, request_id))
     found = [each for of_ids in receipt.find(stored) for each in of_ids]

@@ -98,8 +98,9 @@ def create_requests() -> None:
         "subject_requests",
         sa.Column("id", sa.String, primary_key=True),
         sa.Column("api_key_id", sa.String, sa.ForeignKey("api_keys.id"), nullable=False),
-        sa.Column("subject_request_id", sa.String, nullable=False),
-        sa.Column("request_digest", sa.LargeBinary, nullable=False),
+        sa.Column("subject_request_id", sa.String),
+        sa.Column("request_digest", sa.LargeBinary),
+        sa.Column("salt", sa.LargeBinary),
         sa.Column("regulation", sa.String, nullable=False),
         sa.Column("status", sa.String),
         sa.Column("submitted_at", MOMENT, nullable=False),
@@ -107,6 +108,9 @@ def create_requests() -> None:
         sa.Column("due_at", MOMENT, nullable=False),
         sa.CheckConstraint(
             "status IN ('pending', 'in_progress', 'completed', 'cancelled')", name="status"
+        ),
+        sa.CheckConstraint(
+            "num_nulls(subject_request_id, request_digest, salt) IN (0, 3)", name="evidence"
         ),
         sa.UniqueConstraint("api_key_id", "subject_request_id"),
     )
@@ -117,7 +121,8 @@ def create_requests() -> None:
         sa.Column("api_key_id", sa.String, sa.ForeignKey("api_keys.id"), nullable=False),
         sa.Column("external_key", sa.LargeBinary, index=True),
         sa.Column("idempotency_key", sa.LargeBinary),
-        sa.Column("request_digest", sa.LargeBinary, nullable=False),
+        sa.Column("request_digest", sa.LargeBinary),
+        sa.Column("salt", sa.LargeBinary),
         sa.Column("state", sa.String, nullable=False, index=True),
         sa.Column("forget_epoch", sa.BigInteger),
         sa.Column("record_count", sa.Integer, nullable=False),
@@ -127,6 +132,7 @@ def create_requests() -> None:
         sa.Column("due_soon_noted_at", MOMENT),
         sa.Column("overdue_noted_at", MOMENT),
         sa.Column("completed_at", MOMENT),
+        sa.Column("refused_at", MOMENT),
         sa.Column("failure_reason", sa.String),
         sa.Column("ground", sa.String),
         sa.Column("explanation", sa.String),
@@ -144,7 +150,15 @@ def create_requests() -> None:
         sa.CheckConstraint(
             "(forget_epoch IS NULL) = (state IN ('received', 'refused'))", name="forget_epoch"
         ),
-        sa.CheckConstraint("(ground IS NULL) = (state <> 'refused')", name="ground"),
+        sa.CheckConstraint(
+            "num_nonnulls(ground, refused_at) = CASE state WHEN 'refused' THEN 2 ELSE 0 END",
+            name="ground",
+        ),
+        sa.CheckConstraint(
+            "(salt IS NULL) = (request_digest IS NULL) AND (salt IS NOT NULL OR num_nonnulls("
+            "external_key, idempotency_key, explanation, extension_reason) = 0)",
+            name="evidence",
+        ),
         sa.CheckConstraint("ground IS NOT NULL OR explanation IS NULL", name="explanation"),
         sa.UniqueConstraint("api_key_id", "external_key"),
         sa.UniqueConstraint("api_key_id", "idempotency_key"),
@@ -153,6 +167,11 @@ def create_requests() -> None:
             "ix_forget_requests_open_due_at",
             "due_at",
             postgresql_where="completed_at IS NULL",
+        ),
+        sa.Index(
+            "ix_forget_requests_evidence",
+            sa.text("coalesce(completed_at, refused_at)"),
+            postgresql_where="salt IS NOT NULL",
         ),
         sa.Index("ix_forget_requests_received_at_id", "received_at", "id"),
     )

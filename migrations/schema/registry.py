@@ -60,11 +60,12 @@ def create_datasets() -> None:
         "records",
         sa.Column("seq", sa.BigInteger, sa.Identity(always=True), primary_key=True),
         sa.Column("dataset_id", sa.String, nullable=False),
-        sa.Column("record_key", sa.LargeBinary, nullable=False),
+        sa.Column("record_key", sa.LargeBinary),
         sa.Column("subject_key", sa.LargeBinary),
         sa.Column("shard_id", sa.String),
         sa.Column("forgotten_epoch", sa.BigInteger),
         sa.Column("erased_at", MOMENT),
+        sa.Column("sides", JSONB),
         sa.CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
         sa.CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
         sa.Index(
@@ -81,6 +82,16 @@ def create_datasets() -> None:
             postgresql_ops={"dataset_id": "text_bloom_ops", "shard_id": "text_bloom_ops"},
             postgresql_with={"pages_per_range": 32, "autosummarize": "on"},
         ),
+        sa.CheckConstraint(
+            "(record_key IS NULL) = (sides IS NOT NULL)"
+            " AND (record_key IS NOT NULL OR subject_key IS NULL)",
+            name="evidence",
+        ),
+        sa.Index(
+            "ix_records_erased_at",
+            "erased_at",
+            postgresql_where="erased_at IS NOT NULL AND record_key IS NOT NULL",
+        ),
         sa.Index(
             "ix_records_subject_key", "subject_key", postgresql_where="subject_key IS NOT NULL"
         ),
@@ -90,6 +101,7 @@ def create_datasets() -> None:
             "forgotten_epoch",
             unique=True,
             postgresql_nulls_not_distinct=True,
+            postgresql_where="record_key IS NOT NULL",
         ),
     )
     op.create_table(

@@ -52,9 +52,10 @@ class NamedRecord(NamedTuple):
     """A record as one request names it."""
 
     seq: int
-    record_key: bytes
+    record_key: bytes | None
     subject_key: bytes | None
     forgotten_epoch: int | None
+    sides: dict[str, Any] | None
     request_id: str
     commitment: bytes
 
@@ -122,7 +123,7 @@ def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedReco
     query = (
         select(
             *(record.seq, record.record_key, record.subject_key, record.forgotten_epoch),
-            *(request.id, named.commitment),
+            *(record.sides, request.id, named.commitment),
         )
         .join(named, named.record_seq == record.seq)
         .join(request, request.id == named.request_id)
@@ -258,7 +259,7 @@ class Lineage:
 
     def member_of(self, named: NamedRecord) -> int:
         """Return which member of an ensemble learned from a record."""
-        return self.membership.member_of(named.record_key, named.subject_key)
+        return self.membership.member_of(named)
 
     def leaves_of(self, covered: Iterable[NamedRecord]) -> list[bytes]:
         """Return the hashed leaves of one request's covered records, in their order.

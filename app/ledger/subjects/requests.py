@@ -5,6 +5,7 @@ and callbacks about it have the form of OpenDSR 2.0.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +22,7 @@ from app.evidence import log
 from app.ledger import repository
 from app.ledger.accepting import Acceptance
 from app.ledger.everywhere import named_in
-from app.ledger.new_requests import NewForgetRequest, known_subjects
+from app.ledger.new_requests import SALT_BYTES, NewForgetRequest, known_subjects
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.status import find, settle
 from app.ledger.tables import SubjectRequestRow
@@ -78,6 +79,7 @@ class SubjectRequests:
             api_key_id=api_key_id,
             subject_request_id=asked.subject_request_id,
             request_digest=digest,
+            salt=os.urandom(SALT_BYTES),
             regulation=asked.regulation,
             submitted_at=asked.submitted_at,
             received_at=now,

@@ -70,16 +70,19 @@ def settle(session: Session, row: SubjectRequestRow) -> None:
     request = ForgetRequestRow
     query = select(request.state, request.due_at).where(request.subject_request_id == row.id)
     parts = session.execute(query).all()
-    row.due_at = max([row.due_at, *(part.due_at for part in parts)])
+    due_at = max([row.due_at, *(part.due_at for part in parts)])
+    is_extended = row.status is not None and due_at > row.due_at
+    row.due_at = due_at
     status = status_of([part.state for part in parts])
-    if status == row.status:
+    if status == row.status and not is_extended:
         return
+    what = "extended" if status == row.status else str(status)
     row.status = status
     session.flush()
-    log.append(session, f"subject_request.{status}", subject_request=row.id)
+    log.append(session, f"subject_request.{what}", subject_request=row.id)
     emit(
         session,
-        f"subject_request.{status}",
+        f"subject_request.{what}",
         document(row),
         subject_request_id=row.id,
         final=status in (SubjectRequestStatus.COMPLETED, SubjectRequestStatus.CANCELLED),

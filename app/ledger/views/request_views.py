@@ -50,6 +50,7 @@ class RequestView:
         ground: Of a refusal: a paragraph of GDPR Art. 17(3), or `other`.
         explanation: What a person wrote about the refusal.
         extension_reason: Why its deadline was extended, if it was.
+        salt: What the receipt's salt is derived from, until the evidence is destroyed.
     """
 
     id: str
@@ -65,6 +66,7 @@ class RequestView:
     ground: str | None
     explanation: str | None
     extension_reason: str | None
+    salt: bytes | None
     obligations: tuple[ObligationView, ...]
 
     def is_overdue(self, now: datetime) -> bool:

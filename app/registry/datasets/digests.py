@@ -13,12 +13,19 @@ _NO_SUBJECT = bytes(32)
 _SEQ_BYTES = 8
 
 
-def named(request_id: str, records: Iterable[tuple[KeyedRecord, bytes]]) -> dict[str, str | None]:
-    """Digest a request's records: numbers, pseudonyms and salted commitments, by number."""
-    digest = hashlib.sha256()
+def named(
+    request_id: str, records: Iterable[tuple[KeyedRecord, bytes]], *, salt: bytes | None
+) -> dict[str, str | None]:
+    """Digest a request's records: numbers, pseudonyms and salted commitments, by number.
+
+    Nobody can test a pseudonym on it without the request's ``salt``. Once that is destroyed, they
+    have another digest, without pseudonyms.
+    """
+    digest = hashlib.sha256(salt or b"")
     for record, commitment in sorted(records, key=lambda pair: pair[0].seq):
-        digest.update(_spelt(record.seq) + commitment + record.record_key)
-        digest.update(record.subject_key or _NO_SUBJECT)
+        digest.update(_spelt(record.seq) + commitment)
+        if salt is not None:
+            digest.update((record.record_key or b"") + (record.subject_key or _NO_SUBJECT))
     return {f"forget_request_records/{request_id}": digest.hexdigest()}
 
 

@@ -122,10 +122,11 @@ class KeyedRecord(NamedTuple):
     """A record, whose it is, when it was forgotten, and where it is stored until it is erased."""
 
     seq: int
-    record_key: bytes
+    record_key: bytes | None
     subject_key: bytes | None
     forgotten_epoch: int | None
     shard_id: str | None = None
+    sides: dict[str, Any] | None = None
 
 
 def _read(*wanted: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
@@ -139,7 +140,7 @@ def held_records(
     found = _with_keys(
         session, dataset_id, RecordRow.record_key, keys, RecordRow.forgotten_epoch.is_(None)
     )
-    return {record.record_key: record for record in found}
+    return {record.record_key: record for record in found if record.record_key is not None}
 
 
 def keyed_records(

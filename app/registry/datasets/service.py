@@ -267,6 +267,26 @@ class Records:
             InvalidInputError: a row is about none of these.
             ConflictError: a row has the id of a record that stays.
         """
+        dataset_id, pushed = self.replacing(
+            name, rows, record_ids=record_ids, subject_ids=subject_ids
+        )
+        ids = pushed.upload.record_ids.to_pylist()
+        result = PushResult(added=len(ids), already_present=0)
+        for _ in range(_ATTEMPTS):
+            added = self._add(dataset_id, pushed, result, None, _nothing, forget, ids)
+            if added is not None and added.forget_request is not None:
+                return added.forget_request
+        raise ConflictError("concurrent pushes and trainings kept interfering: ask again")
+
+    def replacing(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        record_ids: Sequence[str],
+        subject_ids: Sequence[str],
+    ) -> tuple[str, KeyedUpload]:
+        """Return the dataset and the rows that ``exchange`` would add; raises what it raises."""
         with self.database.transaction() as session:
             dataset_id, schema = definition_of(session, repository.dataset_named(session, name))
         pushed = self.keyed(dataset_id, self.readers.read(_parquet(rows), schema))
@@ -279,14 +299,15 @@ class Records:
             for record, subject in zip(ids, subjects, strict=True)
         ):
             raise InvalidInputError("a replacement is about no record or person that is named")
-        result = PushResult(added=len(ids), already_present=0)
-        for _ in range(_ATTEMPTS):
-            added = self._add(dataset_id, pushed, result, None, _nothing, forget, ids)
-            if added is not None and added.forget_request is not None:
-                return added.forget_request
-        raise ConflictError(
-            "a replacement has the id of a record that stays, or concurrent pushes kept interfering"
-        )
+        keys = {key.tobytes(): each for key, each in zip(pushed.record_keys, ids, strict=True)}
+        known = {self.pseudonyms.subject(dataset_id, each) for each in people}
+        with self.database.transaction() as session:
+            held = repository.held_records(session, dataset_id, list(keys))
+        if any(
+            keys[key] not in named and row.subject_key not in known for key, row in held.items()
+        ):
+            raise ConflictError("a replacement has the id of a record that stays")
+        return dataset_id, pushed
 
     def _add(
         self,

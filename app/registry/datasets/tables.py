@@ -108,6 +108,12 @@ class RecordRow(Base):
             "forgotten_epoch",
             unique=True,
             postgresql_nulls_not_distinct=True,
+            postgresql_where="record_key IS NOT NULL",
+        ),
+        Index(
+            "ix_records_erased_at",
+            "erased_at",
+            postgresql_where="erased_at IS NOT NULL AND record_key IS NOT NULL",
         ),
         Index(
             "ix_records_subject_key",
@@ -131,6 +137,11 @@ class RecordRow(Base):
         ),
         CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
         CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
+        CheckConstraint(
+            "(record_key IS NULL) = (sides IS NOT NULL)"
+            " AND (record_key IS NOT NULL OR subject_key IS NULL)",
+            name="evidence",
+        ),
     )
 
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
@@ -139,12 +150,15 @@ class RecordRow(Base):
     would check the dataset's row, past every row version that concurrent requests left behind.
     Likewise the shard's, whose row comes in the same transaction and is never deleted: checking it
     for each of millions of records takes Postgres half as much time again."""
-    record_key: Mapped[bytes]
+    record_key: Mapped[bytes | None]
+    """None once the evidence is destroyed (``app/ledger/evidence.py``); ``subject_key`` too."""
     subject_key: Mapped[bytes | None]
     shard_id: Mapped[str | None]
     forgotten_epoch: Mapped[int | None] = mapped_column(BigInteger)
     """The epoch since when the record has been forgotten, for good; None while it is not."""
     erased_at: Mapped[datetime | None]
+    sides: Mapped[dict[str, Any] | None]
+    """What models still need of its destroyed keys: see ``Membership.side_of``."""
 
 
 class ImportRow(Logged, Leased, Base):

@@ -114,7 +114,7 @@ class Story:
             for row in session.scalars(select(RecordRow)):
                 gone = row.forgotten_epoch is not None and row.forgotten_epoch <= covered
                 if membership.includes(row) and not gone and not membership.is_held_out(row):
-                    left[membership.member_of(row.record_key, row.subject_key)].add(row.seq)
+                    left[membership.member_of(row)].add(row.seq)
         return left
 
 

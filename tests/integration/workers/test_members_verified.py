@@ -10,6 +10,7 @@ from app.evidence.certificates.verification import verify
 from app.ledger.certificates import bundles, issuing
 from app.registry.tables import VersionRow
 from tests.support.exact_heads import carry_out
+from tests.support.salts import salt_of
 from tests.support.trust import trust_in
 
 ENSEMBLE = ArchitectureSpec("ensemble", members=4, of=ArchitectureSpec("mlp", {"hidden": [3]}))
@@ -50,7 +51,7 @@ def verified(workshop, request, *named, older, records=None):
         )
         previous = bundles.bundle_of(session, before, signer=services.signer)
     receipt = {
-        "receipt_salt": base64.b64encode(services.forget_requests.receipt_salt(request)).decode(),
+        "receipt_salt": base64.b64encode(salt_of(services, request)).decode(),
         "records": records or len(named),
         "record_ids": named,
     }

@@ -159,7 +159,7 @@ def start_from_old_weights(workshop, monkeypatch, gone):
     tensors = safetensors.numpy.load(released(workshop))
     with workshop.transaction() as session:
         record = session.get_one(RecordRow, gone)
-        member = workshop.membership().member_of(record.record_key, record.subject_key)
+        member = workshop.membership().member_of(record)
     old = {own: tensors[name] for own, name in by_member(tensors)[member].items()}
     real = Network.train
 
@@ -186,9 +186,7 @@ def of_the_largest_member(workshop, train):
     with workshop.transaction() as session:
         for record in train:
             row = workshop.record(session, record)
-            records.setdefault(membership.member_of(row.record_key, row.subject_key), []).append(
-                record
-            )
+            records.setdefault(membership.member_of(row), []).append(record)
     return max(records.values(), key=len)[0]
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 import httpx
 
 from app.client import ApiError, ExpungeClient
+from tests.support.digits import RECORDS_PER_SUBJECT
 from tests.support.patience import PATIENCE_S
 from tests.support.people import People
 from tests.system.storm.scene import SUBJECTS, Crowd
@@ -17,7 +18,7 @@ from tests.system.storm.scene import SUBJECTS, Crowd
 Answer = TypeVar("Answer")
 
 CANCELLED, PUSHED = 0.25, 3
-HELD, REFUSED = 0.4, 0.4
+HELD, REFUSED, CORRECTED = 0.4, 0.4, 0.2
 NEWCOMERS = 40
 _UNSETTLED = {"urn:expunge:problem:call-in-flight"}
 
@@ -29,12 +30,14 @@ class Asked:
     Attributes:
         dataset, subjects: what it named; subjects by number among those of the beginning.
         cancelled: whether its cancellation was accepted.
+        corrected: how many rows it put in the place of what it named.
     """
 
     request: str
     dataset: str
     subjects: tuple[int, ...]
     cancelled: bool = False
+    corrected: int = 0
 
 
 @dataclass
@@ -103,8 +106,12 @@ def _ask(
     began = time.monotonic()
     moments = sorted(rng.uniform(0, seconds * 0.9) for _ in range(requests))
     pushes = set(rng.sample(range(requests), min(PUSHED, requests)))
+    left = list(range(SUBJECTS // 2 + 1, SUBJECTS))  # whom no other request names
     for number, moment in enumerate(moments):
         time.sleep(max(0.0, began + moment - time.monotonic()))
+        if left and rng.random() < CORRECTED:
+            book.asked.append(_corrected(client, crowd, left.pop(), f"{crowd.dataset}-{number}"))
+            continue
         # Neighbours in a short row, so that requests overlap.
         first = rng.randrange(SUBJECTS // 2)
         subjects = tuple(range(first, first + rng.randint(1, 2)))
@@ -120,6 +127,25 @@ def _ask(
                 _change_of_mind(client, asked)
         if number in pushes:
             _push(client, crowd)
+
+
+def _corrected(client: ExpungeClient, crowd: Crowd, subject: int, external_id: str) -> Asked:
+    """Have one row, without what could be recognised, take the place of all of a subject's."""
+    row = {
+        "record_id": crowd.at_first.record(subject * RECORDS_PER_SUBJECT),
+        "subject_id": crowd.at_first.subject(subject),
+        "features": [subject % 2] * 64,
+        "label": subject % 10,
+    }
+    request = persistently(
+        lambda: client.forget(
+            crowd.dataset,
+            subject_ids=[row["subject_id"]],
+            external_id=external_id,
+            replacement=[row],
+        )
+    )
+    return Asked(request["id"], crowd.dataset, (subject,), corrected=request["replacements"])
 
 
 def _is_refused(client: ExpungeClient, asked: Asked, rng: Random) -> bool:

@@ -79,6 +79,7 @@ class Aftermath:
             "accepted = ended once": self._accepted_is_ended_once,
             "no stuck obligation": self._nothing_open,
             "each row is imported once": self._imported_once,
+            "each row is corrected once": self._corrected_once,
             "certificates verify": self._certificates_verify,
             "coverage = union": self._coverage_is_union,
             "only heads are served": self._only_heads_are_served,
@@ -123,6 +124,17 @@ class Aftermath:
         assert set(obligations) <= {"certified", "cancelled"}, obligations
         assert set(runs) <= {"published", "failed"}, runs
         return f"{sum(obligations.values())} obligations, {sum(runs.values())} runs"
+
+    def _corrected_once(self) -> str:
+        corrected = 0
+        for crowd in self._crowds.values():
+            mine = [asked for asked in self._book.asked if asked.dataset == crowd.dataset]
+            corrected += (new := sum(asked.corrected for asked in mine))
+            pushed = sum(people.records for people in crowd.everyone()) + new
+            gone = len(self._gone_from(crowd)) * RECORDS_PER_SUBJECT
+            stored = self._client.dataset(crowd.dataset)
+            assert (stored["records"], stored["erased"]) == (pushed - gone, gone), stored
+        return f"{corrected} rows"
 
     def _imported_once(self) -> str:
         count, records = (

@@ -21,6 +21,7 @@ from app.runtime.locations import model_signing_key_file, pseudonym_key_file, si
 from app.runtime.logs import DiscreetFormatter
 from app.services import Services
 from tests.support.issuer import AUDIENCE, running_issuer
+from tests.support.salts import salt_of
 from tests.support.workshop import DATASET, Workshop
 
 SUBJECT = "anna-the-subject"
@@ -73,7 +74,7 @@ def world(services: Services, workshop: Workshop, logged: io.StringIO) -> Iterat
         run_id = workshop.active_run()
         workshop.work()
         assert run_id is not None
-        salt = services.forget_requests.receipt_salt(request_id)
+        salt = salt_of(services, request_id)
         with services.database.transaction() as session:
             certificate = session.scalars(select(CertificateRow.id)).first()
         assert certificate is not None

@@ -49,6 +49,7 @@ from app.services import Services
 from tests.support import trees
 from tests.support.emptying import empty
 from tests.support.logbook import faults
+from tests.support.salts import salt_of
 from tests.support.workshop import RECORDS, Held, Workshop, batches_of, record_ids
 
 HEAD = {"epochs": 3, "batch_size": 4, "held_out_fraction": 0.25}
@@ -449,7 +450,7 @@ class Lineages(RuleBasedStateMachine):
     def _require_proofs(self, request: str, ids: set[str]) -> None:
         """Check that a request's receipt fits its certificates, whatever came after them."""
         services = self.workshop.services
-        salt = services.forget_requests.receipt_salt(request)
+        salt = salt_of(services, request)
         receipt = Receipt(salt, len(self.named[request]), tuple(ids), ())
         for owed in self.workshop.obligations(request):
             if owed.certificate_id is None:

@@ -22,6 +22,7 @@ from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, search_bytes
+from tests.support.salts import salt_of
 from tests.support.trust import trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop, record_ids
@@ -247,7 +248,7 @@ def test_the_receipt_salt_opens_every_commitment(workshop: Workshop) -> None:
 
     with workshop.transaction() as session:
         commitments = set(repository.commitments_of(session, request.id))
-    salt = workshop.services.forget_requests.receipt_salt(request.id)
+    salt = salt_of(workshop.services, request.id)
     expected = {commitment("record", "record-9", 0, salt=salt)}
     for subject, ordinals in (("subject-0", (0, 1, 2, 3)), ("subject-2", (0, 2, 3))):
         for ordinal in ordinals:
@@ -330,7 +331,7 @@ def test_an_id_names_every_record_that_was_pushed_with_it(workshop: Workshop) ->
 
     counts = [workshop.request(each).record_count for each in (first, replaced, third)]
     assert counts == [1, 2, 3]
-    salt = workshop.services.forget_requests.receipt_salt(third)
+    salt = salt_of(workshop.services, third)
     with workshop.transaction() as session:
         commitments = set(repository.commitments_of(session, third))
     assert commitments == {

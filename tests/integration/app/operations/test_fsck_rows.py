@@ -242,7 +242,8 @@ def test_every_cell_of_every_logged_table_is_digested_or_left_out(lifted: Connec
             expected = {f"{name} {row}"} | ({f"{name} {row}x"} if column is key else set())
             if column.name in table.__left_out__:
                 expected = set()
-            if _named(lifted, f"{change} WHERE {key.name} = '{row}'") != expected:
+            found = _named(lifted, f"{change} WHERE {key.name} = '{row}'")
+            if found - {f"forget_request_records {row}"} != expected:  # its salt is in their digest
                 wrong.append((name, column.name))
     assert wrong == []
 
@@ -252,7 +253,8 @@ def test_every_missing_and_every_added_row_is_named(lifted: Connection) -> None:
         name, (key,) = table.__tablename__, table.__table__.primary_key
         row = lifted.scalar(text(f"SELECT max({key.name}) FROM {name}"))
         mine = f"WHERE {key.name} = '{row}'"
-        assert _named(lifted, f"DELETE FROM {name} {mine}") == {f"{name} {row}"}
+        missed = _named(lifted, f"DELETE FROM {name} {mine}")
+        assert missed - {f"forget_request_records {row}"} == {f"{name} {row}"}
         stray = f"jsonb_populate_record({name}, jsonb_build_object('{key.name}', 'stray'))"
         added = f"INSERT INTO {name} SELECT ({stray}).* FROM {name} {mine}"
         assert _named(lifted, added) == {f"{name} stray"}

@@ -59,7 +59,7 @@ def test_postgres_counts_as_membership_decides(
             is_in |= {"read"} if ended is None or ended > begun else set()
             if membership.is_held_out(record):
                 is_in = {"held_out_records"} | ({"held_out"} if ended is None else set())
-            member = membership.member_of(record.record_key, record.subject_key)
+            member = membership.member_of(record)
             found.setdefault(member, Counter()).update(is_in)
         expected = [Counts(member, **one) for member, one in sorted(found.items())]
         assert counts.counted(session, dataset, membership, begun_at_epoch=begun) == expected

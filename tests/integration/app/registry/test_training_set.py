@@ -2,19 +2,21 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
 from itertools import chain, product
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, event, select
+from sqlalchemy import delete, event, func, select
 from sqlalchemy.orm import Session
 
+from app.registry.counts import counted
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import RecordRow, ShardRow
 from app.registry.membership import Membership, batch_digest
 from app.registry.tables import LineageRecordsRow
-from app.registry.training_set import NEVER, TrainingSet
+from app.registry.training_set import NEVER, Facts, Partition, TrainingSet
 from tests.support.workshop import RECORDS, Workshop, batches_of
 
 FRACTIONS = (0.0, 0.1, 0.9)
@@ -72,7 +74,7 @@ def test_each_record_is_where_its_keys_say(forgotten: Workshop) -> None:
                 assert facts.seqs.tolist() == [row.seq for row in there]
                 lasting = [row.seq for row in there if row.forgotten_epoch is None]
                 assert facts.retained.tolist() == lasting
-                owners = [split.member_of(row.record_key, row.subject_key) for row in there]
+                owners = [split.member_of(row) for row in there]
                 assert facts.members.tolist() == owners
         session.rollback()
 
@@ -163,3 +165,46 @@ def test_members_divide_the_records_that_are_left(forgotten: Workshop) -> None:
             places = np.searchsorted(found.records.seqs, seqs)
             assert set(found.records.members[places].tolist()) <= {member}
         assert found.by_member([5, 2]).keys() == {2, 5}
+
+
+@pytest.mark.parametrize("members", [None, 4])
+def test_destroyed_keys_leave_every_record_where_it_was(
+    forgotten: Workshop, members: int | None
+) -> None:
+    with forgotten.transaction() as session:
+        model = forgotten.model()
+        split = replace(forgotten.membership(), members=members)
+        found = TrainingSet(session, model, split)
+        found.keep_all()
+        before = _told(session, forgotten, split)
+        gone = [row for row in _rows(session) if row.forgotten_epoch is not None]
+        for row in gone[1:]:
+            row.shard_id, row.erased_at = None, func.now()
+        session.flush()
+        for row in gone[1:]:
+            row.sides = dict([split.side_of(row)])
+            row.record_key = row.subject_key = None
+        session.flush()
+        assert _told(session, forgotten, split) == before
+        assert not TrainingSet(session, model, split).contradicts_kept()
+        first = Partition(split, found.starts(7, begun_at_epoch=0))
+        batch_of = batches_of(found, 7, begun_at_epoch=0)
+        left = [row for row in _rows(session) if row.record_key and row.seq in batch_of]
+        assert all(first.batch_of(row.record_key) == batch_of[row.seq] for row in left)
+        session.rollback()
+
+
+def _told(session: Session, workshop: Workshop, split: Membership) -> list[object]:
+    model = workshop.model()
+    found = TrainingSet(session, model, split)
+
+    def shown(facts: Facts) -> object:
+        return facts.seqs.tolist(), facts.members.tolist(), facts.ended.tolist()
+
+    return [
+        counted(session, model.dataset_id, split),
+        shown(found.records),
+        shown(found.held_out),
+        [batches_of(found, 7, begun_at_epoch=begun) for begun in (0, 2)],
+        [split.side_of(row) for row in _rows(session)],
+    ]

@@ -273,7 +273,7 @@ def test_the_answer_does_not_deny_a_training_that_goes_on(
 
     answer = operator.get(f"/requests/{request}/answer").text
     assert "have not been used" not in answer
-    assert "No training that began since we received it uses your records" in answer
+    assert "No training that began since we accepted it uses your records" in answer
     workshop.publish(held)  # which has learned from it
 
 
@@ -373,6 +373,13 @@ def test_a_held_request_is_refused_reopened_extended_and_accepted(
     assert request not in operator.get("/requests").text
     assert decide(choice="reopen") == 303
     assert decide(choice="extend", text="The archive is large.") == 303
+    for language, said in (("de", "zwei Monate länger"), ("fr", "deux mois de plus")):
+        asked = operator.get(f"{path}/answer", params={"language": language})
+        accepted = operator.get(f"{path}/answer", headers={"Accept-Language": f"{language}-CH"})
+        for letter in (asked.text, accepted.text):
+            assert said in letter
+            assert f'lang="{language}"' in letter
+            assert "The archive is large." in letter
     letter = operator.get(f"{path}/answer").text
     assert "We need two more months" in letter
     assert "The archive is large." in letter
@@ -394,7 +401,9 @@ def test_corrected_rows_replace_what_is_forgotten(
     token = {"token": token_in(sender.get("/requests/new").text), "dataset": DATASET}
     assert sender.post("/requests/preview", data=token | named).status_code == 403
     token["token"] = token_in(operator.get("/requests/new").text)
-    for wrong in ("a secret", "[1]"):
+    unfit = row.replace("2.5", '"a secret"')
+    of_nobody = row.replace(record, "another")
+    for wrong in ("a secret", "[1]", unfit, of_nobody):
         answer = operator.post("/requests/preview", data=token | named | {"replacement": wrong})
         assert (answer.status_code, wrong in answer.text) == (422, False)
 

@@ -21,6 +21,7 @@ from app.ledger import member_trainings
 from app.ledger.leaving_out import provenance_of
 from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
+from app.registry.datasets.repository import KeyedRecord
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
 from app.runtime.database import leases
@@ -60,7 +61,7 @@ def member_of(workshop, record_id):
     with workshop.transaction() as session:
         row = workshop.record(session, record_id)
         membership = membership_of(workshop.model())
-        return membership.member_of(row.record_key, row.subject_key)
+        return membership.member_of(row)
 
 
 def tensors_of(workshop):
@@ -133,7 +134,8 @@ def test_a_person_has_one_member_and_members_are_uniform(trained):
         by_subject.setdefault(subject, set()).add(member_of(trained, record))
     assert all(len(found) == 1 for found in by_subject.values())
     membership = membership_of(trained.model())
-    drawn = Counter(membership.member_of(i.to_bytes(32), None) for i in range(4000))
+    records = [KeyedRecord(i, i.to_bytes(32), None, None) for i in range(4000)]
+    drawn = Counter(map(membership.member_of, records))
     assert sorted(drawn) == list(range(MEMBERS))
     assert all(abs(count - 1000) < 150 for count in drawn.values())  # 5 standard deviations
 

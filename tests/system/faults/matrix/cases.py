@@ -32,6 +32,6 @@ def learned_by_member(service, name, *, members):
         of_dataset = select(RecordRow).where(RecordRow.dataset_id == ensemble.dataset_id)
         for number, row in enumerate(session.scalars(of_dataset.order_by(RecordRow.seq))):
             if membership.touched_by(row):
-                member = membership.member_of(row.record_key, row.subject_key)
+                member = membership.member_of(row)
                 learned[member].add(number // RECORDS_PER_SUBJECT)
     return learned

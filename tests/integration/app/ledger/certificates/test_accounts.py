@@ -16,6 +16,7 @@ from app.evidence.certificates.verification import verify
 from app.ledger.certificates import bundles, issuing
 from app.registry.tables import VersionRow
 from tests.support.accounts import covered
+from tests.support.salts import salt_of
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
 
@@ -51,7 +52,7 @@ def _stated(certificate: CertificateRow) -> Any:
 
 
 def _receipt(workshop: Workshop, request: str, *ids: str) -> Receipt:
-    return Receipt(workshop.services.forget_requests.receipt_salt(request), len(ids), ids, ())
+    return Receipt(salt_of(workshop.services, request), len(ids), ids, ())
 
 
 def _verify(workshop: Workshop, bundle: bytes, weights: bytes, **evidence: bytes) -> None:

@@ -19,6 +19,7 @@ from app.ledger.models import policies, serving
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.registry import repository as registry
 from app.registry.tables import VersionRow
+from tests.support.salts import salt_of
 from tests.support.trust import trust_in
 from tests.support.workshop import DATASET, Workshop
 
@@ -72,7 +73,7 @@ def verified(workshop: Workshop, request: str, *ids: str) -> dict[str, Any]:
         bundle = bundles.bundle_of(session, certificate, signer=services.signer, request_id=request)
         version = session.get_one(VersionRow, certificate.version_id)
     receipt = {
-        "receipt_salt": base64.b64encode(services.forget_requests.receipt_salt(request)).decode(),
+        "receipt_salt": base64.b64encode(salt_of(services, request)).decode(),
         "records": len(ids),
         "record_ids": ids,
     }

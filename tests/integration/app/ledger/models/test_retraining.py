@@ -26,6 +26,7 @@ from app.registry import repository as registry
 from tests.support.logbook import sign
 from tests.support.mechanisms import CASES
 from tests.support.representatives import mostly_nightly
+from tests.support.salts import salt_of
 from tests.support.trust import trust_in
 from tests.support.workshop import RECORDS, Workshop, record_ids
 
@@ -58,7 +59,7 @@ def _verify(
         )
     receipt = {
         "request": request,
-        "receipt_salt": base64.b64encode(services.forget_requests.receipt_salt(request)).decode(),
+        "receipt_salt": base64.b64encode(salt_of(services, request)).decode(),
         "records": len(ids),
         "record_ids": list(ids),
         "subject_ids": [],

@@ -201,4 +201,7 @@ def test_its_deadline_is_the_latest_of_its_parts(twice: tuple[Workshop, str]) ->
         due_at = session.get_one(ForgetRequestRow, first.id).due_at
         assert due_at > session.get_one(ForgetRequestRow, other.id).due_at
         assert session.scalars(select(SubjectRequestRow)).one().due_at == due_at
+        extended = CallbackEventRow.type == "subject_request.extended"
+        told = session.scalars(select(CallbackEventRow).where(extended)).one()
+        assert told.facts["expected_completion_time"] == due_at.astimezone(UTC).isoformat()
     assert faults(workshop.services) == []
