@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.description import ModelDescription
-from app.domain.errors import ExpungeError
+from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.heads import boosted_trees, linear_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
 from app.domain.tasks import catalogue
-from app.domain.tasks.spec import TaskSpec
+from app.domain.tasks.spec import BuiltInSpec, TaskSpec
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape, TreesShape
 from app.runtime.settings import Settings
@@ -47,7 +47,7 @@ WAYS: Final = {
 
 
 def calibrated(
-    task: TaskSpec, rows: pa.Table, mechanism: str, *, held_out: int, retained: int
+    task: BuiltInSpec, rows: pa.Table, mechanism: str, *, held_out: int, retained: int
 ) -> dict[str, Any]:
     """Return gradients and seconds of two trainings, and the larger one's score.
 
@@ -61,9 +61,7 @@ def calibrated(
     recipe = TrainingRecipe()
     if mechanism == "exact_training":
         recipe = linear_head.recipe_of({}, task, mechanism=mechanism)
-    description = ModelDescription(
-        model="", version=1, architecture=WAYS[mechanism], task=task, schema=task.schema()
-    )
+    description = ModelDescription(model="", version=1, architecture=WAYS[mechanism], task=task)
     spec = ModelSpec(description, recipe, Policy(), task.schema(), "", rows.schema, task_of(task))
     factory = spec.factory(Settings())
     dimension = sum(each.numel() for each in factory().parameters())
@@ -125,6 +123,8 @@ def main() -> None:
     line, content = sys.stdin.buffer.readline(), sys.stdin.buffer.read()
     order, rows = json.loads(line), pq.read_table(io.BytesIO(content))
     task, found = catalogue.from_json(order.pop("task")), dict[str, dict[str, Any]]()
+    if not isinstance(task, BuiltInSpec):
+        raise InvalidInputError("only built-in tasks are timed")
     for mechanism in WAYS:
         try:
             found[mechanism] = calibrated(task, rows, mechanism, **order)
