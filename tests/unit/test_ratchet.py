@@ -12,15 +12,15 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 78_320,
-    "source files": 516,
-    "lines of tests": 86_600,
-    "lines of benchmarks": 6_270,
-    "words of docs": 74_290,
-    "functions": 4_560,
-    "classes": 805,
-    "settings": 55,
-    "routes": 120,
+    "lines of source": 81_150,
+    "source files": 529,
+    "lines of tests": 88_550,
+    "lines of benchmarks": 6_570,
+    "words of docs": 61_300,
+    "functions": 4_660,
+    "classes": 827,
+    "settings": 56,
+    "routes": 127,
 }
 SLACK = 0.02
 """How far below its number a measure may lie before the number must follow."""
