@@ -39,6 +39,7 @@ from app.registry.datasets.reading import readers_of
 from app.registry.datasets.service import Records
 from app.runtime import locations, spans
 from app.runtime.database import Database
+from app.runtime.database.wakeups import Signal, wake
 from app.runtime.logs import describe
 from app.runtime.settings import Settings
 from app.storage import stores
@@ -182,6 +183,7 @@ class Services:
                 with self.database.transaction() as session:
                     request_ids = named(session)
                 self._completion.complete(request_ids)
+                self._wake()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
             _log.warning("completing is left to the dispatcher: %s", describe(error))
 
@@ -203,10 +205,17 @@ class Services:
                 met = [
                     leave_out_at_once(*places, each, lease_s=lease_s, **terms) for each in model_ids
                 ]
+                if any(met):
+                    self._wake()
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again
             _log.warning("leaving members out is left to a worker: %s", describe(error))
             return False
         return any(met)
+
+    def _wake(self) -> None:
+        """Have the dispatcher erase and complete what can be now: it may wait for what ended."""
+        with self.database.transaction() as session:
+            wake(session, Signal.ERASABLE)
 
     @property
     def _completion(self) -> Completion:

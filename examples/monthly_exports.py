@@ -9,7 +9,7 @@ HEADER = ["", "customer", "since", "age", "plan", "churned"]
 
 def write(name: str, header: list[str], rows: list[list[object]]) -> None:
     """Write a file of rows."""
-    with Path(name).open("w", newline="") as file:
+    with Path(name).open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *rows])
 
 

@@ -23,6 +23,7 @@ from app.registry.datasets.imports import repository as imports
 from app.registry.datasets.imports import service as importing
 from app.registry.datasets.tables import ImportRow
 from app.runtime.database import leases
+from app.runtime.database.wakeups import Signal, WakeUps
 from app.runtime.locations import redis_connection
 from app.runtime.logs import describe
 from app.runtime.processes.stopping import StopSignal
@@ -55,6 +56,7 @@ class Dispatcher:
 
     Attributes:
         steps: what a caller waits for, taken at each poll.
+        woken: what else is taken at once when another process gives a signal for it.
         upkeep: what can wait a second.
     """
 
@@ -72,6 +74,7 @@ class Dispatcher:
             self._enqueue_members,
             self._enqueue_imports,
         )
+        self.woken = {Signal.ERASABLE: services.clean_up}
         self.upkeep: tuple[Callable[[], None], ...] = (
             self._requeue_silent_runs,
             self._reenqueue_lost_jobs,
@@ -92,6 +95,28 @@ class Dispatcher:
         for step in (*self.steps, *self.upkeep):
             step()
             wait(self._plans.values())
+
+    def dispatch(self, stop: StopSignal, *, pause_s: float = _POLL_INTERVAL_S) -> None:
+        """Take every step once in ``pause_s``, and at once when woken, until asked to stop.
+
+        Failures are retried.
+        """
+        upkeep = [_every(_UPKEEP_INTERVAL_S, step) for step in self.upkeep]
+        wake_ups = WakeUps(self._services.database, Signal.DUE, *self.woken)
+        failing: set[str] = set()
+        while not stop.wait(_OUTAGE_DELAY_S if failing else 0.0):
+            woken = [self.woken[each] for each in wake_ups.wait(pause_s) & self.woken.keys()]
+            for step in (*self.steps, *woken, *upkeep):
+                name = step.__name__.strip("_")
+                try:
+                    step()
+                except Exception as error:  # noqa: BLE001 - the other steps must go on
+                    if name not in failing:
+                        _log.warning("%s is delayed: %s", name, describe(error))
+                    failing.add(name)
+                else:
+                    failing.discard(name)
+        wake_ups.close()
 
     def close(self) -> None:
         """Begin no further plan, and wait for those that are being made."""
@@ -208,10 +233,7 @@ def _every(interval_s: float, step: Callable[[], object]) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Dispatch, deliver callbacks, publish and ask witnesses, until SIGTERM or SIGINT.
-
-    Failures are retried.
-    """
+    """Dispatch, deliver callbacks, publish and ask witnesses, until SIGTERM or SIGINT."""
     stop = StopSignal().listen()
     settings = Settings()
     services = open_services(settings, process="dispatcher")
@@ -223,19 +245,7 @@ def main() -> None:
     publisher.start()
     for collector in collectors:
         collector.start()
-    upkeep = [_every(_UPKEEP_INTERVAL_S, step) for step in dispatcher.upkeep]
-    failing: set[str] = set()
-    while not stop.wait(_OUTAGE_DELAY_S if failing else _POLL_INTERVAL_S):
-        for step in (*dispatcher.steps, *upkeep):
-            name = step.__name__.strip("_")
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001 - the other steps must go on
-                if name not in failing:
-                    _log.warning("%s is delayed: %s", name, describe(error))
-                failing.add(name)
-            else:
-                failing.discard(name)
+    dispatcher.dispatch(stop)
     deliverer.stop()
     publisher.stop()
     for collector in collectors:

@@ -22,6 +22,7 @@ from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
+from sqlalchemy.orm import configure_mappers
 
 from app.operations.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_KEPT_S, WORKER_TTL_S
 from app.runtime import logs
@@ -132,6 +133,7 @@ def preload() -> None:
     with uncollected():
         load_rules()
         import_ahead()
+        configure_mappers()
 
 
 def main() -> None:

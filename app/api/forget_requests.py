@@ -145,9 +145,7 @@ def list_forget_requests(
     datasets; it is recognised, but never stored or shown.
     """
     with services.database.transaction() as session:
-        keys = None
-        if external_id is not None:
-            keys = external_keys(session, services.pseudonyms, external_id)
+        keys = external_id and external_keys(session, services.pseudonyms, external_id)
         rows = repository.requests(
             session,
             state=state,
@@ -286,11 +284,7 @@ class PreviewBody(Body):
     external_id=(ExternalId | None, {"default": None, "examples": ["ticket-4711"]}),
     status_callback_urls=(
         list[CallbackUrl],
-        {
-            "default": [],
-            "max_length": MAX_URLS,
-            "examples": [["https://privacy.example/expunge"]],
-        },
+        {"default": [], "max_length": MAX_URLS, "examples": [["https://privacy.example/expunge"]]},
     ),
     replacement=(
         list[dict[ColumnName, JsonValue]],

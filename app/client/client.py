@@ -358,11 +358,7 @@ class ExpungeClient:
         return self._object("POST", "/v1/callback-secret/rotate")
 
     def decide(self, request_id: str, decision: str, **why: str | None) -> Json:
-        """Accept, refuse, reopen or extend a request.
-
-        ``why`` is, to refuse, a ``ground`` such as ``17(3)(b)`` and an ``explanation``; to extend,
-        a ``reason``.
-        """
+        """Accept, refuse (``ground``, ``explanation``), reopen or extend (``reason``) a request."""
         return self._object("POST", at("forget-requests", request_id, decision), json=why or None)
 
     def retry(self, request_id: str) -> Json:
@@ -374,10 +370,7 @@ class ExpungeClient:
         return self._object("DELETE", at("forget-requests", request_id))
 
     def certificates_of(self, request_id: str, *, since: int | None = None) -> list[Json]:
-        """Return the certificates of a request's obligations, for use with its receipt.
-
-        With ``since``, the size of an older checkpoint, each proves that the log only grew since.
-        """
+        """Return a request's certificates; each proves that the log grew from size ``since``."""
         return self._list(at("forget-requests", request_id, "certificates"), since=since)
 
     def run(self, run_id: str, *, wait_s: int = 0) -> Json:

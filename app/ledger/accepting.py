@@ -52,6 +52,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.datasets.service import Forget
 from app.registry.datasets.tables import DatasetRow
+from app.runtime.database.wakeups import Signal, wake
 from app.runtime.spans import Span, at_commit, nanoseconds, span_of_request
 
 
@@ -220,6 +221,7 @@ class _Batch:
                 enter(self._session, new.row, state_of(owed | certified))
         if ended:
             repository.store_states(self._session, [new.row for new in ended])
+            wake(self._session, Signal.ERASABLE)
 
     def spans(self) -> Iterator[Span]:
         """Yield what traces say of the new requests."""

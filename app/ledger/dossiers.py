@@ -102,7 +102,7 @@ def collect(
         "kind": kind,
         "name": name,
         "made_at": database_time(session).isoformat(),
-        "requests": [asdict(view) for view in views],
+        "requests": [_told(view) for view in views],
         "models": [
             {
                 "name": model.name,
@@ -154,6 +154,11 @@ def collect(
     digests = {path: hashlib.sha256(each.encode()).hexdigest() for path, each in files.items()}
     plain = json.loads(json.dumps(facts, default=datetime.isoformat))
     return files, signer.sign(statement_about({**digests, **given}, plain)).envelope
+
+
+def _told(view: RequestView) -> dict[str, Any]:
+    """Return what is said of a request: all but the salt, with which ids could be tried."""
+    return {name: value for name, value in asdict(view).items() if name != "salt"}
 
 
 def _case(

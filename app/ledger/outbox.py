@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.ledger.tables import OutboxRow
+from app.runtime.database.wakeups import Signal, wake
 
 
 class Topic(StrEnum):
@@ -27,6 +28,8 @@ def post(session: Session, topic: Topic, subject_id: str, *, delay_s: float = 0.
             available_at=func.clock_timestamp() + timedelta(seconds=delay_s),
         )
     )
+    if not delay_s:
+        wake(session, Signal.DUE)
 
 
 def due_subjects(session: Session, topic: Topic) -> Sequence[str]:

@@ -21,6 +21,7 @@ from app.registry import counts
 from app.registry.forecasts import Occasion
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
+from app.runtime.database.wakeups import Signal, wake
 from app.runtime.spans import Facts, Step, Work, at_commit
 
 
@@ -48,6 +49,7 @@ def _withdraw_emptied(database: Database, model_id: str) -> bool:
             return False
         outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
         withdraw(session, model, reason=EMPTIED)
+        wake(session, Signal.ERASABLE)
     return True
 
 

@@ -3,9 +3,9 @@
 Without ``If-None-Match``, a caller waits until the state differs from that at the call. With it,
 the caller waits until the answer differs from its copy, so it misses nothing between two calls.
 
-One thread polls for all waiters, while there are any: it queries the database once per kind and
-interval, and wakes those whose facts have changed. A waiter needs no thread and no database
-connection of its own.
+One thread looks for all waiters, while there are any, when the log has grown and at intervals: it
+queries the database once per kind, and wakes those whose facts have changed. A waiter needs no
+thread and no database connection of its own.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from app.api.protocol.schemas import Answer
 from app.domain.errors import TooManyRequestsError
 from app.ledger.views.changes import Facts, Kind, facts_of
 from app.runtime.database import Database
+from app.runtime.database.wakeups import Signal, WakeUps
 from app.runtime.logs import describe
 
 LONGEST_WAIT_S = 60
@@ -67,10 +68,11 @@ class Watch:
 
 
 class Watcher:
-    """Polls for changes for all waiters of a process; each caller may have only so many."""
+    """Looks for changes for all waiters of a process; each caller may have only so many."""
 
     def __init__(self, database: Database, *, interval_s: float = _INTERVAL_S) -> None:
         self._database = database
+        self._wake_ups = WakeUps(database, Signal.NEWS)
         self._interval_s = interval_s
         self._held: Counter[str] = Counter()
         self._lock = threading.RLock()  # a signal handler may call close() during watch()
@@ -118,9 +120,11 @@ class Watcher:
                 watch.wake()
 
     def _run(self) -> None:
-        while not self._closing.wait(self._interval_s):
+        while not self._closing.is_set():
+            self._wake_ups.wait(self._interval_s)
             with self._lock:
                 if not self._watches:
+                    self._wake_ups.close()
                     self._thread = None
                     return
                 watches = list(self._watches)

@@ -25,6 +25,7 @@ from app.evidence.log import actor, checkpoints, trees
 from app.evidence.log.tables import LogEntryRow
 from app.runtime.database.engine import Logged
 from app.runtime.database.queries import known
+from app.runtime.database.wakeups import Signal, wake
 
 _MAX_INDEX = 2**63 - 1
 _CHANGED = "expunge.log.changed"
@@ -184,6 +185,7 @@ def _write_pending(session: Session) -> None:
         kinds = [entry["kind"] for entry in pending]
         bodies = [canonical_json({**entry, "recorded_at": moment}) for entry in pending]
         trees.extend(session, frontier, kinds=kinds, bodies=bodies)
+        wake(session, Signal.NEWS)
     if signer is not None:
         checkpoints.issue(session, signer, frontier)
     for examine in examiners:

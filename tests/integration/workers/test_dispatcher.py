@@ -1,6 +1,7 @@
 """The dispatcher over real servers, one step at a time."""
 
 import threading
+from functools import partial
 
 import pytest
 from redis import ConnectionError as RedisConnectionError
@@ -15,7 +16,9 @@ from app.evidence.log import checkpoints, trees
 from app.ledger import outbox, runs, scheduling
 from app.operations.monitoring.queue_state import queue_state
 from app.registry.tables import ModelRow
+from app.runtime.database.wakeups import Signal, wake
 from app.runtime.locations import redis_connection
+from app.runtime.processes.stopping import StopSignal
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
@@ -240,6 +243,53 @@ def test_a_second_copy_of_a_job_does_no_harm(workshop, dispatcher, queue, work):
     enqueue_run(queue, run_id)
     work()
     assert workshop.run(run_id).attempt == 1
+
+
+@pytest.fixture
+def woken(dispatcher, services, monkeypatch):
+    """The dispatcher as it goes on by itself, after its first round for nothing but signals."""
+    monkeypatch.setattr(dispatcher_module, "_UPKEEP_INTERVAL_S", 10 * PATIENCE_S)
+    stop, begun = StopSignal(), threading.Event()
+    dispatcher.upkeep = (*dispatcher.upkeep, begun.set)
+    going = partial(dispatcher.dispatch, stop, pause_s=10 * PATIENCE_S)
+    thread = threading.Thread(target=going)
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    yield thread
+    stop.set()
+    with services.database.transaction() as session:
+        wake(session, Signal.DUE)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_request_wakes_the_dispatcher_and_its_run_the_queue(trained, queue, woken):
+    (train, _) = trained.split()
+    request_id = trained.forget(train[0])
+    until(lambda: trained.active_run() and waiting_runs(queue) == {trained.active_run()})
+    trained.work()
+    trained.services.complete_at_once(lambda _: [request_id])
+    assert trained.request(request_id).state == "completed"
+
+
+def test_what_is_answered_at_once_is_erased_at_once(trained, woken):
+    _, held_out = trained.split()
+    request_id = trained.forget(held_out[0])
+    until(lambda: trained.request(request_id).state == "completed")
+
+
+def test_a_request_that_waited_for_the_end_of_a_run_is_completed_at_once(trained, services, woken):
+    train, held_out = trained.split()
+    first = trained.forget(train[0])
+    until(trained.active_run)
+    held = trained.lease()
+    trained.begin(held)
+    result = trained.result(held)
+    second = trained.forget(held_out[0])
+    assert trained.request(second).state == "certified"
+    trained.publish(held, result)
+    services.complete_at_once(lambda _: [first])
+    until(lambda: trained.request(second).state == "completed")
 
 
 def test_one_failing_step_does_not_hold_up_the_others(monkeypatch, services, queue, workshop):

@@ -72,7 +72,7 @@ def test_a_record_that_is_named_again_needs_no_second_training(workshop):
     member = workshop.membership().member_of
     with workshop.transaction() as session:
         rows = {each: workshop.record(session, each) for each in train}
-    of = {each: member(row.record_key, row.subject_key) for each, row in rows.items()}
+    of = {each: member(row) for each, row in rows.items()}
     other = next(each for each in train if of[each] != of[train[0]])
     _, first = forget(workshop, train[0])
     again, second = forget(workshop, train[0])

@@ -18,6 +18,7 @@ from app.registry.datasets.tables import ImportRow
 from app.runtime.database.endings import require_live
 from app.runtime.database.leases import in_future
 from app.runtime.database.queries import stored
+from app.runtime.database.wakeups import Signal, wake
 
 RETRY_DELAY_S = 5.0
 """How long an import waits after a first failure that may pass; after further ones, longer."""
@@ -58,6 +59,7 @@ def request(session: Session, *, dataset: str, url: str, prefixes: Sequence[str]
     session.add(row)
     stored(session, row)
     log.append(session, "import.queued", **{"import": row.id}, dataset=owner.id)
+    wake(session, Signal.DUE)
     return row
 
 

@@ -26,6 +26,7 @@ VERBS = {
         "create",
         "define",
         "delete",
+        "destroy",
         "download",
         "get",
     ),

@@ -20,7 +20,7 @@ from app.api.protocol.waiting import Watcher, wait_of
 from app.cli.application import create_app
 from app.client import ExpungeClient
 from app.domain.states import Scope
-from app.ledger.views.changes import Kind
+from app.ledger.views.changes import Kind, facts_of
 from app.registry.datasets.imports import service as imports
 from app.runtime.locations import redis_connection
 from app.services import Services
@@ -115,7 +115,8 @@ def test_a_run_is_followed_to_its_end(
     seen = [answer.json()]
     for change in changes:
         known = WAIT | {"If-None-Match": answer.headers["etag"]}
-        answer = _meanwhile(app, lambda known=known: served.get(path, headers=known), change)
+        _meanwhile(app, lambda known=known: served.get(path, headers=known), change)
+        answer = served.get(path)  # a change may be several commits, each of which is news
         seen.append(answer.json())
 
     assert [run["state"] for run in seen] == ["leased", *["running"] * 3, "failed"]
@@ -385,6 +386,22 @@ def test_preferences_that_are_not_understood_are_ignored(
     prefer: str | None, wait_s: int | None
 ) -> None:
     assert wait_of(prefer) == wait_s
+
+
+def test_an_entry_of_the_log_wakes_waiters_at_once(services: Services, workshop: Workshop) -> None:
+    watcher = Watcher(services.database, interval_s=10 * PATIENCE_S)
+    workshop.define()
+    run_id = workshop.active_run() or ""
+
+    async def wait() -> bool:
+        with services.database.transaction() as session:
+            seen = facts_of(session, Kind.RUN, [run_id])[run_id]
+        with watcher.watch(Kind.RUN, run_id, seen, caller_id="a") as watch:
+            await asyncio.to_thread(until, lambda: watcher._wake_ups._connection is not None)
+            await asyncio.to_thread(workshop.lease)
+            return await asyncio.wait_for(watch.news.wait(), PATIENCE_S)
+
+    assert asyncio.run(wait())
 
 
 def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -> None:
