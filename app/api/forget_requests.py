@@ -145,7 +145,7 @@ def list_forget_requests(
     datasets; it is recognised, but never stored or shown.
     """
     with services.database.transaction() as session:
-        keys = external_id and external_keys(session, services.pseudonyms, external_id)
+        keys = external_keys(session, services.pseudonyms, external_id) if external_id else None
         rows = repository.requests(
             session,
             state=state,

@@ -1,5 +1,9 @@
 """Runs: created, leased, kept alive, requeued or failed. Times are from the database's clock."""
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from sqlalchemy import Connection, delete, func
 from sqlalchemy.orm import Session
 
@@ -9,6 +13,7 @@ from app.domain.states import (
     ACTIVE_RUN_STATES,
     HELD_RUN_STATES,
     RETRYABLE_RUN_STATES,
+    Phase,
     RunKind,
     RunState,
     WeightsSource,
@@ -27,6 +32,10 @@ from app.runtime.database import Database
 from app.runtime.database.endings import require_live
 from app.runtime.database.leases import in_future, prolong
 from app.storage.blobs import doom_attempt, reserve_for_run
+
+MOST_POINTS = 256
+"""Of what a run has reported on its way."""
+_REPORTED = ("phase", "step", "epsilon", "loss")
 
 _RETRY_DELAY_S = 1.0
 
@@ -259,3 +268,31 @@ def _kind_of_retry(session: Session, row: RunRow, model: ModelRow) -> RunKind:
     if not trains and membership_of(model) is None:
         raise ConflictError("the model waits for its weights: upload them again")
     return RunKind.TRAIN if trains else RunKind(row.kind)
+
+
+def with_report(
+    points: Sequence[Mapping[str, Any]], progress: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the points with what was reported last, at most ``MOST_POINTS`` of them.
+
+    A report without a step, or with neither ε nor loss, adds none. When there are too many, every
+    second one is dropped, never the last. Of weights that are not certified there is no loss.
+    """
+    point = {name: finite(progress.get(name)) for name in _REPORTED}
+    if point["step"] is None or (point["epsilon"] is None and point["loss"] is None):
+        return list(points)
+    if point["phase"] == Phase.UNLEARNING:
+        point["loss"] = None
+    else:  # its ε stays, and says nothing of these steps
+        if point["loss"] is None:
+            return list(points)
+        point["epsilon"] = None
+    kept = [*points, point]
+    if len(kept) > MOST_POINTS:
+        kept = kept[::-2][::-1]
+    return kept
+
+
+def finite(value: object) -> object:
+    """Return a value; None for infinity and NaN, which JSON cannot hold and never equals itself."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -227,7 +227,7 @@ class RunRow(Logged, Leased, Base):
     failure_reason: Mapped[str | None]
     phase_seconds: Mapped[dict[str, Any] | None]
     reports: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))
-    """What its present attempt has reported (``reports.py``)."""
+    """What its present attempt has reported (``runs.with_report``)."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.domain.plan import Plan
 from app.domain.states import Phase
 from app.ledger import runs
-from app.ledger.reports import with_report
+from app.ledger.runs import with_report
 from app.ledger.tables import ForgetRequestRow
 from app.operations.monitoring.queue_state import QUEUE
 from app.planning.mechanisms.catalogue import epsilon_by_step

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.domain.states import Phase, RunKind
 from app.ledger import repository, runs
-from app.ledger.reports import with_report
+from app.ledger.runs import with_report
 from app.ledger.tables import RunRow
 from app.runtime.database import Database
 from app.runtime.spans import Span

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_RUN_STATES
-from app.ledger.reports import finite
+from app.ledger.runs import finite
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.registry.datasets.tables import ImportRow
 from app.registry.tables import ModelRow, VersionRow

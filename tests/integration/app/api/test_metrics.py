@@ -268,8 +268,8 @@ def test_a_hundred_thousand_finished_requests_are_one_number(
     with workshop.transaction() as session:
         session.execute(
             text(
-                "INSERT INTO forget_requests (id, dataset_id, api_key_id, request_digest, salt, state,"
-                " forget_epoch, record_count, push_count, received_at, due_at, completed_at)"
+                "INSERT INTO forget_requests (id, dataset_id, api_key_id, request_digest, salt,"
+                " state, forget_epoch, record_count, push_count, received_at, due_at, completed_at)"
                 " SELECT 'fr_' || i, dataset_id, api_key_id, request_digest, salt, 'completed',"
                 " forget_epoch, 1, 1, received_at, due_at, received_at"
                 " FROM forget_requests, generate_series(1, 100000) AS i WHERE id = :id"

@@ -44,6 +44,7 @@ VERBS = {
         "quote",
         "redeliver",
         "redirect",
+        "report",
         "retrain",
         "retry",
         "revoke",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from app.ledger.reports import MOST_POINTS, with_report
+from app.ledger.runs import MOST_POINTS, with_report
 
 
 def test_epsilon_is_kept_of_noisy_steps_and_the_loss_of_others() -> None:
