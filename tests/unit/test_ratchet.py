@@ -12,13 +12,13 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 81_150,
+    "lines of source": 81_260,
     "source files": 529,
-    "lines of tests": 88_550,
+    "lines of tests": 88_720,
     "lines of benchmarks": 6_570,
-    "words of docs": 61_300,
+    "words of docs": 61_340,
     "functions": 4_660,
-    "classes": 827,
+    "classes": 829,
     "settings": 56,
     "routes": 127,
 }
