@@ -18,6 +18,7 @@ VERBS = {
     "unpublish",
     *(
         "accept",
+        "acknowledge",
         "alter",
         "archive",
         "cancel",
@@ -44,6 +45,7 @@ VERBS = {
         "quote",
         "redeliver",
         "redirect",
+        "register",
         "report",
         "retrain",
         "retry",
