@@ -43,7 +43,7 @@ class DossierAnswer(Answer):
 
 
 @router.post("", **answers(404))
-def make_dossier(body: DossierBody, services: ServicesOf, caller: LogReader) -> DossierAnswer:
+def create_dossier(body: DossierBody, services: ServicesOf, caller: LogReader) -> DossierAnswer:
     """Collect the evidence about a request, a model or a dataset; `expunge verify` checks it.
 
     It needs the scope `models:read`, too, and `forget:read`.
