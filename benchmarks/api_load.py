@@ -328,6 +328,7 @@ def bare() -> FastAPI:
             "dataset_id": dataset,
             "api_key_id": "key",
             "request_digest": bytes(32),
+            "salt": bytes(32),
             "state": "accepted",
             "forget_epoch": 1,
             "record_count": len(record_ids),

@@ -29,7 +29,7 @@ from app.evidence import log
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.trusted_keys import TrustedKeys
 from app.evidence.log import signing_keys
-from app.ledger import repository, runs
+from app.ledger import runs
 from app.ledger.withdrawal import withdraw
 from app.registry import counts
 from app.registry import repository as registry
@@ -211,9 +211,7 @@ def _begin_anew(session: Session, model: ModelRow, head: VersionRow, found: Find
 
 
 def _withdraw(session: Session, model: ModelRow) -> None:
-    while active := repository.active_run(session, model.id):
-        runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
-        session.flush()
+    runs.end_for_good(session, model.id, reason=REASON)
     withdraw(session, model, reason=REASON)
 
 

@@ -231,7 +231,7 @@ class Life:
             for name, key in keys.items()
             if name not in self.forgotten
             and not membership.is_held_out(rows[key])
-            and membership.member_of(b"", key) == member
+            and membership.member_of(rows[key]) == member
         ]
 
     def forget(self, *people: str, records: Sequence[str] = ()) -> tuple[str, bytes]:

@@ -123,7 +123,7 @@ class AutomaticRetraining:
 
         One is due while no run of it is going and it owes nothing: so long after the first of the
         members that are out was left out, or when so many are. Requests and the clock decide, and
-        nothing else. After a refill that failed or was cancelled, it waits for a day.
+        nothing else. What was out when a refill began that failed or was cancelled waits for a day.
         """
         return self._start_due(registry.ensembles, _is_thin, refill)
 
@@ -159,14 +159,15 @@ class AutomaticRetraining:
 def _is_thin(session: Session, model: ModelRow, now: datetime) -> bool:
     members = registry.members_of(registry.head_version(session, model))
     out, policy = out_of(members), Policy.from_json(model.policy)
-    if not out or repository.active_run(session, model.id) is not None:
+    since = _out_since(session, model)
+    if since is None or repository.active_run(session, model.id) is not None:
         return False
     if repository.obligations_of_model(session, model.id, UNMET_OBLIGATION_STATES):
         return False
     newest = repository.latest_run(session, model.id, RunKind.REFILL)
     if newest is not None and newest.finished_at is not None:
-        failed = newest.state in RETRYABLE_RUN_STATES
-        if failed and now < newest.finished_at + _AFTER_A_FAILURE:
+        tried = newest.state in RETRYABLE_RUN_STATES and since <= newest.created_at
+        if tried and now < newest.finished_at + _AFTER_A_FAILURE:
             return False
     if policy.refill_at is not None and len(out) >= policy.refill_at * len(members):
         return True
@@ -176,12 +177,16 @@ def _is_thin(session: Session, model: ModelRow, now: datetime) -> bool:
 
 def refill_due_at(session: Session, model: ModelRow) -> datetime | None:
     """Return when members of an ensemble that are out are trained anew at the latest, if ever."""
+    since, after_s = _out_since(session, model), Policy.from_json(model.policy).refill_after_s
+    return None if since is None or after_s is None else since + timedelta(seconds=after_s)
+
+
+def _out_since(session: Session, model: ModelRow) -> datetime | None:
+    """Return when the first of the members of an ensemble that are out was left out."""
     out = out_of(registry.members_of(registry.head_version(session, model)))
-    after_s = Policy.from_json(model.policy).refill_after_s
-    if not out or after_s is None:
+    if not out:
         return None
-    first = registry.version_numbered(session, model, min(out.values()))
-    return first.created_at + timedelta(seconds=after_s)
+    return registry.version_numbered(session, model, min(out.values())).created_at
 
 
 def _is_due(session: Session, model: ModelRow, now: datetime) -> bool:

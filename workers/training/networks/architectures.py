@@ -15,7 +15,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from app.domain.architectures import ArchitectureSpec, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.heads import boosted_trees, linear_head, ridge_head
-from app.domain.tasks.built_in import classification
+from app.domain.tasks.built_in import classification, rows_of
 from app.domain.tasks.spec import TaskSpec
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.heads import LinearHead, RidgeHead
@@ -204,7 +204,7 @@ def build(
         allowed_factories: import paths that ``custom`` may name: ``package.module:factory`` or
             ``package.module:*``.
         tokens: whether the features are tokens.
-        task: what the network is to learn; None for classification.
+        task: what the network is to learn; None for public weights, whose outputs are ``classes``.
         in_full: whether an exception of the operator's code is shown completely; only before a
             record is read.
         out: which members of an ensemble are left out.
@@ -213,7 +213,7 @@ def build(
         RunFailedError: the factory is not allowed or cannot be imported, or the network does not
             fit the dataset. The message says what to change.
     """
-    task = classification(classes) if task is None else task
+    rows = rows_of(classes) if task is None else task.rows
     if architecture.of is not None:
         member = partial(
             build,
@@ -226,7 +226,7 @@ def build(
             in_full=in_full,
         )
         active = [number for number in range(architecture.networks) if number not in out]
-        return Ensemble((member() for _ in active), task, active)
+        return Ensemble((member() for _ in active), task or classification(classes), active)
     if architecture.name == "custom":
         module = _build_custom(
             architecture, input_shape, classes, allowed_factories, in_full=in_full
@@ -237,7 +237,7 @@ def build(
         module = LinearHead(
             math.prod(input_shape),
             classes,
-            rows=task.rows,
+            rows=rows,
             feature_norm=architecture.options.get("feature_norm"),
             bias=architecture.options.get("bias", linear_head.DEFAULT_BIAS),
         )
@@ -245,12 +245,12 @@ def build(
         options = boosted_trees.options_of(architecture.options)
         module = BoostedTrees(
             classes,
-            rows=task.rows,
+            rows=rows,
             **{name: options[name] for name in ("trees", "leaves", "depth")},
         )
     else:
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)
-    shape = task.output_shape(input_shape)
+    shape = (classes,) if task is None else task.output_shape(input_shape)
     _require_fit(module, zeros(input_shape, tokens=tokens), shape, in_full=in_full)
     if architecture.name == "custom":
         require_supported(module, trains=True)

@@ -181,7 +181,7 @@ def test_a_run_that_goes_is_ended_and_nothing_is_owed_where_no_weights_are_left(
     held = released.begun()
     _destroy(released, _head_blob(released))
     assert _reconcile(released).versions == ["model 1"]
-    assert released.run(held.run_id).state == "failed"
+    assert released.run(held.run_id).state == "cancelled"
     assert [owed.state for owed in released.obligations(request)] == ["cancelled"]
     released.services.clean_up()
     assert released.request(request).state == "completed"

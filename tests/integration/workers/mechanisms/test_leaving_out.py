@@ -491,6 +491,22 @@ def test_a_refill_that_failed_is_not_begun_again_by_the_next_request(trained):
     assert automatic.refill_due() == []
 
 
+def test_what_is_left_out_after_a_refill_was_cancelled_does_not_wait_for_what_was_out_then(trained):
+    forget(trained, records_by_member(trained)[0][0])
+    carry_out(trained)
+    policies.change_policy(trained.services.database, "model", {"refill_at": 0.25})
+    automatic = retraining.AutomaticRetraining(trained.services.database)
+    with trained.transaction() as session:
+        runs.cancel_run(session, refill(trained))
+    assert automatic.refill_due() == []
+    trained.retrain()
+    carry_out(trained)
+    assert automatic.refill_due() == []
+    forget(trained, records_by_member(trained)[1][0])
+    carry_out(trained)
+    assert automatic.refill_due() == ["model"]
+
+
 def test_a_request_whose_run_failed_is_tried_again_after_a_refill_too(trained):
     records = records_by_member(trained)
     forget(trained, records[0][0])
