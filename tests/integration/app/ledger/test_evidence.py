@@ -27,6 +27,7 @@ from app.operations import erase_check, reconciliation
 from app.operations.erase_check import Stores
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import RecordRow
 from app.registry.training_set import TrainingSet
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import redis_connection
@@ -292,6 +293,34 @@ def test_weights_imported_later_count_a_record_whose_keys_are_destroyed_as_learn
     workshop.services.clean_up()
     assert workshop.request(other).salt is not None
     assert faults(workshop.services) == []
+
+
+def test_a_model_knows_on_which_side_a_record_was_without_its_keys(workshop: Workshop) -> None:
+    workshop.train()
+    learned, held_out = workshop.split()
+    request = workshop.forget(learned[0], held_out[0])
+    workshop.dispatch()
+    workshop.work()
+    workshop.services.clean_up()
+    membership = workshop.membership()
+
+    def sides() -> list[bool]:
+        with workshop.transaction() as session:
+            model = registry.model_named(session, "model")
+            rows = repository.records_of(session, request)
+            assert not TrainingSet(session, model).contradicts_kept()
+            query = select(membership.in_sql()[0]).select_from(RecordRow)
+            query = query.where(RecordRow.seq.in_([row.seq for row in rows]))
+            found = session.scalars(query.order_by(RecordRow.seq)).all()
+            assert list(found) == [
+                membership.is_held_out(row) for row in sorted(rows, key=lambda row: row.seq)
+            ]
+            return list(found)
+
+    before = sides()
+    assert sorted(before) == [False, True]
+    _destroy(workshop, NOW)
+    assert sides() == before
 
 
 def test_nobody_but_the_pass_gets_rid_of_evidence(workshop: Workshop) -> None:
