@@ -19,11 +19,11 @@ from workers.training.tasks.task import INPUTS, TARGET, WEIGHT
 
 READ = InputColumns(columns=(NumberColumn(name="x"), NumberColumn(name="z")))
 CLASSES = LabelColumn(name="c", classes=("a", "b", "d"))
-CLASS = ClassificationSpec(inputs=READ, classes=3, target=CLASSES)
+CLASS = ClassificationSpec(inputs=READ, target=CLASSES)
 SPECS = {
     "classes": CLASS,
     "weighted": ClassificationSpec(
-        inputs=READ, classes=3, target=CLASSES, class_weights=(1, 2, 0.5), label_smoothing=0.1
+        inputs=READ, target=CLASSES, class_weights=(1, 2, 0.5), label_smoothing=0.1
     ),
     "labels": MultiLabelSpec(inputs=READ, labels=("p", "q")),
     "squared": RegressionSpec(inputs=READ, targets=("y",)),
