@@ -38,7 +38,9 @@ def fair_salt(session: Session, dataset: str, held_out_fraction: float) -> bytes
     whose = select(RecordRow.record_key, RecordRow.subject_key).order_by(RecordRow.seq)
     people = Counter(
         Person(None if subject else record, subject)
-        for record, subject in session.execute(whose.where(RecordRow.dataset_id == named))
+        for record, subject in session.execute(
+            whose.where(RecordRow.dataset_id == named, RecordRow.record_key.is_not(None))
+        )
     )
     models = session.scalars(select(ModelRow).where(ModelRow.dataset_id == named)).all()
     others = [_split(each.split_salt, each.recipe["held_out_fraction"]) for each in models]

@@ -82,14 +82,16 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
 def mean_loss(module: nn.Module, task: Task, examples: Records, team: Team = ALONE) -> float:
     """Return the mean loss in evaluation mode; the module's mode is kept.
 
-    Of several processes each computes it, of all records, and gets the leading one's.
+    Of several processes each computes it, of all records, and gets the leading one's. It is NaN if
+    no record has a target.
     """
     device = next(module.parameters()).device
+    losses = [torch.empty(0, dtype=torch.float64)]
     with evaluating(module):
-        losses = [
-            task.loss(module, task.measured(batch)).cpu().double()
-            for batch in team.same(examples.in_order(EVALUATION_BATCH, device=device))
-        ]
+        for batch in team.same(examples.in_order(EVALUATION_BATCH, device=device)):
+            measured = task.measured(batch)
+            if len(measured[INPUTS]):  # layers need not take an empty batch
+                losses.append(task.loss(module, measured).cpu().double())
     found = torch.cat(losses).mean().reshape(1)
     team.align_(found)
     return float(found)

@@ -189,6 +189,8 @@ class _Patience:
         """Look at the weights after an epoch; return whether training should end."""
         network = self._network
         found = mean_loss(network.module, network.task, self._held_out, network.team)
+        if math.isnan(found) and not self._best:  # no held-out record may have a target
+            return False
         if found < self._smallest:
             self._smallest, self._in_vain = found, 0
             state = network.module.state_dict()

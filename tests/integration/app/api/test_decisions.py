@@ -115,6 +115,18 @@ def test_nothing_is_forgotten_until_a_held_request_is_accepted(
     assert faults(workshop.services) == []
 
 
+def test_acceptance_reaches_what_was_there_when_the_request_came(
+    workshop: Workshop, api: TestClient, trained: list[str]
+) -> None:
+    request = held(api, trained[0])
+    assert workshop.replace(trained[0]).forget_request is not None
+    stored = remembered(workshop)
+    decide(api, request, "accept")
+    assert remembered(workshop) == stored  # the corrected row is another record
+    api.post(PATH, json={"dataset": DATASET, "record_ids": [trained[0]]})
+    assert remembered(workshop) == stored - 1
+
+
 def test_a_refused_request_ends_and_can_be_reopened(
     workshop: Workshop, api: TestClient, trained: list[str]
 ) -> None:

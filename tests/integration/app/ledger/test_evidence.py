@@ -23,9 +23,12 @@ from app.ledger import decisions, evidence, repository
 from app.ledger.certificates import bundles
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.views import request_views
-from app.operations import erase_check
+from app.operations import erase_check, reconciliation
 from app.operations.erase_check import Stores
+from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import RecordRow
+from app.registry.training_set import TrainingSet
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import redis_connection
 from tests.support import backups
@@ -239,6 +242,85 @@ def test_a_refused_request_is_reopened_until_its_evidence_is_destroyed(workshop:
     with workshop.transaction() as session, pytest.raises(ConflictError, match="make a new one"):
         decisions.reopen(session, held)
     workshop.forget("record-1")  # it is stored, and known as before
+
+
+def test_a_restored_backup_from_before_agrees_and_its_evidence_is_destroyed_again(
+    workshop: Workshop, servers: EmbeddedServers, database_url: str, tmp_path: Path
+) -> None:
+    services = workshop.services
+    workshop.train()
+    learned = workshop.split()[0]
+    request = workshop.forget(learned[0])
+    workshop.dispatch()
+    workshop.work()
+    services.clean_up()
+    backups.dump(servers, database_url, tmp_path / "dump")
+    _destroy(workshop, NOW)
+    backups.restore(servers, database_url, tmp_path / "dump")
+    with workshop.transaction() as session:
+        found = reconciliation.reconcile(session, services.blobs, services.signer)
+    assert (found.other_objects, found.versions, found.attention) == (0, [], [])
+    assert workshop.request(request).salt is not None
+    _destroy(workshop, NOW)
+    assert workshop.request(request).salt is None
+    with workshop.transaction() as session:
+        assert not any(row.record_key for row in repository.records_of(session, request))
+    assert faults(services) == []
+
+
+def test_weights_imported_later_count_a_record_whose_keys_are_destroyed_as_learned(
+    workshop: Workshop,
+) -> None:
+    workshop.train()
+    learned = workshop.split()[0]
+    request = workshop.forget(learned[0])
+    workshop.dispatch()
+    workshop.work()
+    workshop.services.clean_up()
+    _destroy(workshop, NOW)
+    workshop.define("imported", upload=True)
+    workshop.upload("imported")
+    workshop.work("imported")
+    membership = workshop.membership("imported")
+    with workshop.transaction() as session:
+        (row,) = repository.records_of(session, request)
+        assert membership.touched_by(row)
+        found = TrainingSet(session, registry.model_named(session, "imported"))
+        assert row.seq in found.records.seqs
+    other = workshop.forget(learned[1])
+    workshop.dispatch()
+    workshop.work("model")
+    workshop.services.clean_up()
+    assert workshop.request(other).salt is not None
+    assert faults(workshop.services) == []
+
+
+def test_a_model_knows_on_which_side_a_record_was_without_its_keys(workshop: Workshop) -> None:
+    workshop.train()
+    learned, held_out = workshop.split()
+    request = workshop.forget(learned[0], held_out[0])
+    workshop.dispatch()
+    workshop.work()
+    workshop.services.clean_up()
+    membership = workshop.membership()
+
+    def sides() -> list[bool]:
+        with workshop.transaction() as session:
+            model = registry.model_named(session, "model")
+            rows = repository.records_of(session, request)
+            assert not TrainingSet(session, model).contradicts_kept()
+            query = select(membership.in_sql()[0]).select_from(RecordRow)
+            query = query.where(RecordRow.seq.in_([row.seq for row in rows]))
+            found = session.scalars(query.order_by(RecordRow.seq)).all()
+            assert list(found) == [
+                membership.is_held_out(row) for row in sorted(rows, key=lambda row: row.seq)
+            ]
+            return list(found)
+
+    before = sides()
+    assert sorted(before) == [False, True]
+    _destroy(workshop, NOW)
+    assert sides() == before
 
 
 def test_nobody_but_the_pass_gets_rid_of_evidence(workshop: Workshop) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from app.domain.errors import RunFailedError
 from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
+from app.registry.datasets.columns.encoding import NO_CLASS
 from tests.support.arrays import array_task
 from workers.training import loop, optimizers
 from workers.training.evaluate import evaluate, mean_loss
@@ -18,6 +19,7 @@ from workers.training.examples import Examples
 from workers.training.networks.network import Network
 from workers.training.tasks.built_in import CLASSIFICATION
 from workers.training.tasks.catalogue import task_of
+from workers.training.tasks.task import TARGET
 
 
 def mlp():
@@ -178,6 +180,14 @@ def test_gradients_and_the_optimisers_state_are_overwritten(digits, monkeypatch,
     else:  # the last step's gradients are others than those of the third
         assert not any(p.grad.any() for p in module.parameters())
         assert not any(v.any() for state in kept[0].state.values() for v in state.values())
+
+
+def test_patience_is_endless_where_no_held_out_record_has_a_target(digits, held_out):
+    recipe = TrainingRecipe(patience=1, batch_size=50)
+    target = torch.full_like(held_out.tensors[TARGET], NO_CLASS)
+    lacking = Examples(held_out.tensors | {TARGET: target}, held_out.form)
+    steps = train(mlp(), digits, recipe, epochs=3, held_out=lacking)
+    assert steps == 3 * digits.steps_per_epoch(50)
 
 
 def test_patience_ends_training_and_keeps_the_best_weights(digits, held_out):
