@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.delivery.publishing.tables import CopyRow, PlacementRow
 from app.domain import strict_json
+from app.domain.errors import ConflictError
 from app.domain.states import VersionState
 from app.evidence import log
 from app.evidence.certificates.bundle import LogProof
@@ -138,10 +139,15 @@ def destroy(
 ) -> None:
     """Archive everything that came from a dataset, and say so in the log; again, go on with it.
 
-    ``ConflictError`` if a model is defined on it meanwhile, or a backbone serves other models.
+    ``ConflictError`` if a model is defined on it meanwhile, a backbone serves other models, or the
+    entry that was signed leaves out a backbone that is named now.
     """
     with database.transaction() as session:
-        models, _ = _derived(session, datasets.dataset_named(session, name), named)
+        dataset = datasets.dataset_named(session, name)
+        entry = _entry(session, dataset)
+        if entry and not {*named} <= strict_json.loads(entry.body)["backbones"].keys():
+            raise ConflictError("the signed statement leaves out a backbone that is named now")
+        models, _ = _derived(session, dataset, named)
         live = [model.name for model in models if model.archived_at is None]
     for model in live:
         with database.transaction() as session:
