@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.delivery.publishing.tables import CopyRow, PlacementRow
 from app.domain import strict_json
 from app.domain.errors import ConflictError
-from app.domain.states import VersionState
+from app.domain.states import BlobState, VersionState
 from app.evidence import log
 from app.evidence.certificates.bundle import LogProof
 from app.evidence.certificates.signing import StatementSigner
@@ -27,6 +27,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import BackboneRow, ModelRow, VersionRow
 from app.runtime.database import Database
+from app.storage.tables import BlobRow
 
 KIND: Final = "dataset.destroyed"
 BEYOND_REACH: Final = (
@@ -115,8 +116,11 @@ def preview(session: Session, name: str, named: Sequence[str] = ()) -> Destructi
         for each in models
     ]
     records, forgotten, _ = datasets.counts(session, dataset.id)
+    mine = or_(BlobRow.dataset_id == dataset.id, BlobRow.id.in_([row.blob_id for row in standing]))
+    readable = select(BlobRow.id).where(mine, BlobRow.state != BlobState.SHREDDED)
     gone = (
-        dataset.archived_at is not None
+        session.scalar(readable.limit(1)) is None
+        and dataset.archived_at is not None
         and records + forgotten == 0
         and None not in {*(m.archived_at for m in models), *(b.archived_at for b in standing)}
         and all(v.state == VersionState.SHREDDED for each in shown for v in each.versions)

@@ -135,3 +135,20 @@ def test_a_backbone_that_the_statement_leaves_out_is_not_passed_over(
     named = {"backbones": ["made-of-it"]}
     assert api.post(f"{PATH}/destroy", json=named).status_code == 409
     assert api.post(f"{PATH}/destroy", json={}).status_code == 200
+
+
+def test_it_is_not_complete_while_a_backbone_is_readable(
+    services: Services, workshop: Workshop, caller_of: CallerOf
+) -> None:
+    api = caller_of(Scope.ADMIN)
+    workshop.define("one")
+    workshop.work("one")
+    weights = api.get("/v1/models/one/certified/weights").content
+    assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
+    services.clean_up()
+    assert api.get(f"{PATH}/destruction").json()["complete"]
+    _backbone_of(api, weights)
+    assert api.post("/v1/backbones/made-of-it/archive").status_code == 200
+    assert not api.get(f"{PATH}/destruction").json()["complete"]
+    services.clean_up()
+    assert api.get(f"{PATH}/destruction").json()["complete"]
