@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from app.delivery.publishing.tables import CopyRow, PlacementRow
 from app.domain import strict_json
-from app.domain.states import VersionState
+from app.domain.errors import ConflictError
+from app.domain.states import BlobState, VersionState
 from app.evidence import log
 from app.evidence.certificates.bundle import LogProof
 from app.evidence.certificates.signing import StatementSigner
@@ -26,6 +27,7 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow
 from app.registry.tables import BackboneRow, ModelRow, VersionRow
 from app.runtime.database import Database
+from app.storage.tables import BlobRow
 
 KIND: Final = "dataset.destroyed"
 BEYOND_REACH: Final = (
@@ -114,8 +116,11 @@ def preview(session: Session, name: str, named: Sequence[str] = ()) -> Destructi
         for each in models
     ]
     records, forgotten, _ = datasets.counts(session, dataset.id)
+    mine = or_(BlobRow.dataset_id == dataset.id, BlobRow.id.in_([row.blob_id for row in standing]))
+    readable = select(BlobRow.id).where(mine, BlobRow.state != BlobState.SHREDDED)
     gone = (
-        dataset.archived_at is not None
+        session.scalar(readable.limit(1)) is None
+        and dataset.archived_at is not None
         and records + forgotten == 0
         and None not in {*(m.archived_at for m in models), *(b.archived_at for b in standing)}
         and all(v.state == VersionState.SHREDDED for each in shown for v in each.versions)
@@ -138,10 +143,15 @@ def destroy(
 ) -> None:
     """Archive everything that came from a dataset, and say so in the log; again, go on with it.
 
-    ``ConflictError`` if a model is defined on it meanwhile, or a backbone serves other models.
+    ``ConflictError`` if a model is defined on it meanwhile, a backbone serves other models, or the
+    entry that was signed leaves out a backbone that is named now.
     """
     with database.transaction() as session:
-        models, _ = _derived(session, datasets.dataset_named(session, name), named)
+        dataset = datasets.dataset_named(session, name)
+        entry = _entry(session, dataset)
+        if entry and not {*named} <= strict_json.loads(entry.body)["backbones"].keys():
+            raise ConflictError("the signed statement leaves out a backbone that is named now")
+        models, _ = _derived(session, dataset, named)
         live = [model.name for model in models if model.archived_at is None]
     for model in live:
         with database.transaction() as session:

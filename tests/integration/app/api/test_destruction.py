@@ -116,3 +116,39 @@ def test_a_call_that_broke_off_goes_on(
     assert [each["archived_at"] is None for each in half["models"]] == [False, True]
     assert half["statement"] is None
     assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
+
+
+def test_a_backbone_that_the_statement_leaves_out_is_not_passed_over(
+    workshop: Workshop, caller_of: CallerOf
+) -> None:
+    api = caller_of(Scope.ADMIN)
+    workshop.define("one")
+    assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
+    body = {
+        "name": "made-of-it",
+        "architecture": {"name": "logistic"},
+        "input": {"shape": [8, 8]},
+        "classes": 10,
+        "source": "elsewhere",
+    }
+    assert api.post("/v1/backbones", json=body).status_code == 201
+    named = {"backbones": ["made-of-it"]}
+    assert api.post(f"{PATH}/destroy", json=named).status_code == 409
+    assert api.post(f"{PATH}/destroy", json={}).status_code == 200
+
+
+def test_it_is_not_complete_while_a_backbone_is_readable(
+    services: Services, workshop: Workshop, caller_of: CallerOf
+) -> None:
+    api = caller_of(Scope.ADMIN)
+    workshop.define("one")
+    workshop.work("one")
+    weights = api.get("/v1/models/one/certified/weights").content
+    assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
+    services.clean_up()
+    assert api.get(f"{PATH}/destruction").json()["complete"]
+    _backbone_of(api, weights)
+    assert api.post("/v1/backbones/made-of-it/archive").status_code == 200
+    assert not api.get(f"{PATH}/destruction").json()["complete"]
+    services.clean_up()
+    assert api.get(f"{PATH}/destruction").json()["complete"]
