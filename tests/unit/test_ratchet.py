@@ -12,12 +12,12 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 81_260,
+    "lines of source": 81_280,
     "source files": 529,
-    "lines of tests": 88_720,
+    "lines of tests": 88_880,
     "lines of benchmarks": 6_570,
-    "words of docs": 61_340,
-    "functions": 4_660,
+    "words of docs": 61_400,
+    "functions": 4_670,
     "classes": 829,
     "settings": 56,
     "routes": 127,
