@@ -173,6 +173,7 @@ def _write_pending(session: Session) -> None:
     examiners = session.info.pop(_EXAMINERS, [])
     if not pending and signer is None:
         return
+    wake(session, Signal.NEWS)  # before the log is locked: others wait for that
     now, frontier = trees.frontier(session)
     if signer is not None:
         # Mark the last entry as covered by a checkpoint, so that deleting the checkpoint shows.
@@ -185,7 +186,6 @@ def _write_pending(session: Session) -> None:
         kinds = [entry["kind"] for entry in pending]
         bodies = [canonical_json({**entry, "recorded_at": moment}) for entry in pending]
         trees.extend(session, frontier, kinds=kinds, bodies=bodies)
-        wake(session, Signal.NEWS)
     if signer is not None:
         checkpoints.issue(session, signer, frontier)
     for examine in examiners:
