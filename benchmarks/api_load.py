@@ -237,12 +237,12 @@ def fill(database: Database, count: int) -> None:
 
 
 _COLUMNS = """
-    id, dataset_id, api_key_id, request_digest, state, forget_epoch, record_count, push_count,
+    id, dataset_id, api_key_id, request_digest, salt, state, forget_epoch, record_count, push_count,
     received_at, due_at, completed_at
 """
 _ROWS = """
-    SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea), 'completed',
-        1, 1, 1, now() - interval '1 day', now(), now()
+    SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea), '\x00',
+        'completed', 1, 1, 1, now() - interval '1 day', now(), now()
     FROM generate_series(1, :count) AS i,
         (SELECT dataset_id, api_key_id FROM forget_requests LIMIT 1) AS one
 """
