@@ -241,8 +241,8 @@ _COLUMNS = """
     received_at, due_at, completed_at
 """
 _ROWS = """
-    SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea), 'salt'::bytea,
-        'completed', 1, 1, 1, now() - interval '1 day', now(), now()
+    SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea),
+        'salt'::bytea, 'completed', 1, 1, 1, now() - interval '1 day', now(), now()
     FROM generate_series(1, :count) AS i,
         (SELECT dataset_id, api_key_id FROM forget_requests LIMIT 1) AS one
 """

@@ -106,6 +106,9 @@ CLAIMS = {
     "at seven eighths {}": lambda: compute_of_a_year("7/8"),
     "loses at most {:.1f} points": lambda: lost_in_a_year("score"),
     "in the mean and {:.1f} on the worst day": lambda: lost_in_a_year("worst"),
+    "contradicted in 100 of 100 (ε ≥ {:.2f})": lambda: result("audits")["worst_case"][2][
+        "epsilon_lower_bound"
+    ],
     "for honest noise is ε ≥ {:.2f}": lambda: result("audits")["worst_case"][0][
         "epsilon_lower_bound"
     ],
