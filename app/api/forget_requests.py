@@ -75,7 +75,7 @@ _ENDED = (
 
 @shaped_as(
     RequestView,
-    without=("salt",),
+    without=request_views.UNTOLD,
     external_id=(
         str | None,
         {

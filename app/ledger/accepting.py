@@ -182,8 +182,7 @@ class _Batch:
         deadlines_s = [locked.policy.deadline_s for locked in self._locked_models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         answers = [self._answer(*each) for each in zip(calls, dedup_keys, named, strict=True)]
-        epochs = self._epochs()
-        self._dataset.remembered -= len(epochs)
+        epochs = self._taken()
         if made := [*self._new, *self._held]:
             self._store(made)
         if self._new:
@@ -200,9 +199,7 @@ class _Batch:
             row.state, row.forget_epoch = RequestState.ACCEPTED, self._dataset.forget_epoch
             records = repository.commitments_by_record(self._session, row.id)
             self._new.append(_New(row, actor.current(), records))
-            epochs = self._epochs()
-            self._dataset.remembered -= len(epochs)
-            self._forget(epochs)
+            self._forget(self._taken())
 
     def _lock(self, name: str) -> None:
         self._dataset, self._now = datasets.lock_dataset_at(self._session, name)
@@ -344,13 +341,17 @@ class _Batch:
         named = {record.seq: record for new in self._new for record, _ in new.records}
         return (named[seq] for seq in epochs)
 
-    def _epochs(self) -> dict[int, int]:
-        """Return the epoch of forgetting of records: that of the first request that names each."""
+    def _taken(self) -> dict[int, int]:
+        """Take the named records from what is remembered; return when each was forgotten.
+
+        That is the epoch of the first request that names it.
+        """
         epochs: dict[int, int] = {}
         for new in self._new:
             for record, _ in new.records:
                 if record.forgotten_epoch is None and new.row.forget_epoch is not None:
                     epochs.setdefault(record.seq, new.row.forget_epoch)
+        self._dataset.remembered -= len(epochs)
         return epochs
 
     def _decide(self, locked: LockedModel, epochs: Mapping[int, int]) -> bool:

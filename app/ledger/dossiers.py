@@ -3,7 +3,6 @@
 See ``app/evidence/certificates/dossier.py`` for its form and what it proves.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from app.delivery import derivatives
 from app.delivery.publishing.tables import CopyRow, PlacementRow
 from app.domain.errors import InvalidInputError
 from app.domain.states import ObligationState, VersionState
-from app.evidence.certificates.dossier import statement_about
+from app.evidence.certificates.dossier import digests_of, statement_about
 from app.evidence.certificates.note import WitnessKey
 from app.evidence.certificates.plain_words import guarantee_in_words
 from app.evidence.certificates.signing import StatementSigner, statement_of
@@ -41,7 +40,7 @@ MOST_REQUESTS: Final = 1000
 TRUST: Final = (
     "Certificates and entries of the log are checked by expunge verify. What is said in this case "
     "is the service's word, from its records, and signed by it. Receipts and audits came from "
-    "whoever asked for this dossier: the service signed only their digests."
+    "the one who asked for this dossier: the service signed only their digests."
 )
 
 PROOFS: Final = {
@@ -102,7 +101,10 @@ def collect(
         "kind": kind,
         "name": name,
         "made_at": database_time(session).isoformat(),
-        "requests": [_told(view) for view in views],
+        "requests": [
+            {name: told for name, told in asdict(view).items() if name not in request_views.UNTOLD}
+            for view in views
+        ],
         "models": [
             {
                 "name": model.name,
@@ -151,14 +153,9 @@ def collect(
     made = f"Made on {_at(facts['made_at'])}. Open: {'; '.join(facts['open']) or 'nothing'}."
     answers = _answers(facts, stated, sorted([*files, *given, "answers.html"]))
     files["answers.html"] = answers_html(title, answers, made=made, trust=TRUST)
-    digests = {path: hashlib.sha256(each.encode()).hexdigest() for path, each in files.items()}
+    digests = digests_of({path: each.encode() for path, each in files.items()})
     plain = json.loads(json.dumps(facts, default=datetime.isoformat))
     return files, signer.sign(statement_about({**digests, **given}, plain)).envelope
-
-
-def _told(view: RequestView) -> dict[str, Any]:
-    """Return what is said of a request: all but the salt, with which ids could be tried."""
-    return {name: value for name, value in asdict(view).items() if name != "salt"}
 
 
 def _case(

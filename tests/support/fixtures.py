@@ -40,6 +40,7 @@ from app.services import Services, create_keys, open_services
 from tests.support.built_once import built_once
 from tests.support.key_keepers import Directory, Keeper, Kms, Vault, running
 from tests.support.logbook import faults
+from tests.support.receiver import Receiver
 from tests.support.splits import fairly_split
 from tests.support.workshop import Workshop
 from workers.dispatcher import Dispatcher
@@ -88,6 +89,13 @@ def template(servers: EmbeddedServers) -> str:
         service_url=url_of(servers, _TEMPLATE),
     )
     return _TEMPLATE
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Who is called back."""
+    with Receiver() as receiver:
+        yield receiver
 
 
 @pytest.fixture

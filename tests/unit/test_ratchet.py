@@ -14,10 +14,10 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 81_280,
     "source files": 529,
-    "lines of tests": 88_890,
+    "lines of tests": 88_860,
     "lines of benchmarks": 6_570,
     "words of docs": 61_400,
-    "functions": 4_670,
+    "functions": 4_660,
     "classes": 829,
     "settings": 56,
     "routes": 127,

@@ -77,7 +77,7 @@ def dossier(
     """Collect the signed evidence about a request, a model or a dataset in one file.
 
     It answers the questions of regulators for this case. 'expunge verify' checks it offline. A
-    receipt names people, by their ids: whoever gets the file can read them.
+    receipt has people's ids, and so has the file then: give it to nobody else.
     """
     given = [("receipts", path) for path in receipt or ()] + [("audits", p) for p in audit or ()]
     files = {f"{folder}/{path.name}": path.read_bytes() for folder, path in given}

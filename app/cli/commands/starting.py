@@ -169,7 +169,7 @@ def start_rows(
         yes: whether not to ask after what will happen was printed.
 
     Raises:
-        ExpungeError: the rows cannot be learned, or nobody agreed; nothing is left behind.
+        ExpungeError: the rows cannot be learned, or the question was answered with no.
         ApiError: the service refused.
     """
     source = source_of(rows, "the table")

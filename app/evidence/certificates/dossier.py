@@ -5,12 +5,12 @@
     certificates/    bundles, as ``verification`` checks them
     log/             entries of the log, each with its proof and a signed checkpoint
     history.txt, answers.html    the same facts in words
-    receipts/, audits/           files of whoever asked for the dossier
+    receipts/, audits/           files of the one who asked for the dossier
 
 So no file can be changed, added or left out. What each proves differs: certificates and the log are
 checked here; the statement is the service's word; of receipts and audits the service signed only
-the digests, and receipts are checked against the certificates. The zip has one form: whoever packs
-the files again gets its bytes.
+the digests, and receipts are checked against the certificates. The zip has one form: packing
+the files again gives the same bytes.
 """
 
 import hashlib
@@ -94,13 +94,13 @@ def verify_dossier(
         raise VerificationError("files", "one was changed, added or removed")
     report("files", "exactly those that were signed")
     bundles = [each for name, each in files.items() if name.startswith("certificates/")]
+    receipts: list[bytes | None] = [
+        each for name, each in files.items() if name.startswith("receipts/")
+    ]
     for bundle in bundles:
-        verify(bundle=bundle, weights=None, trusted=trusted, now=made_at)
-    report("proofs", f"{len(bundles)} certificates hold; their weights are not here")
-    receipts = [each for name, each in files.items() if name.startswith("receipts/")]
-    for receipt in receipts:
-        for bundle in bundles:
+        for receipt in (*receipts,) or (None,):
             verify(bundle=bundle, weights=None, trusted=trusted, receipt=receipt, now=made_at)
+    report("proofs", f"{len(bundles)} certificates hold; their weights are not here")
     if receipts:
         report("receipts", f"{len(receipts)}, each covered by every certificate")
     entries = [each for name, each in files.items() if name.startswith("log/")]
@@ -143,9 +143,8 @@ def _unpacked(content: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             listed = archive.infolist()
-            if any(each.compress_type or each.file_size > len(content) for each in listed):
-                raise VerificationError("archive", "not packed as a dossier is")
-            if sum(each.file_size for each in listed) > len(content):
+            size = sum(each.file_size for each in listed)
+            if size > len(content) or any(each.compress_type for each in listed):
                 raise VerificationError("archive", "not packed as a dossier is")
             files = {each.filename: archive.read(each) for each in listed}
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, *_ERRORS) as error:

@@ -1,9 +1,9 @@
 """Forget requests as callers see them: read with all their obligations, in one statement."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -25,6 +25,9 @@ from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import DatasetRow, RecordRow
 from app.registry.tables import ModelRow
 from app.runtime.database.queries import is_one_of, known, newest_first
+
+UNTOLD: Final = ("salt",)
+"""Of a request: with it, guessed ids could be tried."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class RequestView:
     ground: str | None
     explanation: str | None
     extension_reason: str | None
-    salt: bytes | None
+    salt: bytes | None = field(repr=False)
     obligations: tuple[ObligationView, ...]
 
     def is_overdue(self, now: datetime) -> bool:

@@ -27,7 +27,7 @@ def settings(settings: Settings, tmp_path: Path) -> Settings:
     return settings.model_copy(update={"publishers": publishers})
 
 
-def _backbone_of(api: TestClient, weights: bytes) -> None:
+def _define_backbone(api: TestClient) -> None:
     body = {
         "name": "made-of-it",
         "architecture": {"name": "logistic"},
@@ -36,6 +36,10 @@ def _backbone_of(api: TestClient, weights: bytes) -> None:
         "source": "elsewhere",
     }
     assert api.post("/v1/backbones", json=body).status_code == 201
+
+
+def _backbone_of(api: TestClient, weights: bytes) -> None:
+    _define_backbone(api)
     assert api.put("/v1/backbones/made-of-it/weights", content=weights).status_code == 200
 
 
@@ -124,14 +128,7 @@ def test_a_backbone_that_the_statement_leaves_out_is_not_passed_over(
     api = caller_of(Scope.ADMIN)
     workshop.define("one")
     assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
-    body = {
-        "name": "made-of-it",
-        "architecture": {"name": "logistic"},
-        "input": {"shape": [8, 8]},
-        "classes": 10,
-        "source": "elsewhere",
-    }
-    assert api.post("/v1/backbones", json=body).status_code == 201
+    _define_backbone(api)
     named = {"backbones": ["made-of-it"]}
     assert api.post(f"{PATH}/destroy", json=named).status_code == 409
     assert api.post(f"{PATH}/destroy", json={}).status_code == 200

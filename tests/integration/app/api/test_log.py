@@ -415,8 +415,7 @@ def _retry_import(api: TestClient, workshop: Workshop) -> object:
 
 
 def _derivative(api: TestClient, workshop: Workshop) -> httpx.Response:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     body = {
         "name": "bot",
         "version": 1,

@@ -41,13 +41,11 @@ def _files(content: bytes) -> dict[str, bytes]:
 @pytest.fixture
 def case(served: None, workshop: Workshop, tmp_path: Path) -> tuple[str, Path]:
     """A request that was met, and the receipt that its sender kept."""
-    workshop.define()
-    workshop.work()
+    workshop.train()
     receipt = tmp_path / "receipt.json"
     learned = workshop.split()[0][0]
     request = json.loads(_run("forget", DATASET, "--record", learned, "--receipt", receipt))
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     sign(workshop.services)
     return request["id"], receipt
@@ -146,8 +144,7 @@ def test_dossiers_of_a_model_and_of_a_destroyed_dataset(
 
 
 def test_a_team_answers_on_the_command_line(served: None, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     registered = ("--version", "1", "--contact", "ml", "--callback", "https://shop.example/gone")
     made = json.loads(_run("model", "add-derivative", "model", "bot", *registered))
     workshop.archive()

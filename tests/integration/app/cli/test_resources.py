@@ -240,8 +240,7 @@ def test_runs_are_listed_cancelled_and_tried_again(served: None, workshop: Works
 
 
 def test_a_dataset_is_destroyed_after_a_look(served: None, workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     command = ("dataset", "destroy", DATASET)
     assert _run(*command, "--dry-run")["models"][0]["archived_at"] is None
     assert runner.invoke(app, [*command], input="n\n").exit_code == 1

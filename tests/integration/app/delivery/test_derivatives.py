@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
@@ -32,12 +31,6 @@ def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"callback_allow_private": True})
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as receiver:
-        yield receiver
-
-
 def _caller(services: Services, *scopes: Scope) -> TestClient:
     with services.database.transaction() as session:
         _, secret = api_keys.create_key(session, name="caller", scopes=scopes)
@@ -62,8 +55,7 @@ def test_a_team_is_told_once_and_answers_and_the_dossier_says_so(
     logged = io.StringIO()
     handler = logging.StreamHandler(logged)
     logging.getLogger().addHandler(handler)
-    workshop.define()
-    workshop.work()
+    workshop.train()
     api = _caller(services, Scope.FORGET_WRITE, Scope.MODELS_READ)
     body = {
         "name": "bot",
@@ -80,8 +72,7 @@ def test_a_team_is_told_once_and_answers_and_the_dossier_says_so(
     assert api.post(path, json={"answer": "too early"}).status_code == 409
 
     workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     receiver.answers = [status(503)]
     _deliver(services)
     with services.database.transaction() as session:

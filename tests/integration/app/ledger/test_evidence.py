@@ -199,12 +199,10 @@ def _findings(workshop: Workshop, owners_id: str) -> list[erase_check.Finding]:
 
 
 def test_an_open_request_keeps_its_evidence_and_so_does_what_it_names(workshop: Workshop) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     learned = workshop.split()[0]
     ended = workshop.forget(learned[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     opened = workshop.forget(learned[0], learned[1])  # names a record that is erased
     for request in (ended, opened):
@@ -251,8 +249,7 @@ def test_a_restored_backup_from_before_agrees_and_its_evidence_is_destroyed_agai
     workshop.train()
     learned = workshop.split()[0]
     request = workshop.forget(learned[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     services.clean_up()
     backups.dump(servers, database_url, tmp_path / "dump")
     _destroy(workshop, NOW)
@@ -274,8 +271,7 @@ def test_weights_imported_later_count_a_record_whose_keys_are_destroyed_as_learn
     workshop.train()
     learned = workshop.split()[0]
     request = workshop.forget(learned[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     _destroy(workshop, NOW)
     workshop.define("imported", upload=True)
@@ -299,8 +295,7 @@ def test_a_model_knows_on_which_side_a_record_was_without_its_keys(workshop: Wor
     workshop.train()
     learned, held_out = workshop.split()
     request = workshop.forget(learned[0], held_out[0])
-    workshop.dispatch()
-    workshop.work()
+    workshop.unlearn()
     workshop.services.clean_up()
     membership = workshop.membership()
 

@@ -83,8 +83,7 @@ def test_a_run_reads_what_the_membership_says(workshop: Workshop) -> None:
 
 def test_records_forgotten_before_training_are_no_part_of_the_model(workshop: Workshop) -> None:
     workshop.forget("record-1")
-    workshop.define()
-    workshop.work()
+    workshop.train()
 
     again = workshop.forget("record-1")
 

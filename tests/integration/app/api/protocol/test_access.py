@@ -192,8 +192,7 @@ AUDITOR_AT_HOME = {
 def test_an_auditors_key_opens_what_an_audit_needs_and_nothing_else(
     app: FastAPI, caller_of: CallerOf, workshop: Workshop
 ) -> None:
-    workshop.define()
-    workshop.work()
+    workshop.train()
     request = workshop.forget(workshop.split()[0][0])
     run = caller_of(Scope.ADMIN).get("/v1/models/model").json()["latest_run"]["id"]
     named = {"name": "model", "request_id": request, "run_id": run}

@@ -1,6 +1,6 @@
 """Callbacks to receivers on this machine, which have neither TLS nor a public address."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy import select, text
@@ -11,19 +11,12 @@ from app.delivery.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.runtime.settings import Settings
 from app.services import Services
 from tests.support.patience import until
-from tests.support.receiver import Receiver
 from tests.support.workshop import Workshop
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"callback_allow_private": True})
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as receiver:
-        yield receiver
 
 
 @pytest.fixture
