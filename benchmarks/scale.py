@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from app.client import ExpungeClient
 from app.registry.datasets.columns.parquet import to_parquet
@@ -32,6 +33,7 @@ START_S, REST_S, GROWTH = 0.5, 2.0, 1.5
 COMPLETED_S: Final = {"retrained": 3.0, "left_out": 3.0, "softmax": 1.0, "ridge": 1.0}
 """The aims, at all sizes: to the first run, all but arithmetic, its growth, and completion."""
 _ROWS_A_PUSH: Final = 50_000
+_LARGE: Final = 1_000_000
 _READY_S: Final = 3600.0
 _RECIPE: Final = {"epochs": 1, "batch_size": 512, "learning_rate": 0.05}
 _MLP: Final = {"name": "mlp", "options": {"hidden": [128]}}
@@ -59,21 +61,24 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield the sizes that are done."""
     os.environ["OMP_NUM_THREADS"] = "1"  # each worker has one of two cores
     cases = list[dict[str, Any]]()
-    document = {"cores": os.cpu_count(), "features": given.features, "cases": cases}
+    document = {"cores": os.cpu_count(), "cases": cases}
     for size in given.sizes:
-        with _serving() as client:
-            _push(client, size, given.features)
+        features = given.features or (30 if size > _LARGE else 100)
+        with serving() as client:
+            push(client, size, features)
             people = iter(np.random.default_rng(size).permutation(size // 2).tolist())
             for case in given.case or (*MODELS, "together"):
                 names = TOGETHER if case == "together" else (case,)
-                with _trained(client, case, names, given.features):
-                    found = [_forgotten(client, people, names) for _ in range(given.repeats)]
-                cases.append({"records": size, "case": case, **_least(found)})
+                with trained(client, case, names, features):
+                    found = [forgotten(client, people, names) for _ in range(given.repeats)]
+                shape = {"records": size, "features": features, "case": case}
+                cases.append(shape | _least(found))
                 yield document
 
 
 @contextmanager
-def _serving() -> Iterator[ExpungeClient]:
+def serving() -> Iterator[ExpungeClient]:
+    """Serve with two workers."""
     with tempfile.TemporaryDirectory(prefix="expunge-scale-") as folder:
         environment = os.environ | {"EXPUNGE_DATA_DIR": str(data_dir_in(Path(folder)))}
         second = partial(subprocess.Popen, env=environment, stderr=subprocess.DEVNULL)
@@ -83,25 +88,31 @@ def _serving() -> Iterator[ExpungeClient]:
             yield client
 
 
-def _push(client: ExpungeClient, size: int, features: int) -> None:
+def push(client: ExpungeClient, size: int, features: int) -> None:
+    """Store the records of a dataset "data"."""
     columns = {"features": f"list<float32, {features}>", "label": "int8"}
     client.define_dataset("data", columns, record_id="record_id", subject_id="subject_id")
+    for table in tables(size, features):
+        client.push_records("data", to_parquet(table))
+
+
+def tables(size: int, features: int) -> Iterator[pa.Table]:
+    """Yield made-up records, two of each person."""
     draws = np.random.default_rng(0)
     direction = draws.normal(size=features).astype(np.float32)
     for first in range(0, size, _ROWS_A_PUSH):
         numbers = np.arange(first, min(size, first + _ROWS_A_PUSH))
         values = draws.standard_normal((len(numbers), features), dtype=np.float32)
-        table = record_table(
+        yield record_table(
             record_ids=np.char.add("record-", numbers.astype(str)),
             subject_ids=np.char.add("person-", (numbers // 2).astype(str)),
             labels=values @ direction + draws.normal(size=len(numbers)) > 0,
             features=values,
         )
-        client.push_records("data", to_parquet(table))
 
 
 @contextmanager
-def _trained(client: ExpungeClient, case: str, names: Sequence[str], width: int) -> Iterator[None]:
+def trained(client: ExpungeClient, case: str, names: Sequence[str], width: int) -> Iterator[None]:
     """Have models that owe nothing to anybody until now, and that are archived afterwards."""
     task = {
         "name": "classification",
@@ -121,7 +132,7 @@ def _trained(client: ExpungeClient, case: str, names: Sequence[str], width: int)
         client.archive_model(f"{case}-{name}")
 
 
-def _forgotten(client: ExpungeClient, people: Iterator[int], names: Sequence[str]) -> Any:
+def forgotten(client: ExpungeClient, people: Iterator[int], names: Sequence[str]) -> Any:
     """Forget one person whom every model learned from; the seconds since POST."""
     while True:
         began, person = time.time(), f"person-{next(people)}"
@@ -159,12 +170,20 @@ def _least(found: Sequence[Any]) -> Any:
 
 
 def table(document: dict[str, Any]) -> str:
-    """Return seconds by size and case."""
-    head = "records | models | answer | first run begins | all but arithmetic | completed"
-    keys = ("answer_s", "start_s", "rest_s", "completed_s")
-    cells = ([f"{each[key]:.2f}" for key in keys] for each in document["cases"])
-    names = ((f"{each['records']:,}", _NAMES[each["case"]]) for each in document["cases"])
-    return harness.table(head, ([*name, *row] for name, row in zip(names, cells, strict=True)))
+    """Return the seconds of each size beside arithmetic, and from POST to completion."""
+    cases = {(each["records"], each["case"]): each for each in document["cases"]}
+    sizes = dict.fromkeys((each["records"], each["features"]) for each in document["cases"])
+    head = "|".join((" models ", *(f" {size:,} × {features} " for size, features in sizes)))
+    rows = [
+        [label, *(_cell(cases[size, case]) for size, _ in sizes)]
+        for case, label in _NAMES.items()
+        if all((size, case) in cases for size, _ in sizes)
+    ]
+    return harness.table(head.strip(), rows)
+
+
+def _cell(case: Mapping[str, Any]) -> str:
+    return f"{case['rest_s']:.2f} / {case['completed_s']:.2f}"
 
 
 def figure(document: dict[str, Any], path: Path) -> None:
@@ -190,8 +209,8 @@ def met(document: dict[str, Any]) -> bool:
 
 if __name__ == "__main__":
     options: dict[str, dict[str, Any]] = {
-        "--sizes": {"type": int, "nargs": "+", "default": (50_000, 500_000)},
-        "--features": {"type": int, "default": 100},
+        "--sizes": {"type": int, "nargs": "+", "default": (50_000, 500_000, 5_000_000)},
+        "--features": {"type": int, "help": "numbers of a record; 100, or 30 of the largest"},
         "--repeats": {"type": int, "default": 3},
         "--case": {"action": "append", "help": "this one alone"},
     }
