@@ -140,6 +140,11 @@ class Peeking(Rents):
         return {"error": module(batch["inputs"])[:, 0] - batch["rent"]}
 
 
+class OneForAll(Rents):
+    def predict(self, module, batch):
+        return {"rent": module(batch["inputs"]).mean()[None]}
+
+
 class Unfinished(Rents):
     predict = None
 
@@ -164,6 +169,7 @@ class Failing(Rents):
         (Text, "must give note as numbers"),
         (Twice, "encode_target of the task .* must not give inputs again"),
         (Peeking, "predict of the task raised KeyError .*rows to predict have no target"),
+        (OneForAll, "predict of the task must give each record a rent"),
         (Unfinished, "has no method 'predict'"),
         (Untargeted, "has no method 'encode_target'"),
         (Failing, "ValueError: what its author must see"),

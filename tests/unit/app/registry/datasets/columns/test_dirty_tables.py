@@ -240,6 +240,7 @@ CASES = [
     Case("no header", CLEAN.removeprefix(HEADER).replace("x", "").replace("a", "1").replace("b", "2").replace("yes", "1").replace("no", "0"), "a number in place of a name"),
     Case("a name twice", _csv("x2,40.5,b,no", header="id,age,age,out"), "t.csv: column 'age': occurs twice"),
     Case("a column without a name", _csv("x2,40.5,b,no", header="id,,plan,out"), "t.csv: column 2: has no name"),
+    Case("a name that is no text", _csv("x2,40.5,b,no", header="id,a\age,plan,out"), "t.csv: column 2: its name is not text"),
     Case("no such label", CLEAN, "t.csv: column 'gone': the dataset has no such column", {"target": "gone"}),
     Case("misspelt column", CLEAN, "t.csv: column 'agee': the dataset has no such column", {"drop": ("agee",)}),
     Case("no ids", CLEAN, "name the column of the records' ids with --record-id", {"record_id": None}),
