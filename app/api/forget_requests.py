@@ -52,7 +52,7 @@ from app.evidence.log import actor
 from app.ledger import leaving_out, previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
-from app.ledger.durations import Seconds
+from app.ledger.costs import Seconds
 from app.ledger.everywhere import external_keys, parts_of
 from app.ledger.new_requests import MAX_IDS, NOT_SENT, Call, NewForgetRequest
 from app.ledger.previews import Effect

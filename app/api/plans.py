@@ -13,7 +13,8 @@ from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, shaped_as
 from app.domain.policy import Policy
 from app.ledger import repository
-from app.ledger.durations import Seconds, measured, seconds_of
+from app.ledger.costs import Disk, Seconds, disk_by, measured, seconds_of
+from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.quote import Declined, Quote
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion
@@ -64,6 +65,7 @@ class PlansBody(Body):
             "their spread. Null where there is none."
         },
     ),
+    disk=(Disk, {}),
     held_out_metric=(str | None, {"description": "Which metric the score is: its headline."}),
     held_out_score=(
         float | None,
@@ -95,11 +97,13 @@ def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Le
         head = registry.head_version(session, model)
         made_by = None if head is None else repository.run(session, head.run_id).plan["mechanism"]
         earlier = measured(session, model)
+        disk = disk_by(session, model, MECHANISMS, retained=shape.retained)
     quotes = services.planners.quotes(policy=body.policy.to_policy(), shape=shape, left=left)
     evaluation = {} if head is None else head.evaluation
     for quote in quotes["quotes"]:
         mechanism, gradients = quote["mechanism"], quote["gradient_computations"]
         quote["seconds"] = seconds_of(earlier, mechanism, gradients)
+        quote["disk"] = disk[mechanism]
         noise_std, score = quote["noise_per_coordinate"], None
         if "history" in quote["parameters"]:
             score = score_at(evaluation, noise_std=noise_std)

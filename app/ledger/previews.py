@@ -14,7 +14,7 @@ from app.domain.plan import Plan
 from app.domain.states import ObligationState
 from app.ledger import repository
 from app.ledger.accepting import Acceptance
-from app.ledger.durations import Seconds, measured, seconds_of
+from app.ledger.costs import Seconds, measured, seconds_of
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.views import request_views
 from app.ledger.views.request_views import ObligationView, RequestView

@@ -50,3 +50,9 @@ class StatisticsFile:
             return cls(arrays.pop(_SEQS), arrays.pop(_DIGESTS), arrays)
         except (SafetensorError, KeyError) as error:
             raise CorruptObjectError("not a file of statistics") from error
+
+
+def size_of(records: int, *, features: int, outputs: int) -> int:
+    """Return how many bytes the sums over so many records take, without the file's header."""
+    sums = 1 + features + features**2 + 2 * outputs + features * outputs
+    return 8 * (sums + 2 * records)

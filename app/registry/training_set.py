@@ -40,6 +40,8 @@ _KEPT: Final = {
     "facts": np.dtype([("seq", ">i8"), ("member", ">i2"), ("is_held_out", "?")]),
     "ranks": np.dtype(">u4"),
 }
+BYTES_OF_FACTS: Final = _KEPT["facts"].itemsize
+"""Of one record."""
 _LAST: Final = b"\xff" * 32
 """Of all digests."""
 _DIGESTS: Final = np.dtype([("seq", ">i8"), ("digest", ">u8", 4)])

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from app.domain.errors import ConflictError
 from app.registry.datasets import features
 from app.registry.datasets.features import FeatureSource
+from app.registry.datasets.shards import seqs_of_shard
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.data.shards import as_it_is_now
 from workers.seal.write_guard import store_reachable
 from workers.training.examples import Examples
 from workers.training.forms import InputForm
-from workers.training.part import Decode, Part, Wanted
+from workers.training.part import Decode, Part, Wanted, places_of
 from workers.training.tasks.task import INPUTS
 from workers.training.team import choose_device
 
@@ -58,10 +59,19 @@ class FeatureReader:
     def read_stored(self, shard_id: str, wanted: Wanted) -> Part:
         """Return a shard's current features, which were stored before; nothing is written.
 
+        Without features, it must hold no wanted record: it was erased whole or pushed since.
+
         Raises:
             GoneError: there are none any more, or the shard kept changing while it was read.
         """
-        return as_it_is_now(lambda: self._current(shard_id, lambda _: None)).only(wanted)
+
+        def nothing(source: FeatureSource) -> Part | None:
+            with store_reachable():
+                seqs = seqs_of_shard(self.services.blobs.read(source.shard_blob_id))
+            found = seqs if wanted is None else seqs[places_of(seqs, wanted)[0]]
+            return None if len(found) else Part(found, {})
+
+        return as_it_is_now(lambda: self._current(shard_id, nothing)).only(wanted)
 
     def anew(self, shard_id: str, wanted: Wanted) -> Part:
         """Return a shard's features computed again of its records; nothing is written.
@@ -77,6 +87,8 @@ class FeatureReader:
     def _again(self, source: FeatureSource) -> Part:
         raw = self.decode(self.services.blobs.read(source.shard_blob_id), None)
         count = len(raw.seqs)
+        if not count:
+            return raw
         found = self._compute(raw.rows(np.arange(count)[::-1]))[::-1]
         expected = found
         if source.features_blob_id is not None:
@@ -113,8 +125,13 @@ class FeatureReader:
             )
 
     def _computed(self, source: FeatureSource) -> Part | None:
-        """Compute and store features; None if the shard has changed meanwhile."""
+        """Compute and store features; None if the shard has changed meanwhile.
+
+        Of a shard that was erased whole there are none to store.
+        """
         raw = self.decode(self.services.blobs.read(source.shard_blob_id), None)
+        if not len(raw.seqs):
+            return raw
         computed = Part(raw.seqs, {**raw.tensors, INPUTS: self._compute(raw)})
         with self.services.database.transaction() as session:
             blobs = self.services.blobs
@@ -126,8 +143,6 @@ class FeatureReader:
         copied = {name: np.array(values) for name, values in raw.tensors.items()}
         examples = Examples.of(self.form, copied)
         computed = np.empty((len(raw.seqs), self.backbone.size), dtype=np.float16)
-        if not len(raw.seqs):
-            return computed
         done = 0
         for batch in self.backbone.stored(examples, device=choose_device()):
             computed[done : done + len(batch)] = batch

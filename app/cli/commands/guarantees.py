@@ -95,7 +95,7 @@ def plan(
         bool, option("Show gradients, noise and parameters of each, too.", "--verbose")
     ] = False,
 ) -> None:
-    """Quote every mechanism for a target: guarantee, seconds, and the score where it is known.
+    """Quote every mechanism for a target: guarantee, seconds, disk, and the score where known.
 
     Seconds are what earlier runs took, and their spread; without --model only gradients are known.
     Mechanisms that do not apply give a reason. --param fixes parameters of the named --mechanism.
@@ -216,6 +216,10 @@ def _facts(quote: Mapping[str, Any], *, verbose: bool) -> dict[str, Any]:
         facts["seconds"] = f"{seconds['expected']:.2g} ({spread})"
     elif not verbose:
         facts["seconds"] = "not measured yet"
+    disk = quote.get("disk")
+    if disk is not None and disk["version_bytes"] is not None:
+        size = f"{(disk['version_bytes'] + disk['records_bytes']) / 1e6:,.2f} MB"
+        facts["disk"] = size if disk["measured"] else f"about {size}"
     if verbose:
         facts["gradients"] = quote["gradient_computations"]
         facts["noise per coordinate"] = quote["noise_per_coordinate"]

@@ -33,7 +33,7 @@ from app.domain.scores import lost, metric_in_words, score_of
 from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
-from app.ledger.durations import ARITHMETIC, Measured, seconds_of
+from app.ledger.costs import ARITHMETIC, Measured, seconds_of
 from app.registry.datasets.columns.cells import plain
 from app.registry.datasets.columns.encoding import NO_CLASS, labels_of, numbers_in
 from app.registry.datasets.columns.parquet import to_parquet

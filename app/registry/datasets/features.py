@@ -8,13 +8,14 @@ if the shard is unchanged. Without that check it could bring back records erased
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.domain.ids import new_id
 from app.registry.datasets.shards import without_rows
 from app.registry.datasets.tables import FeatureShardRow, ShardRow
 from app.storage.blobs import Blobs, adopt, doom
+from app.storage.tables import BlobRow
 
 _KIND = "features"
 
@@ -84,6 +85,16 @@ def give_up(
         doom(session, row.blob_id)
         session.delete(row)
     session.flush()
+
+
+def stored_bytes(session: Session, dataset_id: str, backbone_id: str) -> int:
+    """Return the size of all features that a backbone has made of a dataset."""
+    query = select(func.sum(BlobRow.size_bytes)).join(
+        FeatureShardRow, FeatureShardRow.blob_id == BlobRow.id
+    )
+    query = query.join(ShardRow, ShardRow.id == FeatureShardRow.shard_id)
+    mine = FeatureShardRow.backbone_id == backbone_id, ShardRow.dataset_id == dataset_id
+    return int(session.scalar(query.where(*mine)) or 0)
 
 
 def _find(session: Session, shard_id: str, made_by: Mapping[str, str]) -> FeatureShardRow | None:

@@ -1,6 +1,8 @@
-"""What a run does between its lease and its arithmetic, in calls: nothing for each record."""
+"""What is done between a request and its arithmetic, in calls: nothing for each record."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from tests.support.workshop import Workshop
 from workers import run as run_module
 from workers.leases.lease import Lease
 
-FEW, MANY = 1000, 100_000
+FIRST, FEW, MANY = 900, 1000, 100_000
+"""The first is to load what is loaded once."""
 WIDTH = 4
 RECIPE = {"epochs": 1, "batch_size": 4096, "held_out_fraction": 0.1}
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
@@ -42,15 +45,27 @@ def _push(services: Services, name: str, count: int) -> None:
     services.records.push(name, to_parquet(table))
 
 
-def _calls_of_run(workshop: Workshop, name: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Carry the model's run out; return the calls of Python and of C up to its arithmetic."""
-    calls, carry_out = 0, run_module._carry_out
+def _calls(work: Callable[[], object]) -> int:
+    """Do it; return the calls of Python and of C, until it ends or stops the profile."""
+    calls = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    def counted(run: run_module._Run) -> None:
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def _calls_of_run(workshop: Workshop, name: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Carry the model's run out; return the calls up to its arithmetic."""
+    carry_out = run_module._carry_out
+
+    def uncounted(run: run_module._Run) -> None:
         sys.setprofile(None)
         carry_out(run)
 
@@ -59,20 +74,15 @@ def _calls_of_run(workshop: Workshop, name: str, monkeypatch: pytest.MonkeyPatch
     lease = Lease.take(workshop.services.database, run_id, lease_s=600.0, stop=StopSignal())
     assert lease is not None
     with monkeypatch.context() as patch, lease:
-        patch.setattr(run_module, "_carry_out", counted)
-        sys.setprofile(count)
-        try:
-            run_module.execute(workshop.services, lease)
-        finally:
-            sys.setprofile(None)
-    return calls
+        patch.setattr(run_module, "_carry_out", uncounted)
+        return _calls(lambda: run_module.execute(workshop.services, lease))
 
 
 @pytest.mark.slow
 def test_no_record_costs_a_call(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = Workshop(services)
     counts: dict[tuple[str, str, int], int] = {}
-    for size in (FEW, MANY):
+    for size in (FIRST, FEW, MANY):
         dataset = f"data-{size}"
         _push(services, dataset, size)
         for mechanism, architecture in MODELS.items():
@@ -87,16 +97,18 @@ def test_no_record_costs_a_call(services: Services, monkeypatch: pytest.MonkeyPa
             )
             first = _calls_of_run(workshop, f"{mechanism}-{size}", monkeypatch)
             counts["training", mechanism, size] = first
-        workshop.forget(subjects=["person-3"], dataset=dataset)
-        workshop.dispatch()
+        ask = partial(workshop.forget, subjects=["person-3"], dataset=dataset)
+        counts["accepting", "all", size] = _calls(ask)
+        counts["dispatching", "all", size] = _calls(workshop.dispatch)
         for mechanism in MODELS:
             if workshop.active_run(f"{mechanism}-{size}") is not None:  # else it held her out
                 again = _calls_of_run(workshop, f"{mechanism}-{size}", monkeypatch)
                 counts["forgetting", mechanism, size] = again
+        counts["erasing", "all", size] = _calls(services.clean_up)
     each = {
         (kind, mechanism): (calls - counts[kind, mechanism, FEW]) / (MANY - FEW)
         for (kind, mechanism, size), calls in counts.items()
         if size == MANY and (kind, mechanism, FEW) in counts
     }
-    assert len(each) >= len(MODELS)
+    assert len(each) >= len(MODELS) + 3
     assert {what: calls for what, calls in each.items() if calls > 0.05} == {}

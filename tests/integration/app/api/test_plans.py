@@ -12,15 +12,17 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.cli.application import create_app
-from app.domain.architectures import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.plan import Plan
 from app.domain.tasks import catalogue
 from app.planning import planner
 from app.registry.backbones import parameters_of_model
-from app.registry.datasets.tables import DatasetRow
-from app.registry.tables import ModelRow
+from app.registry.datasets.tables import DatasetRow, FeatureShardRow
+from app.registry.tables import LineageRecordsRow, ModelRow
 from app.services import Services
+from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.exact_heads import carry_out, define_backbone, head_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
 from tests.support.workshop import DATASET as PEOPLE
@@ -86,6 +88,50 @@ def test_a_quote_says_how_long_such_a_run_takes(api: TestClient, workshop: Works
     assert 0 < measured["least"] <= measured["expected"] <= measured["most"]
     assert found["exact_training"]["seconds"] is None
     assert offers(quotes(api, model="new"))["retraining"]["seconds"] is None
+
+
+LEARNED_HERE = [
+    (ArchitectureSpec("mlp", {"hidden": [50, 40]}), "retraining", "retraining"),
+    (ArchitectureSpec("linear_head"), "exact_training", "retraining"),
+    (ArchitectureSpec("ridge_head"), "sufficient_statistics", "sufficient_statistics"),
+    (ArchitectureSpec("boosted_trees", {"trees": 9}), "boosting", "boosting"),
+    (
+        ArchitectureSpec("ensemble", members=3, of=ArchitectureSpec("mlp", {"hidden": [50]})),
+        "sharded_retraining",
+        "sharded_retraining",
+    ),
+    (
+        ArchitectureSpec("ridge_head", backbone=BackboneUse("public")),
+        *["sufficient_statistics"] * 2,
+    ),
+]
+
+
+@pytest.mark.parametrize(("architecture", "mechanism", "other"), LEARNED_HERE)
+def test_a_quote_says_what_is_on_disk(
+    api: TestClient, workshop: Workshop, architecture: ArchitectureSpec, mechanism: str, other: str
+) -> None:
+    """Computed before there is a version, and measured after that."""
+    define_backbone(workshop)
+    recipe = {"epochs": 1, "batch_size": 16} if "mlp" in str(architecture) else {}
+    workshop.define("model", architecture=architecture, recipe=recipe, mechanism=mechanism)
+    computed = offers(quotes(api, model="model"))[mechanism]["disk"]
+    carry_out(workshop)
+    measured = offers(quotes(api, model="model"))
+
+    assert (computed["measured"], measured[mechanism]["disk"]["measured"]) == (False, True)
+    with workshop.transaction() as session:
+        sizes = dict(session.execute(select(BlobRow.id, BlobRow.size_bytes)).tuples().all())
+        features = session.scalars(select(FeatureShardRow.blob_id)).all()
+        facts = session.scalars(select(LineageRecordsRow.facts)).all()
+    head = head_of(workshop)
+    sums = sizes.get(head.statistics_blob_id, 0)
+    assert measured[mechanism]["disk"]["version_bytes"] == head.size_bytes + sums
+    assert measured[other]["disk"]["version_bytes"] == head.size_bytes + sums
+    kept = sum(sizes[each] for each in features) + sum(map(len, facts))
+    assert measured[mechanism]["disk"]["records_bytes"] == kept > 0
+    for part in ("version_bytes", "records_bytes"):
+        assert computed[part] == pytest.approx(measured[mechanism]["disk"][part], abs=4096)
 
 
 BAD_QUESTIONS = [

@@ -52,6 +52,7 @@ def test_a_size_that_a_model_has_is_shown_with_its_score_and_file(
     assert "seconds not measured yet" in quoted  # of gradient_clipping
     assert f"held out accuracy {one['score']:.5g}" in quoted
     assert "gradients" not in quoted
+    assert re.search(r"^retraining.*\n.* disk [\d.]+ MB", quoted, re.MULTILINE)
     full = CliRunner().invoke(app, ["plan", "--model", "one", "--verbose"]).output
     assert re.search(rf"seconds [\d.]+ .*, gradients {one['one']}", full)
     said = CliRunner().invoke(app, words).output

@@ -13,7 +13,7 @@ from app.registry import backbones
 from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features as kept_features
 from app.registry.datasets.columns.typed import kept_schema
-from app.registry.datasets.tables import FeatureShardRow
+from app.registry.datasets.tables import FeatureShardRow, ShardRow
 from app.storage.tables import BlobRow
 from tests.support.arrays import array_schema
 from tests.support.workshop import RECORDS, TASK
@@ -72,13 +72,14 @@ def computed(monkeypatch):
     return counts
 
 
+def reader_by(workshop, backbone, **more):
+    return FeatureReader(workshop.services, backbone, FORM, DECODE, reading_sha256=READING, **more)
+
+
 def read(workshop, backbone, **more):
     with workshop.transaction() as session:
         dataset_id = session.query(kept_features.ShardRow).first().dataset_id
-    reader = FeatureReader(
-        workshop.services, backbone, FORM, DECODE, reading_sha256=READING, **more
-    )
-    return read_shards(workshop.services, dataset_id, reader.read)
+    return read_shards(workshop.services, dataset_id, reader_by(workshop, backbone, **more).read)
 
 
 def seqs_of(parts):
@@ -166,6 +167,34 @@ def test_a_dataset_without_records_has_no_features(workshop, backbone):
     """Whether its run fails or its model is withdrawn is decided when the run begins."""
     erase(workshop, *(f"record-{i}" for i in range(RECORDS)))
     assert read(workshop, backbone) == []
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("how", ["read", "read_stored", "anew"])
+def test_a_shard_that_was_erased_whole_since_it_was_named_is_empty(
+    workshop, backbone, computed, how, stored
+):
+    if stored:
+        read(workshop, backbone)
+    (shard,) = rows(workshop, ShardRow)
+    erase(workshop, *(f"record-{i}" for i in range(RECORDS)))
+    of_shard = getattr(reader_by(workshop, backbone), how)
+    for wanted in (None, np.arange(RECORDS)):
+        assert not len(of_shard(shard.id, wanted).seqs)
+    assert computed == [RECORDS] * stored
+
+
+def test_a_shard_without_stored_features_holds_none_of_the_records_that_were_read(
+    workshop, backbone
+):
+    (part,) = read(workshop, backbone)
+    workshop.push(6, first=100)
+    (pushed,) = {shard.id for shard in rows(workshop, ShardRow) if shard.rows == 6}
+    reader = reader_by(workshop, backbone)
+    assert not len(reader.read_stored(pushed, np.sort(part.seqs)).seqs)
+    for wanted in (None, np.array(sorted(workshop.seqs("record-3", "record-101")))):
+        with pytest.raises(GoneError):
+            reader.read_stored(pushed, wanted)
 
 
 def test_the_work_stops_when_the_run_must(workshop, backbone):

@@ -12,7 +12,7 @@ import safetensors.numpy
 from sqlalchemy import select
 
 import expunge
-from app.domain.architectures import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, LeaseLostError
 from app.domain.scores import warnings_of
 from app.domain.states import (
@@ -40,9 +40,16 @@ from tests.integration.workers.mechanisms.test_ensembles import (
     members,
     tensors_of,
 )
-from tests.support.exact_heads import carry_out, head_of, released
+from tests.support.exact_heads import (
+    carry_out,
+    define_backbone,
+    give_up_features,
+    head_of,
+    released,
+)
 from tests.support.workshop import RECIPE, RECORDS, Held
 from workers.data import member_records
+from workers.data.features import FeatureReader
 from workers.data.member_records import MemberRecords
 from workers.dispatcher import Dispatcher
 from workers.mechanisms.ensembles import run as ensembles
@@ -275,6 +282,39 @@ def test_what_is_erased_before_its_member_is_trained_costs_a_refill_nothing(
     assert states(trained) == [3, "out", 3, 1]
     assert sizes == [len(records[0]) - 1, len(records[2]) - 1]
     assert trained.run(run).attempt == 1
+
+
+def test_a_shard_erased_whole_while_a_refill_computes_features_costs_it_nothing(
+    workshop, monkeypatch
+):
+    define_backbone(workshop)
+    workshop.push(4 * RECORDS, first=RECORDS)
+    alone = f"record-{5 * RECORDS}"
+    workshop.push(1, first=5 * RECORDS)
+    architecture = ArchitectureSpec(
+        "ensemble", members=MEMBERS, of=MLP, backbone=BackboneUse("public")
+    )
+    policy = {"minimum_members": 1, "refill_after_s": None, "refill_at": None}
+    workshop.define(architecture=architecture, mechanism="auto", **policy)
+    carry_out(workshop)
+    mine, records = member_of(workshop, alone), records_by_member(workshop)
+    other = (mine + 1) % MEMBERS
+    forget(workshop, records[mine][0], records[other][0])
+    carry_out(workshop)
+    give_up_features(workshop)
+    waiting, compute = [alone], FeatureReader._computed
+
+    def overtaken(self, source):
+        while waiting:
+            forget_and_erase(workshop, waiting.pop())
+        return compute(self, source)
+
+    monkeypatch.setattr(FeatureReader, "_computed", overtaken)
+    run = refill(workshop)
+    carry_out(workshop)
+    assert not waiting
+    assert (workshop.run(run).state, workshop.run(run).attempt) == (RunState.PUBLISHED, 1)
+    assert states(workshop)[other] == 3
 
 
 def test_no_worker_hands_over_what_learned_from_records_that_were_forgotten_since(trained):

@@ -15,7 +15,7 @@ import expunge
 from app.cli.commands.starting import _seconds, weighed
 from app.cli.main import app
 from app.domain.errors import InvalidInputError
-from app.ledger.durations import Measured
+from app.ledger.costs import Measured
 
 HEADER = "contract,customer,signup,age,plan,churned"
 

@@ -1,6 +1,6 @@
 """How long runs take, from what earlier ones took."""
 
-from app.ledger.durations import Measured, Seconds, seconds_of
+from app.ledger.costs import Measured, Seconds, seconds_of
 
 EARLIER = [
     Measured("retraining", True, 1000.0, 2.0, 0.5),
