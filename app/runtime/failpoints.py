@@ -31,9 +31,10 @@ def reach(point: str) -> None:
 def halfway(
     point: str, report: Callable[Concatenate[int, int, _Measured], None]
 ) -> Callable[Concatenate[int, int, _Measured], None]:
-    """Return ``report``; where a test asks for a fault, one that fails after half the steps.
+    """Return ``report``; where a test asks for a fault, one that fails once half the steps are done.
 
-    The fault is taken at once: a sealed phase cannot remove files.
+    The fault is taken at once: a sealed phase cannot remove files. Steps may be left out of the
+    report: others do them.
     """
     fault = _claim(point)
     if fault is None:
@@ -42,9 +43,11 @@ def halfway(
     def reporting(
         step: int, steps: int, /, *measured: _Measured.args, **named: _Measured.kwargs
     ) -> None:
+        nonlocal fault
         report(step, steps, *measured, **named)
-        if step == (steps + 1) // 2:
-            _strike(fault)
+        if fault is not None and step >= (steps + 1) // 2:
+            struck, fault = fault, None
+            _strike(struck)
 
     return reporting
 

@@ -19,7 +19,7 @@ from app.evidence.log.tables import LogEntryRow
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.operations import fsck
 from app.registry.datasets.tables import ShardRow
-from app.registry.tables import ModelRow, VersionRow
+from app.registry.tables import BackboneRow, ModelRow, VersionRow
 from app.storage.objects import LocalObjectStore
 from app.storage.tables import BlobRow
 from tests.support.patience import until
@@ -93,14 +93,15 @@ def assert_ledger_in_order(session: Session, *, failed_runs: Collection[str] = (
 
 
 def only_what_is_current_is_stored(service: Service) -> bool:
-    """Say whether just the heads and the shards are stored, in the database and on the disk."""
+    """Say whether just heads, shards and public weights are stored, in database and files."""
     with service.database() as database, database.transaction() as session:
         of_heads = select(VersionRow.blob_id, VersionRow.statistics_blob_id).join(
             ModelRow, ModelRow.head_version_id == VersionRow.id
         )
         heads = session.execute(of_heads).all()
         of_versions = {blob_id for row in heads for blob_id in row if blob_id is not None}
-        current = of_versions | set(session.scalars(select(ShardRow.blob_id)))
+        public = session.scalars(select(BackboneRow.blob_id))
+        current = of_versions | {*session.scalars(select(ShardRow.blob_id)), *public}
         query = select(BlobRow.id).where(BlobRow.state != BlobState.SHREDDED)
         stored = set(session.scalars(query))
         states = Counter(session.scalars(select(VersionRow.state)))

@@ -6,17 +6,14 @@ read, with all keys; the certificate verifies, from the one before, and with the
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import safetensors.numpy
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from sqlalchemy import select
 
 from app.domain import provenance
@@ -30,89 +27,18 @@ from app.registry.membership import membership_of
 from app.runtime.settings import Settings
 from app.services import Services
 from app.storage.stores import key_store
-from demo.tables import record_table
-from tests.integration.workers import test_adapters as adapters
-from tests.support import digits, shops
+from tests.support.ensembles import (
+    KINDS,
+    PEOPLE_OF_A_MEMBER,
+    RECORDS_EACH,
+    Kind,
+    allowed_networks,
+)
 from tests.support.markers import Marker, marker_of_weights, search_bytes
 from tests.support.opened import opened_beside, opened_objects
-from tests.support.pictures import LITE0, public_lite0
 from workers.mechanisms.ensembles.run import EnsembleRun
 from workers.recompute import recompute
 
-RECORDS_EACH = 2
-PEOPLE_OF_A_MEMBER = 8
-SMALL = {"name": "mlp", "options": {"hidden": [8]}}
-PUBLIC = {"name": "pictures", "frozen": False}
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of ensemble: what it learns, and from what."""
-
-    of: dict[str, Any]
-    task: dict[str, Any]
-    rows: Callable[[Sequence[int]], pa.Table]
-    columns: dict[str, Any]
-    recipe: dict[str, Any] = field(default_factory=dict)
-    backbone: dict[str, Any] | None = None
-
-
-def digit_rows(numbers: Sequence[int]) -> pa.Table:
-    images, labels = load_digits(return_X_y=True)
-    return record_table(
-        record_ids=[f"record-{i}" for i in numbers],
-        subject_ids=[f"person-{i // RECORDS_EACH}" for i in numbers],
-        labels=labels[numbers],
-        features=images[numbers].reshape(-1, 8, 8).astype(np.uint8),
-    )
-
-
-def shop_rows(numbers: Sequence[int]) -> pa.Table:
-    return pa.concat_tables(shops.rows(range(i, i + 1)) for i in numbers)
-
-
-def text_rows(numbers: Sequence[int]) -> pa.Table:
-    texts = [f"{adapters.OF[i % 2]} wind {i}" for i in numbers]
-    return pa.table(
-        {
-            "sentence": [f"sentence-{i}" for i in numbers],
-            "author": [f"author-{i // RECORDS_EACH}" for i in numbers],
-            "text": texts,
-            "of": [text.partition(" ")[0] for text in texts],
-        }
-    )
-
-
-def of_digits(of: dict[str, Any], **more: Any) -> Kind:
-    columns = {name: each for name, each in digits.DATASET.items() if name != "name"}
-    return Kind(of, digits.TASK, digit_rows, columns, **more)
-
-
-def of_shops(task: str) -> Kind:
-    return Kind(SMALL, shops.TASKS[task], shop_rows, shops.SCHEMA.to_json())
-
-
-SENTENCES = {
-    "columns": {"text": "string", "of": "string"},
-    "record_id": "sentence",
-    "subject_id": "author",
-}
-KINDS = {
-    "mlp": of_digits(SMALL),
-    "cnn": of_digits({"name": "cnn", "options": {"channels": [4]}}),
-    "public": of_digits(
-        {"name": "custom", "factory": LITE0}, recipe={"learning_rate": 0.01}, backbone=PUBLIC
-    ),
-    "text": Kind(
-        adapters.MODEL["architecture"]["of"],
-        adapters.TASK,
-        text_rows,
-        SENTENCES,
-        recipe={"optimizer": "adamw", "learning_rate": 0.01},
-    ),
-    "regression": of_shops("huber"),
-    "multi_label": of_shops("multi_label"),
-}
 LIVES = [
     ("mlp", 8),
     ("regression", 8),
@@ -125,8 +51,7 @@ LIVES = [
 
 @pytest.fixture
 def settings(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    adapters.public_transformer(tmp_path, monkeypatch)
-    allowed = (LITE0, adapters.FACTORY)
+    allowed = allowed_networks(tmp_path, monkeypatch)
     monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps(allowed))
     return settings.model_copy(update={"allowed_factories": allowed})
 
@@ -157,32 +82,7 @@ class Life:
         self.forgotten: set[str] = set()
         self._bundle: bytes | None = None
         self._seeds: dict[int, str] = {}
-        self._define()
-
-    def _define(self) -> None:
-        kind, people = self.kind, PEOPLE_OF_A_MEMBER * self.members
-        self.post("/v1/datasets", {"name": "people", **kind.columns})
-        self.push(range(RECORDS_EACH * people))
-        architecture = {"name": "ensemble", "members": self.members, "of": kind.of}
-        if kind.backbone is not None:
-            shape, of = (8, 8), {"classes": 4, "architecture": kind.of, "source": "its package"}
-            name = kind.backbone["name"]
-            self.post("/v1/backbones", {"name": name, "input": {"shape": shape}, **of})
-            public = public_lite0(
-                input_shape=shape, classes=4
-            )  # the last layer is each member's own
-            assert self.api.put(f"/v1/backbones/{name}/weights", content=public).is_success
-            architecture["backbone"] = kind.backbone
-        recipe = {"epochs": 1, "batch_size": 8, "learning_rate": 0.1, "held_out_fraction": 0.1}
-        model = {
-            "name": "m",
-            "dataset": "people",
-            "task": kind.task,
-            "architecture": architecture,
-            "recipe": recipe | kind.recipe,
-            "policy": {"refill_after_s": None, "refill_at": None},
-        }
-        self.post("/v1/models", model)
+        kind.define(api, dataset="people", model="m", members=members)
 
     def post(self, path: str, body: object = None) -> dict[str, Any]:
         answer = self.api.post(path, json=body)

@@ -1,13 +1,11 @@
 """An ensemble of adapters on one transformer forgets a person and is loaded with it once."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import safetensors.torch
-import torch
 from fastapi.testclient import TestClient
 
 import expunge
@@ -15,27 +13,16 @@ from app.domain.errors import InvalidInputError
 from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.settings import Settings
 from app.services import Services
+from tests.support.adapters import FACTORY, NETWORK, OF, TASK, public_transformer
 from workers.recompute import recompute
 from workers.training.networks.base import public_tensors
 from workers.training.published.model import PublishedModel
 
-EXAMPLE = Path(__file__).parents[3] / "examples/texts"
-FACTORY = "text_network:adapted"
 MEMBERS = 3
-OF = ["north", "south"]
-TASK = {
-    "name": "classification",
-    "inputs": [{"name": "text", "kind": "text", "length": 64}],
-    "target": {"column": "of", "classes": OF},
-}
 MODEL = {
     "name": "texts",
     "dataset": "sentences",
-    "architecture": {
-        "name": "ensemble",
-        "members": MEMBERS,
-        "of": {"name": "custom", "factory": FACTORY, "options": {"rank": 2}},
-    },
+    "architecture": {"name": "ensemble", "members": MEMBERS, "of": NETWORK},
     "task": TASK,
     "recipe": {"epochs": 2, "batch_size": 8, "optimizer": "adamw", "held_out_fraction": 0.1},
     "policy": {"mechanism": "sharded_retraining", "forget": "retrain"},
@@ -48,19 +35,6 @@ SENTENCES = pa.table(
         "of": [OF[each % 2] for each in range(40)],
     }
 )
-
-
-def public_transformer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write the transformer's public weights, where the factory looks for them."""
-    monkeypatch.syspath_prepend(EXAMPLE)
-    path = folder / "public.safetensors"
-    monkeypatch.setenv("TEXT_WEIGHTS", str(path))
-    monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps([FACTORY]))
-    from text_network import bert
-
-    torch.manual_seed(1)
-    safetensors.torch.save_file(bert().state_dict(), path)
-    return path
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def lost_its_lease(service, client):
     return f"run {run}: the lease was lost" in service.log.read_text()
 
 
-def learned_by_member(service, name, *, members):
+def learned_by_member(service, name, *, members, each=RECORDS_PER_SUBJECT):
     """Return the numbers of the subjects that each member of an ensemble has learned from."""
     learned = {member: set() for member in range(members)}
     with service.database() as database, database.transaction() as session:
@@ -33,5 +33,5 @@ def learned_by_member(service, name, *, members):
         for number, row in enumerate(session.scalars(of_dataset.order_by(RecordRow.seq))):
             if membership.touched_by(row):
                 member = membership.member_of(row)
-                learned[member].add(number // RECORDS_PER_SUBJECT)
+                learned[member].add(number // each)
     return learned

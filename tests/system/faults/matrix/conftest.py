@@ -37,6 +37,7 @@ FAST = (
     "test_killed_while_a_run_leaves_members_out[before_commit-2]",
     "test_killed_while_an_answer_leaves_members_out[before_publish-2]",
     "test_killed_in_a_refill[mid_training-2]",
+    "test_the_dispatcher_is_killed_while_it_leaves_members_out[before_commit-2]",
 )
 
 

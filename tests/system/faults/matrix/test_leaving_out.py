@@ -1,6 +1,7 @@
 """Members left out, by a worker or in the answer, and refilled: killed anywhere, each once."""
 
 import httpx
+import psutil
 import pytest
 
 from app.client import ApiError
@@ -8,7 +9,7 @@ from tests.support.digits import DATASET, TASK
 from tests.support.facts import await_completed
 from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
-from tests.support.service import kill
+from tests.support.service import is_alive, kill
 from tests.support.slow import FACTORY
 from tests.system.faults.matrix.cases import learned_by_member
 
@@ -23,6 +24,7 @@ DEFINITION = {
     },
     "recipe": {"epochs": 10, "batch_size": 1000, "learning_rate": 0.1, "held_out_fraction": 0.2},
 }
+TRIES = 10
 # By hand alone, when a case asks for it.
 POLICY = {"minimum_members": 2, "refill_after_s": None, "refill_at": None}
 
@@ -30,7 +32,7 @@ POLICY = {"minimum_members": 2, "refill_after_s": None, "refill_at": None}
 @pytest.fixture(scope="module")
 def crowd():
     """People of these datasets alone: those of other cases may be forgotten by now."""
-    return People.invent(900)
+    return People.invent(1797)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +66,22 @@ def asked(client, crowd, left):
     def asked(name):
         if len(active(client, name)) <= POLICY["minimum_members"]:
             refilled(client, name)
-        member = active(client, name)[0]
+        member = max(active(client, name), key=lambda member: len(left[name][member]))
         return member, {"subject_ids": [crowd.subject(left[name][member].pop())]}
 
     return asked
+
+
+@pytest.fixture
+def one_out(client, asked):
+    """Leave one member out, and no other."""
+
+    def one_out(name):
+        if len(active(client, name)) < MEMBERS:
+            refilled(client, name)
+        await_completed(client, client.forget(name, **asked(name)[1])["id"])
+
+    return one_out
 
 
 def assert_one_release_without(client, name, member, *, before):
@@ -103,7 +117,7 @@ def test_killed_while_a_run_leaves_members_out(point, attempts, client, points, 
         *((point, 2) for point in ("before_blob_read", "at_target")),
         *((point, 2) for point in ("before_blob_write", "after_blob_write")),
         *((point, 2) for point in ("before_publish", "before_commit")),
-        ("after_publish", 1),
+        *((point, 1) for point in ("after_publish", "answer")),
     ],
 )
 def test_killed_while_an_answer_leaves_members_out(point, attempts, client, points, asked):
@@ -134,8 +148,8 @@ def _asked(client, ids):
         ("after_publish", 1),
     ],
 )
-def test_killed_in_a_refill(point, attempts, client, points, asked):
-    await_completed(client, client.forget(IN_ANSWER, **asked(IN_ANSWER)[1])["id"])
+def test_killed_in_a_refill(point, attempts, client, points, one_out):
+    one_out(IN_ANSWER)
     before = client.certified(IN_ANSWER)
     points.arm(point, "SIGKILL")
     run = refilled(client, IN_ANSWER)
@@ -148,17 +162,106 @@ def test_killed_in_a_refill(point, attempts, client, points, asked):
 
 
 def test_a_refill_sleeps_and_is_killed_while_a_request_is_met_beside_it(
-    service, client, points, asked
+    service, client, points, asked, one_out
 ):
-    await_completed(client, client.forget(IN_ANSWER, **asked(IN_ANSWER)[1])["id"])
+    one_out(IN_ANSWER)
     points.arm("mid_training", "SIGSTOP")
     run = client.refill(IN_ANSWER)["latest_run"]["id"]
     (sleeper,) = service.frozen()
-    member = active(client, IN_ANSWER)[0]
+    member, ids = asked(IN_ANSWER)
     before = client.certified(IN_ANSWER)
-    request = client.forget(IN_ANSWER, **asked(IN_ANSWER)[1])["id"]
-    await_completed(client, request)
+    await_completed(client, client.forget(IN_ANSWER, **ids)["id"])
     assert_one_release_without(client, IN_ANSWER, member, before=before)
     kill([sleeper])
     until(lambda: client.run(run)["state"] == "published")
+    assert active(client, IN_ANSWER) == list(range(MEMBERS))
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts"),
+    [
+        *((point, 2) for point in ("at_target", "before_publish", "before_commit")),
+        ("after_publish", 1),
+    ],
+)
+def test_the_dispatcher_is_killed_while_it_leaves_members_out(
+    point, attempts, service, client, points, asked, one_out
+):
+    """It does so while a worker is busy with a refill, which trains what was out by then."""
+    one_out(BY_RUN)
+    points.arm("mid_training", "SIGSTOP")
+    run = client.refill(BY_RUN)["latest_run"]["id"]
+    (sleeper,) = service.frozen()
+    dispatcher = service.part("dispatcher")
+    member, ids = asked(BY_RUN)
+    before = client.certified(BY_RUN)
+    points.arm(point, "SIGKILL")
+    request = client.forget(BY_RUN, **ids)["id"]
+    until(lambda: not is_alive(dispatcher))
+    sleeper.resume()
+    assert await_completed(client, request)["attempt"] == attempts
+    assert points.waiting() == []
+    until(lambda: client.run(run)["state"] == "published")
+    now = client.certified(BY_RUN)
+    assert now["number"] == before["number"] + 2
+    assert {*range(MEMBERS)} - {*active(client, BY_RUN)} <= {member}
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts"),
+    [
+        *((point, 2) for point in ("after_lease", "after_load", "mid_training", "at_target")),
+        *((point, 2) for point in ("before_blob_write", "before_publish", "before_commit")),
+        ("after_publish", 1),
+    ],
+)
+def test_killed_while_a_run_below_the_floor_trains_a_member(point, attempts, client, points, asked):
+    member, ids = asked(IN_ANSWER)
+    before = client.certified(IN_ANSWER)
+    client.change_policy(IN_ANSWER, {"minimum_members": len(active(client, IN_ANSWER))})
+    points.arm(point, "SIGKILL")
+    try:
+        run = await_completed(client, client.forget(IN_ANSWER, **ids)["id"])
+    finally:
+        client.change_policy(IN_ANSWER, {"minimum_members": POLICY["minimum_members"]})
+    assert run["attempt"] == attempts
+    assert points.waiting() == []
+    now = client.certified(IN_ANSWER)
+    assert now["number"] == before["number"] + 1
+    made = [each for each in now["members"] if each["trained_in"] == now["number"]]
+    assert len(made) == 1
+    for place, (old, new) in enumerate(zip(before["members"], now["members"], strict=True)):
+        assert new == old or new in made or place == member
+
+
+@pytest.mark.parametrize("point", ["mid_member", "member_trained", "member_written"])
+def test_a_helper_is_killed_in_a_refill(point, client, points, one_out):
+    """One that comes too late meets no fault; then it is tried again."""
+    for _ in range(TRIES):
+        while len(active(client, IN_ANSWER)) > POLICY["minimum_members"]:
+            one_out(IN_ANSWER)
+        before = client.certified(IN_ANSWER)["number"]
+        points.arm(point, "SIGKILL")
+        run = refilled(client, IN_ANSWER)
+        assert (run["state"], run["attempt"]) == ("published", 1)
+        assert client.certified(IN_ANSWER)["number"] == before + 1
+        assert active(client, IN_ANSWER) == list(range(MEMBERS))
+        if points.waiting() == []:
+            return
+        points.disarm()
+    raise AssertionError("no other worker helped")
+
+
+@pytest.mark.parametrize("point", ["mid_training", "before_commit"])
+def test_postgres_is_killed_in_a_refill(point, service, client, points, one_out):
+    one_out(IN_ANSWER)
+    before = client.certified(IN_ANSWER)["number"]
+    points.arm(point, "SIGSTOP")
+    run = client.refill(IN_ANSWER)["latest_run"]["id"]
+    (worker,) = service.frozen()
+    postmaster = psutil.Process(service.servers.postgres.pid())
+    kill([postmaster, *postmaster.children(recursive=True)])
+    worker.resume()
+    until(lambda: client.run(run)["state"] == "published")
+    assert client.certified(IN_ANSWER)["number"] == before + 1
     assert active(client, IN_ANSWER) == list(range(MEMBERS))
