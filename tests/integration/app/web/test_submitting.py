@@ -61,8 +61,7 @@ def test_ids_are_previewed_and_sent_once(operator: TestClient, workshop: Worksho
     )
 
     assert "It names 3 ids" in preview
-    assert "a run unlearns them" in preview
-    assert "gradient clipping" in preview
+    assert "it is made to forget them" in preview
     assert not _ids(operator.get("/requests").text)
 
     accepted = _submit(operator, preview)
@@ -133,10 +132,10 @@ def test_a_ticket_of_the_desk_is_found_through_the_api(
 @pytest.mark.parametrize(
     ("mechanism", "said"),
     [
-        ("retraining", "exact (0, 0)"),
-        ("exact_training", "exact (0, 0)"),
-        ("gradient_clipping", "ε 1, δ 1e-05"),
-        ("output_perturbation", "ε 1, δ 1e-05"),
+        ("retraining", "as if they had never been there"),
+        ("exact_training", "as if they had never been there"),
+        ("gradient_clipping", "nearly so: the certificate says how nearly"),
+        ("output_perturbation", "nearly so: the certificate says how nearly"),
     ],
 )
 def test_a_preview_says_what_each_mechanism_gives(
@@ -146,7 +145,7 @@ def test_a_preview_says_what_each_mechanism_gives(
     workshop.train(mechanism=mechanism, **(head if mechanism == "exact_training" else {}))
     record = workshop.split()[0][0]
     preview = _preview(operator, kind="record_ids", ids=record)
-    assert f'data-label="Guarantee" class="nowrap">{said}<' in preview
+    assert f'data-label="Afterwards">{said}<' in preview
 
 
 @pytest.mark.parametrize(
@@ -255,7 +254,8 @@ def test_certificates_and_the_answer_to_the_person(
 
     answer = operator.get(f"/requests/{request}/answer").text
     assert "Your request has been met" in answer
-    assert "<strong>(ε, δ) = (1, 1e-05).</strong>" in answer
+    assert "is right at most 74 times in 100" in answer
+    assert "unless requests were chosen by looking at earlier versions" in answer
     assert record not in answer
 
 
@@ -328,12 +328,12 @@ def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: W
     workshop.train()
     learned = workshop.split()[0]
     first = workshop.forget(learned[0])
-    assert reasons() == "model: waits until its run is scheduled"
+    assert reasons() == "model: waits for its turn"
     workshop.dispatch()
-    assert reasons() == "model: its run is queued: no worker is there"
+    assert reasons() == "model: waits for its turn, and no computer is there for it"
     held = workshop.begun()
     second = workshop.forget(learned[1])
-    assert "came after its present run had begun" in reasons()
+    assert "came while the model was busy, and is next" in reasons()
     workshop.give_up(held, "it broke")
     assert "model: failed: it broke" in reasons()
     assert _ids(operator.get("/requests").text) == [first, second]
