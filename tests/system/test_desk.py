@@ -23,7 +23,7 @@ from tests.integration.app.conftest import workshop
 from tests.integration.app.web.conftest import _no_memory_of_others
 from tests.support import browser as browsers
 from tests.support import scenes
-from tests.support.digits import DATASET, RECIPE, digits_parquet, model
+from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
 
@@ -190,72 +190,6 @@ def _paths(run: str, request: str) -> tuple[str, ...]:
         *("/runs", "/runs/all", f"/runs/{run}", "/runs/nothing", "/login"),
         *("/data", "/data/people", "/settings", "/settings/audit"),
     )
-
-
-_ENGINEERS = re.compile(
-    r"accountant|attempt|batch|checkpoint|delta|dispatch|embedding|epoch|epsilon|gradient|hyper|"
-    r"mechanism|noise|phase|pseudonym|queue|scheduled|seed|shard|tensor|weights|worker|"
-    r"\bruns?\b|\bsteps?\b|[εδσ]",
-    re.I,
-)
-
-
-def test_the_officers_day_takes_three_pages_without_an_engineers_word(
-    work: Callable[[], None], page: Page, api: TestClient, services: Services
-) -> None:
-    for dataset, mechanism in (("digits", "gradient_clipping"), ("letters", "retraining")):
-        assert api.post("/v1/datasets", json=DATASET | {"name": dataset}).status_code == 201
-        path = f"/v1/datasets/{dataset}/records"
-        assert api.put(path, content=digits_parquet()).status_code == 200
-        recipe = RECIPE | {"held_out_fraction": 0}  # so each model has learned from everybody
-        defined = model(f"{dataset}-model", mechanism=mechanism)
-        defined |= {"dataset": dataset, "recipe": recipe}
-        assert api.post("/v1/models", json=defined).status_code == 201
-    work()
-    titles = set()
-
-    def read() -> str:
-        """Return what stands on the page; no engineer's word does."""
-        text = page.locator("body").inner_text()
-        assert _ENGINEERS.findall(text) == [], text
-        titles.add(page.title())
-        return text
-
-    # Find a person everywhere: what is known, and what a request would do.
-    page.locator("nav").get_by_role("link", name="Requests", exact=True).click()
-    assert "No one has asked to be forgotten yet" in read()
-    page.get_by_label("Ticket, person, record or request").fill("subject-3")
-    page.get_by_role("button", name="Preview a request").click()
-    previewed = read()
-    assert "digits: 10 records" in previewed
-    assert "letters: 10 records" in previewed
-    assert "as if they had never been there" in previewed
-
-    # Send; and tell the person that it is going on.
-    page.get_by_role("button", name="Send the request").click()
-    sent = read()
-    assert sent.count("We are working on your request.") == 2
-    assert page.get_by_role("button", name=re.compile("Download the receipt")).count() == 2
-
-    # Explain why it is not done yet; once it is, answer.
-    page.locator("nav").get_by_role("link", name="Requests", exact=True).click()
-    assert "digits-model: waits for its turn" in read()
-    work()
-    services.clean_up()
-    page.locator("nav").get_by_role("link", name="Requests", exact=True).click()
-    assert "Nothing is owed." in read()
-    page.get_by_label("Ticket, person, record or request").fill("subject-3")
-    page.get_by_role("button", name="Find", exact=True).click()
-    read()
-    promises = set()
-    for row in range(2):
-        page.get_by_role("link", name="Answer to the person").nth(row).click()
-        letter = read()
-        assert "Your request has been met." in letter
-        promises.add(re.sub(r".*?(made without|right at most).*", r"\1", letter, flags=re.S))
-        page.go_back()
-    assert promises == {"made without", "right at most"}
-    assert len(titles) == 3, titles
 
 
 _ILLEGIBLE = """

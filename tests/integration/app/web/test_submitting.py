@@ -7,6 +7,7 @@ from html import unescape
 
 import pytest
 from fastapi.testclient import TestClient
+from httpx import Response
 
 from app.delivery.publishing import repository as publishing
 from app.delivery.publishing.tables import CopyRow
@@ -99,6 +100,62 @@ def test_a_person_is_forgotten_everywhere_and_found_by_all_names(
         assert _find(operator, name) == [request]
     for name in ("t 7", "subject-3", "record-1", "fr_", "subject-unknown"):
         assert _find(operator, name) == []
+
+
+_ENGINEERS = re.compile(
+    r"accountant|attempt|batch|checkpoint|delta|dispatch|embedding|epoch|epsilon|gradient|hyper|"
+    r"mechanism|noise|phase|pseudonym|queue|scheduled|seed|shard|tensor|weights|worker|"
+    r"\bruns?\b|\bsteps?\b|[εδσ]",
+    re.I,
+)
+
+
+def test_the_officers_day_takes_three_pages_without_an_engineers_word(
+    operator: TestClient, workshop: Workshop, services: Services
+) -> None:
+    recipe = {"epochs": 2, "held_out_fraction": 0}  # so each model has learned from everybody
+    workshop.train("noisy", recipe=recipe)
+    workshop.train("anew", recipe=recipe, mechanism="retraining")
+    titles = set()
+
+    def read(answer: Response) -> str:
+        """Return what stands on the page; no engineer's word does."""
+        body = answer.text.partition("<main")[2]
+        text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", body)))
+        assert _ENGINEERS.findall(text) == [], text
+        titles.add(re.search(r"<title>(.*?)</title>", answer.text)[1])  # type: ignore[index]
+        return text
+
+    # Find a person everywhere: what is known, and what a request would do.
+    start = operator.get("/requests")
+    assert "No one has asked to be forgotten yet" in read(start)
+    assert '<button type="submit" formaction="/requests/preview">' in start.text
+    typed = {"token": token_in(start.text), "name": "subject-2"}
+    preview = operator.post("/requests/preview", data=typed)
+    previewed = read(preview)
+    assert "people: 4 records" in previewed
+    assert "noisy it is made to forget them" in previewed
+    assert "anew it is trained anew without them" in previewed
+
+    # Send; and tell the person that it is going on.
+    sent = operator.post("/requests", data=_sent(preview.text, "/requests"))
+    assert "We are working on your request." in read(sent)
+    assert "Download the receipt of people" in sent.text
+
+    # Explain why it is not done yet; once it is, answer.
+    assert "noisy: waits for its turn" in read(operator.get("/requests"))
+    for model in ("noisy", "anew"):
+        workshop.unlearn(model)
+    services.clean_up()
+    assert "Nothing is owed." in read(operator.get("/requests"))
+    found = operator.post("/requests/found", data=typed)
+    read(found)
+    (answer,) = re.findall(r'href="(/requests/fr_\w+/answer)"', found.text)
+    letter = read(operator.get(answer))
+    assert "Your request has been met." in letter
+    assert "The model was made without your records" in letter
+    assert "is right at most 56 times in 100" in letter
+    assert len(titles) == 3, titles
 
 
 def test_a_ticket_is_found_among_those_of_other_keys(
