@@ -75,7 +75,7 @@ def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
 
 
 def why_too_low(evaluation: Mapping[str, Any], minimum: float | None) -> str | None:
-    """Return why a release must not be published under a policy's ``minimum_score``, or None."""
+    """Return why nothing with this score is published under a policy's minimum, or None."""
     if minimum is None:
         return None
     headline, higher = evaluation.get("headline"), evaluation.get("higher_is_better")
@@ -87,6 +87,5 @@ def why_too_low(evaluation: Mapping[str, Any], minimum: float | None) -> str | N
         return None
     return (
         f"its {metric_in_words(str(headline))} of {score:.4g} on held-out records is "
-        f"{'below' if higher else 'above'} the policy's minimum_score of {minimum:g}, so it was "
-        "not published"
+        f"{'below' if higher else 'above'} the policy's minimum_score of {minimum:g}"
     )

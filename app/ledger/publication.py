@@ -392,7 +392,7 @@ class _Draft:
 def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> _Draft:
     too_low = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
     if too_low is not None:
-        raise ScoreTooLowError(too_low)
+        raise ScoreTooLowError(f"{too_low}, so it was not published")
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
     account = _account(session, run, model, version)

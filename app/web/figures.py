@@ -200,26 +200,44 @@ class Chart:
     lines: Sequence[Line]
 
 
-def by_name(names: Sequence[str], values: Sequence[float | None], *, title: str) -> Chart | None:
-    """Return a chart of a number for each name, from 0 up; None where there is no number."""
+def by_name(
+    names: Sequence[str],
+    values: Sequence[float | None],
+    *,
+    title: str,
+    baselines: Sequence[float | None] = (),
+    limit: float | None = None,
+) -> Chart | None:
+    """Return a chart of a number for each name, from 0 up; None where there is no number.
+
+    ``baselines`` are drawn beside them, and ``limit`` right across.
+    """
     found = [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
     if not found:
         return None
     most = max(value for _, value in found)
-    top = _round_up(most)
+    others = [value for value in (*baselines, limit) if value is not None]
+    top = _round_up(max(most, *others) if others else most)
     levels = [top * tick / _TICKS for tick in range(_TICKS + 1)]
     across = [100 / len(names) * (i + 0.5) for i in range(len(names))]
-    points = [
-        (x, _y(value / top)) for x, value in zip(across, values, strict=True) if value is not None
-    ]
+
+    def points(numbers: Sequence[float | None]) -> list[Point]:
+        placed = zip(across, numbers, strict=False)
+        return [(x, _y(number / top)) for x, number in placed if number is not None]
+
+    lines = [Line(points(baselines), "planned"), Line(points(values), dots=True)]
+    label = f"{title}. at most {most:.4g}, {found[-1][1]:.4g} at {found[-1][0]}."
+    if limit is not None:
+        lines.insert(0, Line([(0, _y(limit / top)), (100, _y(limit / top))], "limit"))
+        label += f" The limit is {limit:.4g}."
     return Chart(
-        label=f"{title}. at most {most:.4g}, {found[-1][1]:.4g} at {found[-1][0]}.",
+        label=label,
         ticks=[
             (_y(level / top), f"{level:,.0f}" if level >= _LARGE else f"{level:.3g}")
             for level in levels
         ],
         names=_placed(across, names),
-        lines=[Line(points, dots=True)],
+        lines=lines,
     )
 
 

@@ -15,7 +15,7 @@ from app.domain.architectures import Member, members_by_version, members_in_word
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
 from app.domain.release import certificate_filename, weights_filename
-from app.domain.scores import metric_in_words, warnings_of
+from app.domain.scores import metric_in_words, score_of, warnings_of, why_too_low
 from app.domain.states import UNMET_OBLIGATION_STATES
 from app.evidence.certificates.bundle import MEDIA_TYPE
 from app.ledger.certificates import bundles, issuing
@@ -44,7 +44,8 @@ def show_all(services: ServicesOf, visitor: ModelsReader) -> Response:
         owed = _owed_by_model(session)
         costs = figures.costs_against_retraining(session, figures.last_weeks()[0])
         lines = [
-            _line(session, model, owed.get(model.id, 0)) | {"cost": costs.get(model.id)}
+            _line(session, model, owed.get(model.id, 0))
+            | {"cost": costs.get(model.id), "scores": _all_scores(session, model)}
             for model in registry.models(session)
         ]
     return render("models/models.html", visitor, lines=lines, weeks=figures.WEEKS)
@@ -57,7 +58,7 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
         model = registry.model_named(session, name)
         released = registry.released_versions(session, model.id)
         gradients, met = figures.costs_of_model(session, model.id)
-        metric, scores = _scores(released)
+        metric, scores = _scores(released, Policy.from_json(model.policy))
         members = registry.members_of(registry.head_version(session, model))
         return render(
             "models/model.html",
@@ -143,16 +144,27 @@ def archive(name: str, services: ServicesOf, _: ModelsSender) -> Response:
     return pages.redirect(f"/models/{name}")
 
 
-def _scores(released: Sequence[VersionRow]) -> tuple[str, Chart | None]:
+def _scores(released: Sequence[VersionRow], policy: Policy) -> tuple[str, Chart | None]:
     """Return the newest headline metric in words, and a chart of it over the versions."""
     headline = next((v.evaluation["headline"] for v in released if "headline" in v.evaluation), "")
     oldest_first = released[::-1]
-    values = [(v.evaluation.get("metrics") or {}).get(headline) for v in oldest_first]
+    values = [score_of(version.evaluation, headline) for version in oldest_first]
     if sum(value is not None for value in values) < _FEWEST_SCORES:
         return "", None
     metric = metric_in_words(headline)
-    names = [f"v{version.number}" for version in oldest_first]
-    return metric, by_name(names, values, title=f"{metric} of each version")
+    chart = by_name(
+        [f"v{version.number}" for version in oldest_first],
+        values,
+        title=f"{metric} of each version",
+        baselines=[version.evaluation.get("baseline") for version in oldest_first],
+        limit=policy.minimum_score,
+    )
+    return metric, chart
+
+
+def _all_scores(session: Session, model: ModelRow) -> Chart | None:
+    released = registry.released_versions(session, model.id)
+    return _scores(released, Policy.from_json(model.policy))[1]
 
 
 def _owed_by_model(session: Session) -> Mapping[str, int]:
@@ -173,7 +185,11 @@ def _line(session: Session, model: ModelRow, owed: int) -> dict[str, Any]:
         "dataset": dataset,
         "version": version,
         "unserved": reason,
+        "evaluation": {} if current is None else current.evaluation,
         "warnings": [] if current is None else warnings_of(current.evaluation),
+        "too_low": None
+        if current is None or current.evaluation.get("not_measured")
+        else why_too_low(current.evaluation, Policy.from_json(model.policy).minimum_score),
         "owed": owed,
     }
 

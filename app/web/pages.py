@@ -1,5 +1,6 @@
 """HTML pages: templates and how they format; security headers on each, and errors as pages."""
 
+import math
 import re
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from app.api.protocol.errors import type_of
 from app.domain import errors
+from app.evidence.certificates.plain_words import promise
 from app.registry.card import IN_WORDS
 from app.web.access import ForeignFormError, Visitor
 from app.web.letters import moment_in
@@ -80,6 +82,11 @@ def span(duration: timedelta) -> str:
             count = int(seconds // size)
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return "0 seconds"
+
+
+def lasting(seconds: float) -> str:
+    """Format a number of seconds in its largest unit, rounded up to one second."""
+    return span(timedelta(seconds=math.ceil(seconds)))
 
 
 def since(when: datetime | None, now: datetime) -> str:
@@ -146,7 +153,8 @@ def _environment() -> Environment:
         extensions=["jinja2.ext.i18n"],
     )
     environment.filters |= IN_WORDS
-    for spelling in (moment, moment_in, since, due, number, count, size, words, short, emphasised):
+    spellings = (moment, moment_in, since, due, number, count, size, words, short, emphasised)
+    for spelling in (*spellings, lasting, promise):
         environment.filters[spelling.__name__] = spelling
     return environment
 

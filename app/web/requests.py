@@ -5,7 +5,7 @@ Ids go from a form to its preview and back with the answer. Between the two, not
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from uuid import uuid4
 
 from fastapi import Header, Response
@@ -28,6 +28,7 @@ from app.ledger.deadlines import IS_OPEN
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.ledger.requests import ForgetRequests
 from app.ledger.views import request_views, run_views
+from app.ledger.views.request_views import ObligationView, RequestView
 from app.operations.monitoring import collector
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
@@ -147,14 +148,31 @@ def preview(
 
 
 @router.post("/requests")
-async def submit(forgetting: ForgettingOf, visitor: RequestsSender, form: Form) -> Response:
-    """Send a request; sent twice, it is accepted once."""
+async def submit(
+    services: ServicesOf,
+    forgetting: ForgettingOf,
+    visitor: RequestsSender,
+    form: Form,
+    accept_language: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Send a request; sent twice, it is accepted once. Show what the person can be told now."""
     call = _call(_fields(form), visitor)
     if call.request.dataset:
         made = [(await forgetting.submit(call), call.request)]
     else:
         made = await run_in_threadpool(forgetting.everywhere, call)
-    return render("requests/accepted.html", visitor, status=201, made=made)
+    letters_of: list[_Letter] = []
+    if visitor.allows(Scope.FORGET_READ):
+        views = [line for line, _ in made]
+        letters_of = await run_in_threadpool(_letters, services, views)
+    return render(
+        "requests/accepted.html",
+        visitor,
+        status=201,
+        made=made,
+        letters=letters_of,
+        **_language(services, None, accept_language),
+    )
 
 
 @router.post("/requests/{request_id}/receipt")
@@ -205,27 +223,9 @@ def answer(
     """Show what may be told the person, on one page to be printed, in one of the languages."""
     with services.database.transaction() as session:
         line = request_views.one(session, request_id)
-        certificates = [
-            (owed, issuing.predicate_of(session, owed.certificate))
-            for owed in line.obligations
-            if owed.certificate is not None
-        ]
-        models = {owed.model for owed in line.obligations}
-        withdrawing = any(model in models for model, *_ in publishing.not_withdrawn(session))
-    known = letters.catalogues(services.settings.data_dir)
-    language = letters.language_of(language, accept_language, known)
-    texts = letters.texts(language, known)
-    return render(
-        "requests/answer.html",
-        visitor,
-        line=line,
-        certificates=certificates,
-        withdrawing=withdrawing,
-        language=language,
-        languages=list(letters.named(known)),
-        gettext=texts.gettext,
-        ngettext=texts.ngettext,
-    )
+    (letter,) = _letters(services, [line])
+    chosen = _language(services, language, accept_language)
+    return render("requests/answer.html", visitor, **letter._asdict(), **chosen)
 
 
 @router.get("/requests/{request_id}/certificates")
@@ -289,6 +289,44 @@ def cancel(request_id: str, services: ServicesOf, _: RequestsSender) -> Response
     return pages.redirect(f"/requests/{request_id}")
 
 
+class _Letter(NamedTuple):
+    """A request as the person is told of it: what models owed and certified."""
+
+    line: RequestView
+    certificates: list[tuple[ObligationView, Mapping[str, Any]]]
+    withdrawing: bool
+
+
+def _letters(services: Services, lines: Sequence[RequestView]) -> list[_Letter]:
+    with services.database.transaction() as session:
+        copied = {model for model, *_ in publishing.not_withdrawn(session)}
+        return [
+            _Letter(
+                line,
+                [
+                    (owed, issuing.predicate_of(session, owed.certificate))
+                    for owed in line.obligations
+                    if owed.certificate is not None
+                ],
+                not copied.isdisjoint(owed.model for owed in line.obligations),
+            )
+            for line in lines
+        ]
+
+
+def _language(services: Services, asked: str | None, accepted: str | None) -> dict[str, Any]:
+    """Return what a letter needs of its language."""
+    known = letters.catalogues(services.settings.data_dir)
+    language = letters.language_of(asked, accepted, known)
+    texts = letters.texts(language, known)
+    return {
+        "language": language,
+        "languages": list(letters.named(known)),
+        "gettext": texts.gettext,
+        "ngettext": texts.ngettext,
+    }
+
+
 def _by_week(session: Session) -> list[list[str]]:
     last = figures.last_weeks()
     hours = figures.hours_to_certificate(session, last[0])
@@ -337,7 +375,7 @@ def _fields(form: Mapping[str, str]) -> dict[str, str]:
     fields = {name: form.get(name, "") for name in ("record_ids", "subject_ids")}
     if kind not in fields:
         raise InvalidInputError("say whether these are ids of people or of records")
-    fields[kind] += f"\n{form.get('ids', '')}"
+    fields[kind] += f"\n{form.get('ids') or form.get('name', '')}"
     fields = {name: "\n".join(_ids(text)) for name, text in fields.items()}
     if not any(fields.values()):
         raise InvalidInputError("give at least one id, one on each line")

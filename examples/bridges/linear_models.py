@@ -1,4 +1,4 @@
-"""SGDClassifier and Ridge of scikit-learn, with the weights of a head that forgets exactly."""
+"""Pipelines of LogisticRegression and Ridge, with the weights of a head that forgets exactly."""
 
 import math
 
@@ -7,7 +7,9 @@ import pandas as pd
 import safetensors.numpy
 from certified import forgotten, published, trained
 from sklearn.datasets import load_breast_cancer, load_diabetes
-from sklearn.linear_model import Ridge, SGDClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 # As workers.training.networks.heads: docs/how-to/use-a-model.md has the formulas.
 MARGIN = 1 - 2.0**-30
@@ -25,7 +27,7 @@ def frame_of(features: np.ndarray, names: list[str], **columns: object) -> pd.Da
     return frame
 
 
-# SGDClassifier: a linear head. With a feature_norm that no row exceeds it is a linear function.
+# LogisticRegression: a linear head, a linear function where no row exceeds its feature_norm.
 rows, answers = load_breast_cancer(return_X_y=True)
 names = [f"measure-{i}" for i in range(rows.shape[1])]
 bounds = np.array(
@@ -58,18 +60,20 @@ forgotten(client, "tumours", record_ids=["row-5"])
 
 weights, model = published(client, "tumours")
 weight = safetensors.numpy.load_file(weights)["weight"]
-classifier = SGDClassifier(loss="log_loss")
+classifier = LogisticRegression()
 classifier.classes_ = np.array([False, True])
 classifier.coef_ = weight[:, :-1] * math.sqrt(1 - BIAS**2) * MARGIN / NORM
 classifier.intercept_ = weight[:, -1] * BIAS * MARGIN
 predicted = model.predict(frame_of(features, names))
-assert classifier.predict(features).tolist() == predicted["prediction"].to_pylist()
+scale = FunctionTransformer(scaled, kw_args={"low": np.zeros(30), "high": bounds})
+pipeline = make_pipeline(scale, classifier)
+assert pipeline.predict(rows).tolist() == predicted["prediction"].to_pylist()
 np.testing.assert_allclose(
-    classifier.predict_proba(features), predicted["probabilities"].to_pylist(), atol=1e-5
+    pipeline.predict_proba(rows), predicted["probabilities"].to_pylist(), atol=1e-5
 )
-right = classifier.score(features, answers.astype(bool))
+right = pipeline.score(rows, answers.astype(bool))
 assert right > 0.85, right
-print(f"SGDClassifier: {right:.1%} right")
+print(f"LogisticRegression: {right:.1%} right")
 
 # Ridge: a ridge head. Features and target lie within public bounds, so that nothing is clipped.
 rows, progress = load_diabetes(return_X_y=True, scaled=False)
@@ -106,7 +110,9 @@ ridge = Ridge()
 ridge.coef_ = tensors["weight"][0] / SCALE
 ridge.intercept_ = tensors["bias"][0] / SCALE + OFFSET
 predicted = model.predict(frame_of(features, names))
-np.testing.assert_allclose(ridge.predict(features), predicted["progress"].to_pylist(), rtol=1e-4)
-explained = ridge.score(features, progress)
+scale = FunctionTransformer(scaled, kw_args={"low": low, "high": high})
+pipeline = make_pipeline(scale, ridge)
+np.testing.assert_allclose(pipeline.predict(rows), predicted["progress"].to_pylist(), rtol=1e-4)
+explained = pipeline.score(rows, progress)
 assert explained > 0.3, explained
 print(f"Ridge: R² {explained:.2f}")

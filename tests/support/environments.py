@@ -1,6 +1,7 @@
 """Environments of programs that do not go together with ours, made from their locks."""
 
 import fcntl
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,15 @@ def programs_of(lock: Path, *others: str) -> Path:
                 _install(folder, "--constraint", _ROOT / "constraints.txt", *others)
             (folder / "complete").touch()
     return folder / "bin"
+
+
+def bridges_python() -> Path:
+    """Return the Python of an environment with the bridges' locked libraries, and our PyTorch."""
+    torch = re.search(r"^torch==\S+$", (_ROOT / "constraints.txt").read_text(), re.M)
+    if torch is None:
+        raise AssertionError("constraints.txt has no torch")
+    lock = _ROOT / "examples" / "bridges" / "requirements.lock"
+    return programs_of(lock, torch[0]) / "python"
 
 
 def _install(folder: Path, *what: object) -> None:

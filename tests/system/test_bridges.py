@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import ROOT, Reader, reader
-from tests.support.environments import programs_of
+from tests.support.environments import bridges_python
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.nightly
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.nightly
 BRIDGES = ROOT / "examples" / "bridges"
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 MOST_LINES = 40
+MOST_LINES_OF_A_SCRIPT = 120
+PATH = os.pathsep.join(map(str, (ROOT, BRIDGES, BRIDGES.parent)))
 RUN_NOTEBOOK = """
 import json, sys, nbclient, nbformat
 notebook = nbformat.read(sys.argv[1], 4)
@@ -29,22 +31,17 @@ print("".join(each.get("text", "") for each in outputs))
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """The Python of an environment with the locked libraries, and our PyTorch."""
-    torch = re.search(r"^torch==\S+$", (ROOT / "constraints.txt").read_text(), re.M)
-    assert torch is not None
-    return programs_of(BRIDGES / "requirements.lock", torch[0]) / "python"
+    return bridges_python()
 
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """Somebody in whose folder a service runs that may import the examples' networks."""
-    path = f"{ROOT}{os.pathsep}{BRIDGES}"
-    allowed = "digits_network:build,sentiment_network:build"
-    with (
-        reader(tmp_path_factory.mktemp("user") / "work") as user,
-        user.service(PYTHONPATH=path, EXPUNGE_ALLOWED_FACTORIES=allowed),
-    ):
-        yield user
+    allowed = "digits_network:build,sentiment_network:build,minilm_adapters:build"
+    with reader(tmp_path_factory.mktemp("user") / "work") as user:
+        known = {"PYTHONPATH": PATH, "EXPUNGE_ALLOWED_FACTORIES": allowed}
+        with user.service(**known, MINILM=str(user.directory)):
+            yield user
 
 
 def _run(python: Path, user: Reader, *words: object) -> str:
@@ -52,7 +49,7 @@ def _run(python: Path, user: Reader, *words: object) -> str:
         [python, *map(str, words)],
         cwd=user.directory,
         env=user.environment()
-        | {"PYTHONPATH": f"{ROOT}{os.pathsep}{BRIDGES}", "HOME": str(user.directory)}
+        | {"PYTHONPATH": PATH, "HOME": str(user.directory)}
         | {"HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
@@ -69,13 +66,16 @@ def _run(python: Path, user: Reader, *words: object) -> str:
         ("pytorch_loop", ["digits-loop"]),
         ("lightning_module", ["digits-lightning"]),
         ("hugging_face", ["reviews"]),
+        ("peft_adapters", ["titles"]),
         ("linear_models", ["tumours", "progress"]),
     ],
 )
 def test_certified_weights_come_back_into_the_users_own_object(
     python: Path, user: Reader, script: str, models: list[str]
 ) -> None:
-    printed = _run(python, user, BRIDGES / f"{script}.py")
+    path = BRIDGES / f"{script}.py"
+    assert len(path.read_text().splitlines()) <= MOST_LINES_OF_A_SCRIPT  # two screens
+    printed = _run(python, user, path)
     versions = re.findall(r"\{'name': '([\w-]+)', 'version': (\d+)\}", printed)
     assert [name for name, _ in versions] == models
     assert all(int(number) >= 2 for _, number in versions), "nothing was forgotten"

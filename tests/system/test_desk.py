@@ -109,7 +109,7 @@ def test_a_request_goes_from_a_file_to_a_verified_certificate(
 
     # It waits for a worker, and says so; then it is certified, and found by its ticket.
     page.locator("nav").get_by_role("link", name="Requests", exact=True).click()
-    expect(page.get_by_text("kept: waits until its run is scheduled")).to_be_visible()
+    expect(page.get_by_text("kept: waits for its turn")).to_be_visible()
     work()
     services.clean_up()
     page.locator("nav").get_by_role("link", name="Requests", exact=True).click()

@@ -5,9 +5,10 @@ described as guaranteed. Numbers have four digits, rounded up in decimal from th
 statement.
 """
 
+import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.accounting.terms import Direction, Neighbours, Support
 from app.domain.states import Basis
@@ -67,6 +68,29 @@ def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
         _advantage(guarantee),
         _adaptivity(guarantee),
     ]
+
+
+class Promise(NamedTuple):
+    """A guarantee as the person is told of it who asked to be forgotten.
+
+    Attributes:
+        right: of 100 guesses, at even chances, whether the person's records were ever in the model:
+            how many are right at most; None where it was made without them.
+        adaptive: whether it holds although requests may depend on earlier releases.
+    """
+
+    right: int | None
+    adaptive: bool
+
+
+def promise(predicate: Mapping[str, Any]) -> Promise:
+    """Return what a request's certificate promises the person."""
+    if predicate["basis"] == Basis.EXCLUDED_FROM_TRAINING:
+        return Promise(None, "trained_anew" not in predicate)
+    guarantee = predicate["guarantee"]
+    if guarantee["kind"] == "exact":
+        return Promise(None, guarantee["adaptive"])
+    return Promise(math.ceil(50 * (1 + guarantee["attacker_advantage"])), guarantee["adaptive"])
 
 
 def recomputable_in_words(predicate: Mapping[str, Any]) -> list[str]:

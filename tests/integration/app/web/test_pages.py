@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from app.delivery.publishing import repository as publishing
 from app.domain.plan import Plan
 from app.domain.states import Scope, Serving
+from app.ledger.models import policies
 from app.ledger.tables import RunRow
 from app.planning.mechanisms import catalogue
 from app.registry import repository as registry
@@ -416,6 +417,34 @@ def test_models_and_versions_show_their_task_and_figures(
         (" b own  b ", "1"),
         ("R²", "0.87"),
     ]
+
+
+def test_scores_stand_beside_baselines_and_a_bad_one_is_a_red_line(
+    operator: TestClient, workshop: Workshop, services: Services
+) -> None:
+    scored = {"held_out_records": 15, "held_out_loss": 0.5, "headline": "accuracy"}
+    scored |= {"higher_is_better": True, "baseline": 0.41}
+    workshop.evaluation = scored | {"metrics": {"accuracy": 0.9}}
+    workshop.train()
+    page = operator.get("/models").text
+    assert '<td data-label="Score">accuracy 0.9 (baseline 0.41)</td>' in page
+    assert 'data-label="Of each version">–<' in page
+    workshop.evaluation = scored | {"metrics": {"accuracy": 0.7}}
+    workshop.forget(workshop.split()[0][0])
+    workshop.unlearn()
+
+    page = operator.get("/models").text
+    assert "accuracy of each version. at most 0.9, 0.7 at v2." in page
+    assert "minimum" not in page
+    policies.change_policy(services.database, "model", {"minimum_score": 0.8})
+
+    below = "its accuracy of 0.7 on held-out records is below the policy&#39;s minimum_score of 0.8"
+    for path in ("/models", "/models/model"):
+        page = operator.get(path).text
+        assert re.search(rf'<p class="problem" role="status">[^\n]*{below}\.</p>', page), path
+        assert re.search(r'<(line|polyline) class="limit"', page), path
+    policies.change_policy(services.database, "model", {"minimum_score": 0.6})
+    assert "below" not in operator.get("/models").text
 
 
 def test_a_model_says_how_many_records_more_it_covers(

@@ -7,6 +7,7 @@ from html import unescape
 
 import pytest
 from fastapi.testclient import TestClient
+from httpx import Response
 
 from app.delivery.publishing import repository as publishing
 from app.delivery.publishing.tables import CopyRow
@@ -61,8 +62,7 @@ def test_ids_are_previewed_and_sent_once(operator: TestClient, workshop: Worksho
     )
 
     assert "It names 3 ids" in preview
-    assert "a run unlearns them" in preview
-    assert "gradient clipping" in preview
+    assert "it is made to forget them" in preview
     assert not _ids(operator.get("/requests").text)
 
     accepted = _submit(operator, preview)
@@ -102,6 +102,62 @@ def test_a_person_is_forgotten_everywhere_and_found_by_all_names(
         assert _find(operator, name) == []
 
 
+_ENGINEERS = re.compile(
+    r"accountant|attempt|batch|checkpoint|delta|dispatch|embedding|epoch|epsilon|gradient|hyper|"
+    r"mechanism|noise|phase|pseudonym|queue|scheduled|seed|shard|tensor|weights|worker|"
+    r"\bruns?\b|\bsteps?\b|[εδσ]",
+    re.I,
+)
+
+
+def test_the_officers_day_takes_three_pages_without_an_engineers_word(
+    operator: TestClient, workshop: Workshop, services: Services
+) -> None:
+    recipe = {"epochs": 2, "held_out_fraction": 0}  # so each model has learned from everybody
+    workshop.train("noisy", recipe=recipe)
+    workshop.train("anew", recipe=recipe, mechanism="retraining")
+    titles = set()
+
+    def read(answer: Response) -> str:
+        """Return what stands on the page; no engineer's word does."""
+        body = answer.text.partition("<main")[2]
+        text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", body)))
+        assert _ENGINEERS.findall(text) == [], text
+        titles.add(re.search(r"<title>(.*?)</title>", answer.text)[1])  # type: ignore[index]
+        return text
+
+    # Find a person everywhere: what is known, and what a request would do.
+    start = operator.get("/requests")
+    assert "No one has asked to be forgotten yet" in read(start)
+    assert '<button type="submit" formaction="/requests/preview">' in start.text
+    typed = {"token": token_in(start.text), "name": "subject-2"}
+    preview = operator.post("/requests/preview", data=typed)
+    previewed = read(preview)
+    assert "people: 4 records" in previewed
+    assert "noisy it is made to forget them" in previewed
+    assert "anew it is trained anew without them" in previewed
+
+    # Send; and tell the person that it is going on.
+    sent = operator.post("/requests", data=_sent(preview.text, "/requests"))
+    assert "We are working on your request." in read(sent)
+    assert "Download the receipt of people" in sent.text
+
+    # Explain why it is not done yet; once it is, answer.
+    assert "noisy: waits for its turn" in read(operator.get("/requests"))
+    for model in ("noisy", "anew"):
+        workshop.unlearn(model)
+    services.clean_up()
+    assert "Nothing is owed." in read(operator.get("/requests"))
+    found = operator.post("/requests/found", data=typed)
+    read(found)
+    (answer,) = re.findall(r'href="(/requests/fr_\w+/answer)"', found.text)
+    letter = read(operator.get(answer))
+    assert "Your request has been met." in letter
+    assert "The model was made without your records" in letter
+    assert "is right at most 56 times in 100" in letter
+    assert len(titles) == 3, titles
+
+
 def test_a_ticket_is_found_among_those_of_other_keys(
     operator: TestClient, visitor_of: VisitorOf, workshop: Workshop
 ) -> None:
@@ -133,10 +189,10 @@ def test_a_ticket_of_the_desk_is_found_through_the_api(
 @pytest.mark.parametrize(
     ("mechanism", "said"),
     [
-        ("retraining", "exact (0, 0)"),
-        ("exact_training", "exact (0, 0)"),
-        ("gradient_clipping", "ε 1, δ 1e-05"),
-        ("output_perturbation", "ε 1, δ 1e-05"),
+        ("retraining", "as if they had never been there"),
+        ("exact_training", "as if they had never been there"),
+        ("gradient_clipping", "nearly so: the certificate says how nearly"),
+        ("output_perturbation", "nearly so: the certificate says how nearly"),
     ],
 )
 def test_a_preview_says_what_each_mechanism_gives(
@@ -146,7 +202,7 @@ def test_a_preview_says_what_each_mechanism_gives(
     workshop.train(mechanism=mechanism, **(head if mechanism == "exact_training" else {}))
     record = workshop.split()[0][0]
     preview = _preview(operator, kind="record_ids", ids=record)
-    assert f'data-label="Guarantee" class="nowrap">{said}<' in preview
+    assert f'data-label="Afterwards">{said}<' in preview
 
 
 @pytest.mark.parametrize(
@@ -255,7 +311,8 @@ def test_certificates_and_the_answer_to_the_person(
 
     answer = operator.get(f"/requests/{request}/answer").text
     assert "Your request has been met" in answer
-    assert "<strong>(ε, δ) = (1, 1e-05).</strong>" in answer
+    assert "is right at most 56 times in 100" in answer
+    assert "unless requests were chosen by looking at earlier versions" in answer
     assert record not in answer
 
 
@@ -328,12 +385,12 @@ def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: W
     workshop.train()
     learned = workshop.split()[0]
     first = workshop.forget(learned[0])
-    assert reasons() == "model: waits until its run is scheduled"
+    assert reasons() == "model: waits for its turn"
     workshop.dispatch()
-    assert reasons() == "model: its run is queued: no worker is there"
+    assert reasons() == "model: waits for its turn, and no computer is there for it"
     held = workshop.begun()
     second = workshop.forget(learned[1])
-    assert "came after its present run had begun" in reasons()
+    assert "came while the model was busy, and is next" in reasons()
     workshop.give_up(held, "it broke")
     assert "model: failed: it broke" in reasons()
     assert _ids(operator.get("/requests").text) == [first, second]

@@ -12,10 +12,25 @@ def test_a_chart_says_what_it_shows_and_is_as_high_as_its_largest_number() -> No
     assert chart is not None
     assert chart.label == "accuracy. at most 30, 12 at v3."
     assert [text for _, text in chart.ticks] == ["0", "10", "20", "30", "40"]
-    (line,) = chart.lines
+    line = chart.lines[-1]
     assert [x for x, _ in line.points] == pytest.approx([50, 500 / 6])
     assert line.points[0][1] == pytest.approx(chart.ticks[3][0])
     assert line.dots
+
+
+def test_baselines_and_a_limit_stand_beside_the_numbers() -> None:
+    chart = by_name(["v1", "v2"], [0.9, 0.7], title="score", baselines=[0.5, None], limit=0.8)
+    assert chart is not None
+    assert chart.label.endswith("The limit is 0.8.")
+    limit, baseline, score = chart.lines
+    assert (limit.kind, baseline.kind, score.kind) == ("limit", "planned", "reported")
+    (x, height), (end, same) = limit.points
+    assert (x, end, height) == (0, 100, same)
+    first, last = (y for _, y in score.points)
+    assert first < height < last < baseline.points[0][1]  # from above
+    higher = by_name(["v1"], [3], title="error", limit=30)
+    assert higher is not None
+    assert higher.ticks[-1][1] == "40"
 
 
 def test_there_is_no_chart_without_numbers() -> None:

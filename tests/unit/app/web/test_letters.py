@@ -22,7 +22,7 @@ def _catalogue(language: str) -> Catalog:
 
 def _sentences() -> set[str | tuple[str, ...]]:
     """Return what the template says; of a sentence with a number, both forms."""
-    template = letters.SHIPPED.with_name("templates") / "requests" / "answer.html"
+    template = letters.SHIPPED.with_name("templates") / "requests" / "letter.html"
     options = {"trim_blocks": "true", "lstrip_blocks": "true"}
     with template.open("rb") as file:
         found = [each[2] for each in babel_extract(file, ("_", "gettext", "ngettext"), [], options)]

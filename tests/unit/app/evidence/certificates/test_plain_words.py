@@ -16,6 +16,7 @@ from app.evidence.certificates.plain_words import (
     assumptions_in_words,
     guarantee_in_words,
     limits_in_words,
+    promise,
 )
 from tests.support.statements import synthetic
 from tests.support.trusted import is_trusted
@@ -112,6 +113,17 @@ def test_the_words_do_not_change_with_what_is_merely_trusted(name: str) -> None:
     assert changed != predicate
     for words in (guarantee_in_words, limits_in_words, assumptions_in_words):
         assert words(changed) == words(predicate)
+
+
+def test_a_promise_to_a_person_is_no_stronger_than_the_certificate() -> None:
+    approximate = {"basis": "unlearned", "guarantee": GUARANTEE}
+    assert promise(approximate) == (56, False)  # (1 + 0.1066) / 2, rounded up
+    exact = {"kind": "exact", "adaptive": True}
+    assert promise({"basis": "unlearned", "guarantee": exact}) == (None, True)
+    for name, adaptive in (("exclusion", True), ("trained_anew", False)):
+        assert promise(synthetic()[name].statement["predicate"]) == (None, adaptive)
+    with pytest.raises(KeyError):
+        promise({"basis": "released_as_trained", "guarantee": {"kind": "none"}})
 
 
 def test_a_one_way_guarantee_does_not_speak_of_the_other_way() -> None:
