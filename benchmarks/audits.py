@@ -17,12 +17,11 @@ import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -41,16 +40,7 @@ from app.domain.states import Scope
 from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.locations import redis_connection
 from benchmarks import harness
-from benchmarks.audits_cases import (
-    BUILDS,
-    CANARIES,
-    MODELS,
-    TASK,
-    Sabotage,
-    backbone,
-    guesses_of,
-    rows,
-)
+from benchmarks.audits_cases import BUILDS, CANARIES, MODELS, TASK, backbone, guesses_of, rows
 from workers.audit.auditing import Audit
 from workers.audit.report import Report
 from workers.audit.statistics import fewest_contradicting, right_guesses
@@ -103,7 +93,7 @@ class Service:
             worker.work(burst=True, logging_level="WARNING")
             dispatcher.tick()
 
-    def audit(self, model: str, sabotage: Sabotage | None, directory: Path) -> Report:
+    def audit(self, model: str, sabotage: Any, directory: Path) -> Report:
         """Audit one build."""
         if model not in self.defined:
             name = self.defined[model] = f"model-{len(self.defined)}"
@@ -157,12 +147,8 @@ PUBLISHED: Final = {
 PUBLISHED_NOISE: Final = 0.02827
 
 
-@dataclass(frozen=True)
-class WorstCase:
-    """A mechanism's noise on the two ends that lie as far apart as it lets, ±``place``.
-
-    ``needed`` is the noise that ε = 1 needs.
-    """
+class WorstCase(NamedTuple):
+    """A mechanism's noise on the two ends ±``place`` that lie as far apart as it lets."""
 
     mechanism: str
     place: float
@@ -230,7 +216,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         document = json.loads(given.results.read_text())
     else:
         worst = [worst_case(each) for each in (perturbed(1.0), perturbed(0.25), published())]
-        document = {"canaries": CANARIES, "confidence": CONFIDENCE, "worst_case": worst}
+        document = {"worst_case": worst}
     document["machine"] = harness.machine(torch.device("cpu"))
     builds = document.setdefault("builds", {})
     for sort, of in BUILDS.items():
@@ -264,30 +250,22 @@ def next_build(builds: dict[str, dict[str, Any]]) -> tuple[str, str]:
 
 
 def table(document: dict[str, Any]) -> str:
-    """Return how many builds of each kind were contradicted, then those of the worst case."""
+    """Return how many builds of each kind were contradicted."""
     lines = []
     for sort, cases in document["builds"].items():
         for name, case in cases.items():
-            model, audits = BUILDS[sort][name][0], len(case["right"])
-            before, after = (median(case[key]) for key in ("right_before", "right"))
-            right = f"{before:g} then {after:g} of {guesses_of(model)}"
-            lines.append((name, model, right, *_share(case["contradicted"], audits)))
-        counted = [(case["contradicted"], len(case["right"])) for case in cases.values()]
-        lines.append((f"all {sort}", "", "", *_share(*map(sum, zip(*counted, strict=True)))))
-    worst = []
-    for each in document["worst_case"]:
-        share = _share(each["contradicted"], each["builds"])
-        bound = f"{each['epsilon_lower_bound']:.2f}"
-        worst.append((each["mechanism"], f"{each['noise']:.3g}", *share, bound))
-    shares = "contradicted | 95 % interval"
-    head = f"build | model | right guesses before, then after | {shares}"
-    below = f"mechanism | noise, of that for ε = 1 | {shares} | ε is at least"
-    return harness.table(head, lines) + "\n\n" + harness.table(below, worst)
+            model, before, after = BUILDS[sort][name][0], case["right_before"], case["right"]
+            right = f"{median(before):g} then {median(after):g} of {guesses_of(model)}"
+            lines.append((name, model, right, *_share([case])))
+        lines.append((f"all {sort}", "", "", *_share(cases.values())))
+    head = "build | model | right guesses before, then after | contradicted | 95 % interval"
+    return harness.table(head, lines)
 
 
-def _share(hits: int, draws: int) -> tuple[str, str]:
-    low, high = interval(hits, draws)
-    return f"{hits} of {draws}", f"{100 * low:.1f} to {100 * high:.1f} %"
+def _share(cases: Iterable[dict[str, Any]]) -> tuple[str, str]:
+    hits, audits = np.sum([(case["contradicted"], len(case["right"])) for case in cases], axis=0)
+    low, high = interval(int(hits), int(audits))
+    return f"{hits} of {audits}", f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
 def figure(document: dict[str, Any], path: Path) -> None:
@@ -305,7 +283,7 @@ def figure(document: dict[str, Any], path: Path) -> None:
                 axis.plot(shares, [place + lift] * len(shares), "o", color=color, alpha=0.5)
             needed = fewest_contradicting(
                 guesses=guesses,
-                confidence=document["confidence"],
+                confidence=CONFIDENCE,
                 epsilon=MODELS[model].get("policy", {}).get("epsilon", 0.0),
                 delta=0.0,
             )

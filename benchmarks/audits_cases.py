@@ -103,8 +103,8 @@ def keep_records(patch: Patch, stages: Stages) -> None:
         patch(module, "solve", solve)
 
 
-def keep_weights(patch: Patch, stages: Stages) -> None:
-    """Publish the old weights again."""
+def keep_weights(patch: Patch, stages: Stages) -> dict[str, Any]:
+    """Publish the old weights again; return them as they are kept."""
     retrained, kept = Sealed.retrained, {}
 
     def keep(self: Sealed) -> Any:
@@ -115,6 +115,7 @@ def keep_weights(patch: Patch, stages: Stages) -> None:
         return retrained(self)
 
     patch(Sealed, "retrained", keep)
+    return kept
 
 
 def keep_member(patch: Patch, _: Stages) -> None:
@@ -138,18 +139,14 @@ def keep_member(patch: Patch, _: Stages) -> None:
 
 def remember_in_backbone(patch: Patch, stages: Stages) -> None:
     """Start from what training has made of a public backbone's weights."""
-    retrained, load, kept = Sealed.retrained, loading.load_backbone, {}
-
-    def keep(self: Sealed) -> Any:
-        tensors = self._require_held().network.tensors()
-        kept.update({name: torch.from_numpy(each.copy()) for name, each in tensors.items()})
-        return retrained(self)
+    load, kept = loading.load_backbone, keep_weights(patch, [""])
 
     def load_kept(*of: Any) -> Any:
         backbone = load(*of)
-        return replace(backbone, weights=kept) if stages[-1] == "forgetting" else backbone
+        if stages[-1] != "forgetting":
+            return backbone
+        return replace(backbone, weights={name: torch.tensor(kept[name]) for name in kept})
 
-    patch(Sealed, "retrained", keep)
     patch(loading, "load_backbone", load_kept)
 
 
@@ -170,7 +167,7 @@ def forget_too_much(patch: Patch, stages: Stages) -> None:
     patch(exact_training, "solve", solve)
 
 
-Sabotage = Callable[[Patch, Stages], None]
+Sabotage = Callable[[Patch, Stages], object]
 BUILDS: Final[Mapping[str, Mapping[str, tuple[str, Sabotage | None]]]] = {
     "honest": {name: (name, None) for name in MODELS},
     "sabotaged": {
