@@ -10,19 +10,18 @@ that lie as far apart as it lets them. A release of its one weight tells which s
 releases the 200 clearest are guessed, and ten million bound ε from below.
 """
 
-import itertools
+import json
 import math
 import signal
 import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -31,27 +30,17 @@ import torch
 import uvicorn
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
-from scipy.stats import beta, binom
+from scipy.stats import binom, binomtest
 
 from app.access import api_keys
 from app.accounting import gradient_clipping, output_perturbation
 from app.cli.application import create_app
 from app.client import ExpungeClient
-from app.domain.states import Scope, Verdict
+from app.domain.states import Scope
 from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.locations import redis_connection
 from benchmarks import harness
-from benchmarks.audits_cases import (
-    BUILDS,
-    CANARIES,
-    MODELS,
-    QUARTER_NOISE,
-    TASK,
-    Sabotage,
-    backbone,
-    guesses_of,
-    rows,
-)
+from benchmarks.audits_cases import BUILDS, CANARIES, MODELS, TASK, backbone, guesses_of, rows
 from workers.audit.auditing import Audit
 from workers.audit.report import Report
 from workers.audit.statistics import fewest_contradicting, right_guesses
@@ -62,6 +51,8 @@ from workers.training.team import ALONE
 from workers.training.vectors import clip_, move_
 
 CONFIDENCE: Final = 0.95
+FEWEST: Final = 4
+"""Audits of each build, before cheap ones are audited more often."""
 
 
 class Service:
@@ -102,7 +93,7 @@ class Service:
             worker.work(burst=True, logging_level="WARNING")
             dispatcher.tick()
 
-    def audit(self, model: str, sabotage: Sabotage | None, directory: Path) -> Report:
+    def audit(self, model: str, sabotage: Any, directory: Path) -> Report:
         """Audit one build."""
         if model not in self.defined:
             name = self.defined[model] = f"model-{len(self.defined)}"
@@ -141,8 +132,8 @@ FAR: Final = 3.2
 
 def interval(hits: int, draws: int) -> tuple[float, float]:
     """Return Clopper and Pearson's limits of a probability at 95 %."""
-    low = beta.ppf(0.025, hits, draws - hits + 1) if hits else 0.0
-    return float(low), float(beta.ppf(0.975, hits + 1, draws - hits) if hits < draws else 1.0)
+    found = binomtest(hits, draws).proportion_ci(method="exact")
+    return float(found.low), float(found.high)
 
 
 PUBLISHED: Final = {
@@ -156,14 +147,8 @@ PUBLISHED: Final = {
 PUBLISHED_NOISE: Final = 0.02827
 
 
-@dataclass(frozen=True)
-class WorstCase:
-    """A mechanism's noise, between the two starts and gradients that lie as far apart as it lets.
-
-    Attributes:
-        place: of one of them before the noise; the other one's has the other sign.
-        needed: the noise that ε = 1 needs.
-    """
+class WorstCase(NamedTuple):
+    """A mechanism's noise on the two ends ±``place`` that lie as far apart as it lets."""
 
     mechanism: str
     place: float
@@ -191,8 +176,7 @@ def published() -> WorstCase:
     contraction = 1 - rate * PUBLISHED["weight_decay"]
     move_(position, gradient, contraction=contraction, rate=rate)
     needed = gradient_clipping.calibrate(**TARGET, **PUBLISHED)
-    name = "gradient clipping, published"
-    return WorstCase(name, position.item(), PUBLISHED_NOISE, needed)
+    return WorstCase("gradient clipping, published", position.item(), PUBLISHED_NOISE, needed)
 
 
 def clipped(norm: float) -> float:
@@ -202,7 +186,7 @@ def clipped(norm: float) -> float:
     return vector.item()
 
 
-def worst_case(case: WorstCase, builds: int) -> dict[str, Any]:
+def worst_case(case: WorstCase, builds: int = 100) -> dict[str, Any]:
     """Bound ε by many releases, and count builds that a few of them contradict."""
     contradicted, generator = 0, np.random.default_rng()
     knows = math.exp(TARGET["epsilon"]) / (1 + math.exp(TARGET["epsilon"]))
@@ -216,122 +200,100 @@ def worst_case(case: WorstCase, builds: int) -> dict[str, Any]:
     ends = [np.full(MOST_RELEASES, sign) for sign in (1.0, -1.0)]
     mine, other = (int((case.releases(each) > beyond).sum()) for each in ends)
     low, high = interval(mine, MOST_RELEASES)[0], interval(other, MOST_RELEASES)[1]
-    bound = math.log((low - TARGET["delta"]) / high)
     return {
         "mechanism": case.mechanism,
         "noise": case.noise_std / case.needed,
         "builds": builds,
         "contradicted": contradicted,
         "releases": MOST_RELEASES,
-        "epsilon_lower_bound": bound,
+        "epsilon_lower_bound": math.log((low - TARGET["delta"]) / high),
     }
 
 
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
-    """Yield what was found after each audit; builds take turns."""
-    document: dict[str, Any] = {
-        "canaries": CANARIES,
-        "confidence": CONFIDENCE,
-        "machine": harness.machine(torch.device("cpu")),
-        "worst_case": [
-            worst_case(each, given.builds)
-            for each in (perturbed(1.0), perturbed(0.25), published())
-        ],
-        "builds": {
-            name: {
-                "model": model,
-                "honest": sabotage is None,
-                "guesses": guesses_of(model),
-                "right_before": [],
-                "right": [],
-                "contradicted": 0,
-                "inconclusive": 0,
-            }
-            for name, (model, sabotage) in BUILDS.items()
-        },
-    }
+    """Yield what was found after each audit, beside what is in the results already."""
+    if given.results.exists():
+        document = json.loads(given.results.read_text())
+    else:
+        worst = [worst_case(each) for each in (perturbed(1.0), perturbed(0.25), published())]
+        document = {"worst_case": worst}
+    document["machine"] = harness.machine(torch.device("cpu"))
+    builds = document.setdefault("builds", {})
+    for sort, of in BUILDS.items():
+        for name in of:
+            none = {"right_before": [], "right": [], "contradicted": 0, "seconds": 0.0}
+            builds.setdefault(sort, {}).setdefault(name, none)
     ends = time.monotonic() + 60 * given.minutes
     with ExitStack() as running:
         service = Service(running)
-        for name in itertools.cycle(BUILDS):
-            if time.monotonic() > ends:
-                break
+        while time.monotonic() < ends:
+            sort, name = next_build(builds)
+            began, case = time.monotonic(), builds[sort][name]
             with tempfile.TemporaryDirectory() as folder:
-                found = service.audit(*BUILDS[name], Path(folder)).predicate["result"]
-            case = document["builds"][name]
+                report = service.audit(*BUILDS[sort][name], Path(folder))
+            case["seconds"] += time.monotonic() - began
+            case["contradicted"] += report.contradicts
             for key in ("right_before", "right"):
-                case[key].append(found[key])
-            for verdict in (Verdict.CONTRADICTED, Verdict.INCONCLUSIVE):
-                case[verdict] += found["verdict"] == verdict
+                case[key].append(report.predicate["result"][key])
             yield document
 
 
+def next_build(builds: dict[str, dict[str, Any]]) -> tuple[str, str]:
+    """Return the rarer sort, and a build of it that was audited too little or took least time."""
+    sort = min(builds, key=lambda each: sum(len(case["right"]) for case in builds[each].values()))
+
+    def turn(name: str) -> tuple[int, float]:
+        case = builds[sort][name]
+        return min(FEWEST, len(case["right"])), case["seconds"]
+
+    return sort, min(builds[sort], key=turn)
+
+
 def table(document: dict[str, Any]) -> str:
-    """Return how many builds of each kind were contradicted, then those of the worst case."""
-    builds = document["builds"].items()
-    lines = [
-        (
-            name,
-            "" if case["honest"] else case["model"],
-            " then ".join(f"{median(case[key]):g}" for key in ("right_before", "right"))
-            + f" of {case['guesses']}",
-            *_share(case["contradicted"], len(case["right"])),
-        )
-        for name, case in builds
-    ]
-    for what, is_honest in (("all honest", True), ("all sabotaged but the noise", False)):
-        cases = [
-            case for name, case in builds if case["honest"] is is_honest and name != QUARTER_NOISE
-        ]
-        hits = sum(case["contradicted"] for case in cases)
-        lines.append((what, "", "", *_share(hits, sum(len(case["right"]) for case in cases))))
-    worst = (
-        (
-            each["mechanism"],
-            f"{each['noise']:.3g}",
-            *_share(each["contradicted"], each["builds"]),
-            f"{each['epsilon_lower_bound']:.2f}",
-        )
-        for each in document["worst_case"]
-    )
-    shares = "contradicted | 95 % interval"
-    return "\n\n".join(
-        (
-            harness.table(f"build | model | right guesses before, then after | {shares}", lines),
-            harness.table(
-                f"mechanism | noise, of that for ε = 1 | {shares} | ε is at least", worst
-            ),
-        )
-    )
+    """Return how many builds of each kind were contradicted."""
+    lines = []
+    for sort, cases in document["builds"].items():
+        for name, case in cases.items():
+            model, before, after = BUILDS[sort][name][0], case["right_before"], case["right"]
+            right = f"{median(before):g} then {median(after):g} of {guesses_of(model)}"
+            lines.append((name, model, right, *_share([case])))
+        lines.append((f"all {sort}", "", "", *_share(cases.values())))
+    head = "build | model | right guesses before, then after | contradicted | 95 % interval"
+    return harness.table(head, lines)
 
 
-def _share(hits: int, draws: int) -> tuple[str, str]:
-    low, high = interval(hits, draws)
-    return f"{hits} of {draws}", f"{100 * low:.1f} to {100 * high:.1f} %"
+def _share(cases: Iterable[dict[str, Any]]) -> tuple[str, str]:
+    hits, audits = np.sum([(case["contradicted"], len(case["right"])) for case in cases], axis=0)
+    low, high = interval(int(hits), int(audits))
+    return f"{hits} of {audits}", f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
 def figure(document: dict[str, Any], path: Path) -> None:
     """Draw the share of right guesses of each audit, before and after the request."""
-    builds = document["builds"]
-    with harness.picture(path, (9, 5.5)) as (_, ((axis,),)):
-        for key, color, label, lift in (
-            ("right_before", "0.7", "before the request", 0.15),
-            ("right", "C0", "after it", -0.15),
-        ):
-            shares = [[each / case["guesses"] for each in case[key]] for case in builds.values()]
-            across = [each for of in shares for each in of]
-            down = [place + lift for place, of in enumerate(shares) for _ in of]
-            axis.plot(across, down, "o", color=color, alpha=0.5, label=label)
-        for place, case in enumerate(builds.values()):
-            claim = {"epsilon": float("ε" in case["model"]), "delta": 0.0}
+    cases = [
+        (f"{sort}: {name}", BUILDS[sort][name][0], case)
+        for sort, of in document["builds"].items()
+        for name, case in of.items()
+    ]
+    with harness.picture(path, (9, 0.36 * len(cases))) as (_, ((axis,),)):
+        for place, (_, model, case) in enumerate(cases):
+            guesses = guesses_of(model)
+            for key, color, lift in (("right_before", "0.7", 0.15), ("right", "C0", -0.15)):
+                shares = [each / guesses for each in case[key]]
+                axis.plot(shares, [place + lift] * len(shares), "o", color=color, alpha=0.5)
             needed = fewest_contradicting(
-                guesses=case["guesses"], confidence=document["confidence"], **claim
+                guesses=guesses,
+                confidence=CONFIDENCE,
+                epsilon=MODELS[model].get("policy", {}).get("epsilon", 0.0),
+                delta=0.0,
             )
-            axis.plot([(needed or 0) / case["guesses"]] * 2, [place - 0.4, place + 0.4], "C3")
-        axis.set_yticks(range(len(builds)), labels=list(builds))
+            axis.plot([(needed or 0) / guesses] * 2, [place - 0.4, place + 0.4], "C3")
+        axis.set_yticks(range(len(cases)), labels=[name for name, _, _ in cases])
         axis.invert_yaxis()
-        axis.set(xlabel="right guesses (right of the red line: contradicted)", xlim=(0, 1.02))
-        axis.legend(fontsize=9, loc="lower left")
+        axis.set(
+            xlabel="right guesses before the request (grey) and after; right of red: contradicted",
+            xlim=(0, 1.02),
+        )
 
 
 if __name__ == "__main__":
@@ -339,10 +301,7 @@ if __name__ == "__main__":
         "audits",
         __doc__,
         run,
-        options={
-            "--minutes": {"type": float, "default": 60.0, "help": "begin no audit after"},
-            "--builds": {"type": int, "default": 100, "help": "of the worst case"},
-        },
+        options={"--minutes": {"type": float, "default": 60.0, "help": "begin no audit after"}},
         table=table,
         figure=figure,
     )

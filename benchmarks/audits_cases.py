@@ -2,29 +2,47 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import torch
 from safetensors.numpy import save
 from sklearn.datasets import load_digits
 
+from workers.data import loading
 from workers.mechanisms import boosting, exact_training
 from workers.mechanisms.ensembles.run import EnsembleRun
-from workers.noise.box_muller import Gaussians
 from workers.seal.sealed import Sealed
 from workers.training.exact.statistics import Statistics
 
 CANARIES, GUESSES = 60, 40
-QUARTER_NOISE: Final = "a quarter of the noise"
 MLP: Final = {"name": "mlp", "options": {"hidden": [32]}}
 RECIPE: Final = {"epochs": 40, "batch_size": 16}
+HEAD: Final = {
+    "architecture": {"name": "linear_head"},
+    "recipe": {"epochs": 5, "batch_size": 32},
+}
 TASK: Final = {
     "name": "classification",
     "inputs": [
         {"name": "features", "kind": "array", "shape": [8, 8], "dtype": "uint8", "scale": 0.0625}
     ],
     "target": {"column": "label", "classes": [*range(10)]},
+}
+NOISY: Final[Mapping[str, dict[str, Any]]] = {
+    name: of | {"policy": {"mechanism": name, "epsilon": 8.0, "parameters": parameters}}
+    for name, of, parameters in (
+        ("tracked_release", HEAD, {}),
+        ("delete_to_descent", HEAD, {}),
+        ("langevin_unlearning", HEAD, {}),
+        ("projected_noisy_sgd", HEAD, {}),
+        ("noisy_gd_convex", HEAD, {}),
+        ("dp_sgd", {"architecture": MLP}, {"capacity": CANARIES}),
+        ("model_clipping", {"architecture": MLP}, {}),
+        ("output_perturbation", {"architecture": MLP}, {}),
+    )
 }
 MODELS: Final[Mapping[str, dict[str, Any]]] = {
     "ridge head": {"architecture": {"name": "ridge_head", "options": {"feature_range": 4.0}}},
@@ -40,12 +58,25 @@ MODELS: Final[Mapping[str, dict[str, Any]]] = {
         "architecture": {"name": "boosted_trees", "options": {"trees": 20, "smallest_leaf": 2}}
     },
     "MLP": {"architecture": MLP, "recipe": RECIPE, "policy": {"mechanism": "retraining"}},
+    "MLP from a backbone": {
+        "architecture": {
+            "name": "mlp",
+            "options": {"hidden": [256]},
+            "backbone": {"name": "random-features", "frozen": False},
+        },
+        "recipe": RECIPE,
+        "policy": {"mechanism": "retraining"},
+    },
     "ensemble of MLPs": {
         "architecture": {"name": "ensemble", "members": 3, "of": MLP},
         "recipe": RECIPE | {"epochs": 150},
         "policy": {"mechanism": "sharded_retraining", "forget": "retrain"},
     },
-    "MLP, noise at ε = 1": {"architecture": MLP, "policy": {"mechanism": "gradient_clipping"}},
+    "MLP, noise at ε = 1": {
+        "architecture": MLP,
+        "policy": {"mechanism": "gradient_clipping", "epsilon": 1.0},
+    },
+    **NOISY,
 }
 Patch = Callable[[Any, str, Any], object]
 Stages = list[str]
@@ -72,8 +103,8 @@ def keep_records(patch: Patch, stages: Stages) -> None:
         patch(module, "solve", solve)
 
 
-def keep_weights(patch: Patch, stages: Stages) -> None:
-    """Publish the old weights again."""
+def keep_weights(patch: Patch, stages: Stages) -> dict[str, Any]:
+    """Publish the old weights again; return them as they are kept."""
     retrained, kept = Sealed.retrained, {}
 
     def keep(self: Sealed) -> Any:
@@ -84,6 +115,7 @@ def keep_weights(patch: Patch, stages: Stages) -> None:
         return retrained(self)
 
     patch(Sealed, "retrained", keep)
+    return kept
 
 
 def keep_member(patch: Patch, _: Stages) -> None:
@@ -105,22 +137,49 @@ def keep_member(patch: Patch, _: Stages) -> None:
     patch(EnsembleRun, "put_together", keep_one)
 
 
-def quarter_noise(patch: Patch, _: Stages) -> None:
-    """Add a quarter of the noise."""
-    add = Gaussians._add  # noqa: SLF001
-    patch(Gaussians, "_add", lambda self, chunk, noise_std: add(self, chunk, noise_std / 4))
+def remember_in_backbone(patch: Patch, stages: Stages) -> None:
+    """Start from what training has made of a public backbone's weights."""
+    load, kept = loading.load_backbone, keep_weights(patch, [""])
+
+    def load_kept(*of: Any) -> Any:
+        backbone = load(*of)
+        if stages[-1] != "forgetting":
+            return backbone
+        return replace(backbone, weights={name: torch.tensor(kept[name]) for name in kept})
+
+    patch(loading, "load_backbone", load_kept)
 
 
-Sabotage = Callable[[Patch, Stages], None]
-BUILDS: Final[Mapping[str, tuple[str, Sabotage | None]]] = {
-    **{f"honest: {name}": (name, None) for name in MODELS},
-    "forgotten records left in the sums": ("ridge head", leave_sums),
-    "data kept from the training, of a head": ("linear head", keep_records),
-    "features kept from the training": ("head on features", keep_records),
-    "data kept from the training, of trees": ("boosted trees", keep_records),
-    "old weights published again": ("MLP", keep_weights),
-    "one of three members not trained anew": ("ensemble of MLPs", keep_member),
-    QUARTER_NOISE: ("MLP, noise at ε = 1", quarter_noise),
+def forget_too_much(patch: Patch, stages: Stages) -> None:
+    """Go as far beyond the weights without the forgotten as those with them lie on this side."""
+    before: list[Any] = [None]
+
+    def solve(
+        mechanism: Any, network: Any, data: Any, task: Any, by: Any = exact_training.solve
+    ) -> None:
+        by(mechanism, network, data, task)
+        weight = network.module.weight.data
+        if stages[-1] == "forgetting":
+            weight += weight - before[0]
+        else:
+            before[0] = weight.clone()
+
+    patch(exact_training, "solve", solve)
+
+
+Sabotage = Callable[[Patch, Stages], object]
+BUILDS: Final[Mapping[str, Mapping[str, tuple[str, Sabotage | None]]]] = {
+    "honest": {name: (name, None) for name in MODELS},
+    "sabotaged": {
+        "forgotten records left in the sums": ("ridge head", leave_sums),
+        "data kept from the training, of a head": ("linear head", keep_records),
+        "features kept from the training": ("head on features", keep_records),
+        "a backbone with memory": ("MLP from a backbone", remember_in_backbone),
+        "more forgotten than there was": ("linear head", forget_too_much),
+        "data kept from the training, of trees": ("boosted trees", keep_records),
+        "old weights published again": ("MLP", keep_weights),
+        "one of three members not trained anew": ("ensemble of MLPs", keep_member),
+    },
 }
 
 

@@ -314,11 +314,10 @@ class _Made:
         for kind, name, archive in steps:
             try:
                 archive(name)
-            except ApiError as error:
-                if error.status not in (httpx.codes.NOT_FOUND, httpx.codes.GONE):
+            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the rest is archived
+                gone = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
+                if not (isinstance(error, ApiError) and error.status in gone):
                     left.append(f"expunge {kind} archive {name}")
-            except (Exception, KeyboardInterrupt):  # noqa: BLE001 - the rest is archived
-                left.append(f"expunge {kind} archive {name}")
         return left
 
 

@@ -102,7 +102,8 @@ def _chances(predicate: Mapping[str, Any]) -> str:
     guesses, right = predicate["method"]["guesses"], predicate["result"]["right"]
     spread = 5 * math.sqrt(guesses) / 2
     needed = fewest_contradicting(predicate)
-    shown = [guesses / 2 - spread, guesses / 2 + spread, right] + ([needed] if needed else [])
+    limits = [] if needed is None else [guesses - needed, needed]
+    shown = [guesses / 2 - spread, guesses / 2 + spread, right, *limits]
     low, high = max(0, math.floor(min(shown))), min(guesses, math.ceil(max(shown)))
     chances = [
         math.exp(
@@ -118,9 +119,9 @@ def _chances(predicate: Mapping[str, Any]) -> str:
         _bars(chances, ["bar"] * len(chances), "right guesses, and their chance", names),
         _line("mark", _across((right - low + 0.5) / len(chances)), f"{right} right", 0),
     ]
-    if needed is not None:
-        across = _across((needed - low + 0.5) / len(chances))
-        drawn.append(_line("limit", across, f"{needed} contradict", 16))
+    for each in limits:
+        across = _across((each - low + 0.5) / len(chances))
+        drawn.append(_line("limit", across, f"{each} contradict", 16))
     return "".join(drawn)
 
 

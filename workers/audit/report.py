@@ -195,14 +195,15 @@ class Report:
             + (
                 "and no number would contradict so weak a promise."
                 if needed is None
-                else f"and {needed} would contradict the promise."
+                else f"and {needed} right, or {needed} wrong, would contradict the promise."
             ),
             "Nothing was released before the request: what this attack can see is not known."
             if before is None
             else f"In the release before the request, {before} were: this attack "
             + ("sees" if result["verdict"] != Verdict.INCONCLUSIVE else "does not even see")
             + " canaries that are there.",
-            f"If it is true, so many or more have a chance of at most {result['p_value']:.3g}.",
+            "If it is true, a number so far from half has a chance of at most "
+            f"{result['p_value']:.3g}.",
             f"At {100 * method['confidence']:g} % confidence ε is at least "
             f"{result['epsilon_lower_bound']:.4g}.",
             f"Verdict on {audited['model']}, as its copy {self.predicate['copied_as']}: "
@@ -221,7 +222,7 @@ def claim_of(predicate: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def fewest_contradicting(predicate: Mapping[str, Any]) -> int | None:
-    """Return how many right guesses would contradict the certificate; None if all would not."""
+    """Return how many right, or wrong, guesses would contradict it; None if all would not."""
     claim, method = predicate["claim"], predicate["method"]
     return statistics.fewest_contradicting(
         guesses=method["guesses"],

@@ -3,11 +3,13 @@
 The auditor flips a fair coin for each canary and pushes one of its two contents. In the world that
 a certificate refers to, none of the canaries was there, so the release does not depend on the
 coins, and of k guesses made from it the number of right ones is Binomial(k, ½). The certificate
-speaks of all forgotten records together. So in the real world, for every t,
+speaks of all forgotten records together. So in the real world, for every t above half of k,
 
-    P(right ≥ t) ≤ e^ε · P(Binomial(k, ½) ≥ t) + δ
+    P(right ≥ t, or wrong ≥ t) ≤ e^ε · 2 P(Binomial(k, ½) ≥ t) + δ
 
-without a factor for the number of canaries. k is fixed before the scores are seen.
+without a factor for the number of canaries. k is fixed before the scores are seen. Wrong guesses
+count as right ones do: a release that was pushed away from what it forgot tells it as well. That
+costs ln 2 of ε.
 """
 
 import math
@@ -21,24 +23,27 @@ _LOG_ROUNDING: Final = 1e-9
 MOST_GUESSES: Final = 100_000
 
 
-def log_binomial_tail(guesses: int, right: int) -> float:
-    """Return ln P(Binomial(guesses, ½) ≥ right), rounded up.
+def log_binomial_tails(guesses: int, right: int) -> float:
+    """Return ln P(X ≥ right or X ≤ guesses - right), X Binomial(guesses, ½), rounded up.
+
+    Of fewer than half the wrong ones are counted instead.
 
     Raises:
         InvalidInputError: there are not 0 to ``guesses`` right ones, or too many guesses.
     """
     if not 0 <= right <= guesses <= MOST_GUESSES:
         raise InvalidInputError(f"of 0 to {MOST_GUESSES:,} guesses, 0 to all may be right")
+    right = max(right, guesses - right)
     term = total = math.comb(guesses, right)
     for successes in range(right, guesses):
         term = term * (guesses - successes) // (successes + 1)
         total += term
-    return min(0.0, math.log(total) - guesses * math.log(2) + _LOG_ROUNDING)
+    return min(0.0, math.log(2 * total) - guesses * math.log(2) + _LOG_ROUNDING)
 
 
 def p_value(*, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """Return an upper bound of the probability of so many right guesses if a claim is true."""
-    exponent = epsilon + log_binomial_tail(guesses, right)
+    exponent = epsilon + log_binomial_tails(guesses, right)
     return min(1.0, (math.exp(exponent) if exponent < 0 else 1.0) + delta)
 
 
@@ -47,20 +52,20 @@ def epsilon_lower_bound(*, guesses: int, right: int, delta: float, confidence: f
     left = (1 - confidence) - delta
     if left <= 0:
         return 0.0
-    return max(0.0, math.log(left) - log_binomial_tail(guesses, right) - _LOG_ROUNDING)
+    return max(0.0, math.log(left) - log_binomial_tails(guesses, right) - _LOG_ROUNDING)
 
 
 def fewest_contradicting(
     *, guesses: int, epsilon: float, delta: float, confidence: float
 ) -> int | None:
-    """Return how many right guesses reject a claim at a confidence; None if all would not."""
+    """Return how many right, or wrong, guesses reject a claim; None if all would not."""
 
     def rejects(right: int) -> bool:
         return p_value(guesses=guesses, right=right, epsilon=epsilon, delta=delta) < 1 - confidence
 
     if not rejects(guesses):
         return None
-    low, high = 0, guesses  # the tail falls with the number of right ones
+    low, high = guesses // 2, guesses  # the tail falls with the number of right ones
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if rejects(middle) else (middle + 1, high)

@@ -37,7 +37,7 @@ from benchmarks.audits_cases import (
     CANARIES,
     GUESSES,
     MODELS,
-    QUARTER_NOISE,
+    NOISY,
     backbone,
     guesses_of,
     rows,
@@ -64,8 +64,8 @@ AT_ONCE = {
     "recipe": {"epochs": 5, "batch_size": 32},
     "policy": {"mechanism": "tracked_release", "epsilon": 8.0, "first_release": "none"},
 }
-HONEST = [*MODELS.values(), AT_ONCE]
-SABOTAGED = [name for name, (_, sabotage) in BUILDS.items() if sabotage and name != QUARTER_NOISE]
+HONEST = [*(of for name, of in MODELS.items() if name not in NOISY), AT_ONCE]
+SABOTAGED = list(BUILDS["sabotaged"])
 LEFT_IN_SUMS = SABOTAGED[0]
 AUDITS = 10
 
@@ -151,7 +151,7 @@ def test_an_honest_build_is_consistent_and_nothing_is_left(
     assert not report.contradicts, report.in_words()
     result = report.predicate["result"]
     assert (result["right_before"] is None) == (model is AT_ONCE)
-    # At this confidence 32 of 40 must have been seen before; trees know nearly all.
+    # At this confidence 33 of 40 must have been seen before; trees know nearly all.
     if model in (TREES, AT_ONCE):
         assert result["verdict"] == ("consistent" if model is TREES else "inconclusive")
     claim = report.predicate["claim"]
@@ -199,7 +199,7 @@ def test_no_canary_is_left_anywhere(audit, services, work, monkeypatch, caplog) 
 
 def sabotaged(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Sabotage the worker; return what to audit."""
-    model, sabotage = BUILDS[name]
+    model, sabotage = BUILDS["sabotaged"][name]
     stages = [""]
     assert sabotage is not None
     sabotage(monkeypatch.setattr, stages)
