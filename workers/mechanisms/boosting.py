@@ -1,6 +1,7 @@
 """The rule of ``app.planning.mechanisms.boosting``: scikit-learn grows the trees."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from threadpoolctl import threadpool_limits
 
 from app.domain.errors import RunFailedError
+from app.domain.heads.boosted_trees import WORD_BITS, words_of
 from app.domain.tasks.built_in import ClassificationSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.boosting import Boosting
@@ -30,7 +32,7 @@ Floats = NDArray[np.float64]
 # more than one thread, processes forked later would wait for threads that they do not have.
 with repeatable(), threadpool_limits(limits=1, user_api="openmp"):
     for _kind in (HistGradientBoostingClassifier, HistGradientBoostingRegressor):
-        _kind(max_iter=1).fit(np.zeros((2, 1)), [0, 1])
+        _kind(max_iter=1, categorical_features=[0]).fit(np.zeros((2, 2)), [0, 1])
 
 
 def solve(mechanism: Boosting, network: Network, data: RunData, task: TaskSpec) -> None:
@@ -57,8 +59,8 @@ def solve(mechanism: Boosting, network: Network, data: RunData, task: TaskSpec) 
         else:
             for row, column in enumerate(wanted.reshape(len(wanted), -1).T):
                 if isinstance(task, RegressionSpec):
-                    grown = _grown(HistGradientBoostingRegressor, mechanism, seen, column)
-                    _put(trees, grown, [row])
+                    kind = HistGradientBoostingRegressor
+                    _put(trees, _grown(kind, mechanism, trees, seen, column), [row])
                 else:
                     _grow_label(mechanism, trees, seen, column > _UNSEEN, row)
 
@@ -75,7 +77,7 @@ def _grow_classes(
     if len(found) == 1:
         trees.baseline[int(found[0])] = 0.0
         return
-    grown = _grown(HistGradientBoostingClassifier, mechanism, seen, classes)
+    grown = _grown(HistGradientBoostingClassifier, mechanism, trees, seen, classes)
     rows = [int(each) for each in found]
     if len(rows) == 2:
         trees.baseline[rows[0]] = 0.0
@@ -90,16 +92,24 @@ def _grow_label(
         odds = (np.count_nonzero(holds) + _UNSEEN) / (np.count_nonzero(~holds) + _UNSEEN)
         trees.baseline[row] = math.log(odds)
         return
-    _put(trees, _grown(HistGradientBoostingClassifier, mechanism, seen, holds), [row])
+    grown = _grown(HistGradientBoostingClassifier, mechanism, trees, seen, holds)
+    _put(trees, grown, [row])
 
 
-def _grown(kind: Any, mechanism: Boosting, seen: Floats, target: NDArray[Any]) -> Any:  # noqa: ANN401 - scikit-learn has no types
+def _grown(
+    kind: Any,  # noqa: ANN401 - scikit-learn has no types
+    mechanism: Boosting,
+    trees: BoostedTrees,
+    seen: Floats,
+    target: NDArray[Any],
+) -> Any:  # noqa: ANN401
     return kind(
         max_iter=mechanism.trees,
         max_leaf_nodes=mechanism.leaves,
         max_depth=mechanism.depth,
         min_samples_leaf=mechanism.smallest_leaf,
         learning_rate=mechanism.shrinkage,
+        categorical_features=[*range(len(trees.widths))] or None,
         early_stopping=False,
         random_state=0,  # which of more than 200,000 records the bins are made of
     ).fit(seen, target)
@@ -110,18 +120,26 @@ def _put(trees: BoostedTrees, grown: Any, rows: list[int]) -> None:  # noqa: ANN
     baseline = np.asarray(grown._baseline_prediction, dtype=np.float64).reshape(-1)  # noqa: SLF001
     for place, row in enumerate(rows):
         trees.baseline[row] = float(baseline[place])
+    encoder = grown._preprocessor  # noqa: SLF001
+    known = encoder.named_transformers_["encoder"].categories_ if encoder else ()
+    tensors = (trees.column, trees.threshold, trees.left, trees.value, trees.categories)
     for number, iteration in enumerate(grown._predictors):  # noqa: SLF001
         for row, tree in zip(rows, iteration, strict=True):
-            for tensor, values in zip(
-                (trees.column, trees.threshold, trees.left, trees.value),
-                _arrays(tree.nodes),
-                strict=True,
-            ):
-                tensor[row, number, : len(values)] = torch.from_numpy(values)
+            for tensor, values in zip(tensors, _arrays(trees, tree, known), strict=True):
+                if tensor is not None:
+                    tensor[row, number, : len(values)] = torch.from_numpy(values)
 
 
-def _arrays(nodes: NDArray[Any]) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return a tree's columns, thresholds, left children and values, siblings side by side."""
+def _arrays(
+    trees: BoostedTrees,
+    tree: Any,  # noqa: ANN401
+    known: Sequence[Floats],
+) -> tuple[Floats, ...]:
+    """Return a tree's columns, thresholds, left children, values and sets of categories.
+
+    Siblings are side by side. ``known`` are the categories that each column of them has.
+    """
+    nodes: NDArray[Any] = tree.nodes
     order, left = [0], np.zeros(len(nodes))
     for place, node in enumerate(order):
         if not nodes[node]["is_leaf"]:
@@ -129,9 +147,23 @@ def _arrays(nodes: NDArray[Any]) -> tuple[Floats, Floats, Floats, Floats]:
             order += [int(nodes[node]["left"]), int(nodes[node]["right"])]
     sorted_nodes = nodes[order]
     inner = sorted_nodes["is_leaf"] == 0
+    words = np.zeros((len(nodes), words_of([(0, width) for width in trees.widths])))
+    by_set = inner & (sorted_nodes["is_categorical"] > 0)
+    for index in np.flatnonzero(by_set):
+        node = sorted_nodes[index]
+        present = known[node["feature_idx"]].astype(np.int64)
+        # Categories that no record has go where missing values would.
+        holds = np.full(words.shape[1] * WORD_BITS, bool(node["missing_go_to_left"]))
+        bits = tree.raw_left_cat_bitsets[node["bitset_idx"]]
+        holds[present] = [
+            bits[each // WORD_BITS] >> each % WORD_BITS & 1 for each in range(len(present))
+        ]
+        holds[trees.widths[node["feature_idx"]] :] = False
+        words[index] = np.packbits(holds, bitorder="little").view("<u4")
     return (
         np.where(inner, sorted_nodes["feature_idx"], 0).astype(np.float64),
-        np.where(inner, sorted_nodes["num_threshold"], 0.0),
+        np.where(inner & ~by_set, sorted_nodes["num_threshold"], 0.0),
         left,
         np.where(inner, 0.0, sorted_nodes["value"]),
+        words,
     )
