@@ -104,6 +104,7 @@ def calibrated(
         "gradients": plan_for(retained).predicted["gradient_computations"],
         "metric": found[-1].headline,
         "score": score,
+        "parts": [] if score is None else scores,
     }
 
 

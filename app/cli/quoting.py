@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from statistics import median
+from statistics import median, stdev
 from typing import Final
 
 import numpy as np
@@ -52,11 +52,18 @@ _AROUND_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Quote:
-    """What a way of forgetting will take, and score on held-out persons as far as that is known."""
+    """What a way of forgetting will take, and score on persons that it has not read.
+
+    Attributes:
+        score: the mean over the parts that are measured on; None where it is not known.
+        parts: the score on each.
+        architecture: what learns.
+    """
 
     seconds: float
     metric: str | None
     score: float | None
+    parts: Sequence[float]
     architecture: Json
 
     @property
@@ -101,7 +108,7 @@ def quoted(
         if "timed" not in found:
             continue
         seconds = _seconds(mechanism, found["timed"], found["gradients"], earlier, width=width)
-        quote = Quote(seconds, found["metric"], found["score"], architecture)
+        quote = Quote(seconds, found["metric"], found["score"], found["parts"], architecture)
         if mechanism not in quotes or quote.lost < quotes[mechanism].lost:
             quotes[mechanism] = quote
     if quotes.keys().isdisjoint(CANDIDATES):
@@ -139,10 +146,21 @@ def _folds(owners: pa.Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
 
 
 def to_train(quotes: Mapping[str, Quote], *, rows: int) -> list[str]:
-    """Return what is trained: of a small table what was best on all of its parts, else all."""
+    """Return what is trained: of a small table what was best on all of its parts, else all.
+
+    A linear head is, too, where trees are not better by more than the standard error of the
+    difference (Breiman et al. 1984): it is simpler, and forgets sooner.
+    """
     known = [each for each in CANDIDATES if each in quotes]
     best = min(known, key=lambda each: quotes[each].lost)
-    return known if rows > _MOST_FOLDED or quotes[best].score is None else [best]
+    if rows > _MOST_FOLDED or quotes[best].score is None:
+        return known
+    trees, linear = (quotes.get(each) for each in CANDIDATES)
+    if trees is not None and linear is not None and linear.score is not None:
+        apart = [a - b for a, b in zip(trees.parts, linear.parts, strict=True)]
+        if len(apart) > 1 and linear.lost - trees.lost <= stdev(apart) / math.sqrt(len(apart)):
+            best = "exact_training"
+    return [best]
 
 
 def _seconds(

@@ -223,9 +223,11 @@ def _check_trees(
         )
     if description is None:
         return
+    stopping = {} if mechanism.patience is None else {"patience": mechanism.patience}
     _require(
         description.architecture.name == boosted_trees.NAME
-        and boosted_trees.options_of(description.architecture.options) == mechanism.parameters(),
+        and {**boosted_trees.options_of(description.architecture.options), **stopping}
+        == mechanism.parameters(),
         "the file says that its trees were grown otherwise",
     )
     task = description.task

@@ -56,8 +56,20 @@ def test_of_a_small_table_the_best_is_trained_and_of_others_both(
 ) -> None:
     ways = ("boosting", "exact_training", "retraining")
     quotes = {
-        each: Quote(1.0, metric, score, {})
+        each: Quote(1.0, metric, score, () if score is None else (score, score), {})
         for each, score in zip(ways, (*scores, 0.85), strict=True)
     }
     assert to_train(quotes, rows=rows) == trained
     assert to_train({"boosting": quotes["boosting"]}, rows=rows) == ["boosting"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "trained"),
+    [((0.92, 0.93, 0.91), "boosting"), ((0.99, 0.83, 0.91), "exact_training")],
+)
+def test_trees_that_are_better_by_chance_alone_are_not_trained(
+    parts: tuple[float, ...], trained: str
+) -> None:
+    trees = Quote(1.0, "accuracy", sum(parts) / 3, parts, {})
+    linear = Quote(1.0, "accuracy", 0.9, (0.9, 0.9, 0.9), {})
+    assert to_train({"boosting": trees, "exact_training": linear}, rows=500) == [trained]

@@ -32,8 +32,8 @@ INPUT[:, 4] = RANDOM.integers(0, 2, 700)  # a category's column
 TRUTH = INPUT[:, 0] * INPUT[:, 1] + np.sin(2 * INPUT[:, 2]) + INPUT[:, 4]
 
 
-def learned(task, targets, inputs=INPUT):
-    """Return trees that learned from records, in two batches."""
+def learned(task, targets, inputs=INPUT, *, told=None, **options):
+    """Return trees that learned from records, in two batches; ``told`` are held-out ones."""
     rows = getattr(task, "rows", 1)
     trees = BoostedTrees(
         task.outputs,
@@ -41,14 +41,19 @@ def learned(task, targets, inputs=INPUT):
         **{name: OPTIONS[name] for name in ("trees", "leaves", "depth")},
         categories=categories_of(SPEC, task),
     )
-    halves = [slice(0, len(inputs) // 2), slice(len(inputs) // 2, None)]
+    data = SimpleNamespace(retain=records(inputs, targets), held_out=told)
+    network = SimpleNamespace(module=trees, task=task_of(task))
+    solve(Boosting(**OPTIONS, **options), network, data, task)
+    return trees
+
+
+def records(inputs, targets):
+    """Return records that come in two batches."""
     batches = [
         {INPUTS: torch.from_numpy(inputs[half]), TARGET: torch.from_numpy(targets[half])}
-        for half in halves
+        for half in (slice(0, len(inputs) // 2), slice(len(inputs) // 2, None))
     ]
-    data = SimpleNamespace(retain=SimpleNamespace(in_order=lambda *_, **__: iter(batches)))
-    solve(Boosting(**OPTIONS), SimpleNamespace(module=trees, task=task_of(task)), data, task)
-    return trees
+    return SimpleNamespace(in_order=lambda *_, **__: iter(batches))
 
 
 def reference(kind, targets):
@@ -127,6 +132,42 @@ def test_the_same_records_make_the_same_bytes_and_a_record_less_makes_others():
     assert files[0] == files[1] != files[2]
 
 
+def grown(trees):
+    """Return how many trees each row has."""
+    return (trees.left[:, :, 0] > 0).sum(dim=1).tolist()
+
+
+def test_held_out_records_tell_how_many_trees_are_kept():
+    noisy = (TRUTH + 2 * RANDOM.normal(size=len(TRUTH))).astype(np.float32)[:, None]
+    task, told = regression(("y",), loss="squared"), records(INPUT[500:], noisy[500:])
+    trees = learned(task, noisy[:500], INPUT[:500], told=told, patience=5)
+    (kept,) = grown(trees)
+    library = HistGradientBoostingRegressor(
+        max_iter=30,
+        max_leaf_nodes=12,
+        max_depth=6,
+        min_samples_leaf=5,
+        learning_rate=0.2,
+        early_stopping=False,
+    ).fit(INPUT[:500], noisy[:500, 0])
+    errors = [((each - noisy[500:, 0]) ** 2).mean() for each in library.staged_predict(INPUT[500:])]
+    assert 0 < kept < 30 - 5
+    assert errors[kept - 1] == min(errors[: kept + 5])
+    found = answers(trees, INPUT[500:])[:, 0]
+    assert ((found - noisy[500:, 0]) ** 2).mean() == pytest.approx(errors[kept - 1])
+    assert grown(learned(task, noisy[:500], INPUT[:500], told=told)) == [30]
+    nobody = records(INPUT[:0], noisy[:0])
+    assert grown(learned(task, noisy[:500], INPUT[:500], told=nobody, patience=5)) == [30]
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_held_out_record_of_a_class_that_no_other_has_tells_nothing(classes):
+    ranks = np.digitize(TRUTH + RANDOM.normal(size=len(TRUTH)), [-0.5, 0.5])[:600] % classes
+    told = records(INPUT[600:], np.full(100, classes - 1, dtype=np.int64))
+    trees = learned(classification(classes), ranks, INPUT[:600], told=told, patience=3)
+    assert max(grown(trees)) == (30 if classes == 4 else grown(trees)[0])
+
+
 CATEGORIES = tuple(f"c{place}" for place in range(70))
 
 
@@ -202,12 +243,15 @@ def refuse(event, arguments):
 child = os.fork()
 if child == 0:
     sys.addaudithook(refuse)
-    mechanism = Boosting(trees=3, leaves=4, depth=3, smallest_leaf=1, shrinkage=0.5)
+    sizes = {"trees": 3, "leaves": 4, "depth": 3, "smallest_leaf": 1}
+    mechanism = Boosting(**sizes, shrinkage=0.5, patience=2)
     seen = np.arange(80.0).reshape(-1, 2) % 7
     trees = boosting.BoostedTrees(2, rows=1, trees=3, leaves=4, depth=3, categories=[(0, 7)])
     with boosting.repeatable(), boosting.threadpool_limits(limits=1, user_api="openmp"):
         kind = boosting.HistGradientBoostingClassifier
-        boosting._grown(kind, mechanism, trees, seen, seen[:, 0] > 3)
+        holds = seen[:, 0] > 3
+        with boosting.torch.no_grad():
+            boosting._Grower(mechanism, trees, seen, seen).grow(kind, holds, holds, [0])
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
