@@ -1,18 +1,20 @@
 """What ``expunge start`` quotes: each way is carried out on a sample of the rows, and timed.
 
-The process gets its order on standard input: a line of JSON, and a Parquet file whose last rows are
-for measuring. It prints what each way took, and what it scored, as JSON.
+The process gets its order on standard input: a line of JSON, and a Parquet file. It prints what
+each way took, and what it scored on rows that it had not read, as JSON.
 """
 
 import io
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.description import ModelDescription
@@ -28,76 +30,94 @@ from app.planning.shape import ConvexShape, ModelShape, TreesShape
 from app.runtime.settings import Settings
 from workers.checking import carried_out
 from workers.data.loading import ModelSpec, RunData
+from workers.training.evaluate import Evaluation
 from workers.training.examples import Examples
 from workers.training.tasks.catalogue import encode, form_of, task_of
 
-_SHARES: Final = (4, 4, 1)
-"""Of the sample: by two sizes, what a way takes once is told from what each record takes. The first
-training warms up."""
+_FEWER: Final = 4
+"""By trainings of two sizes, what one takes once is told from what each record takes."""
+_WARMING_UP: Final = 2
+"""How many are small: the first one is slower."""
 _OF_NETWORKS: Final = 1024
 """Records that networks are timed on: what they take is alike for each."""
-_NETWORK: Final = ArchitectureSpec("mlp", options={"hidden": [64]})
-WAYS: Final = {
-    "boosting": ArchitectureSpec(boosted_trees.NAME),
-    "exact_training": ArchitectureSpec(linear_head.NAME),
-    "retraining": _NETWORK,
-    "gradient_clipping": _NETWORK,
-}
-"""Mechanisms, and the architectures that they are timed with."""
 
 
 def calibrated(
-    task: BuiltInSpec, rows: pa.Table, mechanism: str, *, held_out: int, retained: int
+    task: BuiltInSpec,
+    rows: pa.Table,
+    mechanism: str,
+    architecture: ArchitectureSpec,
+    *,
+    measured: Sequence[tuple[int, int]],
+    retained: int,
 ) -> dict[str, Any]:
-    """Return gradients and seconds of two trainings, and the larger one's score.
+    """Return gradients and seconds of two trainings, and what is scored on rows that none read.
 
     Args:
         task: what is learned.
-        rows: a table; its last ``held_out`` rows are measured on.
-        mechanism: one of ``WAYS``.
-        held_out: 1 or more.
+        rows: a table.
+        mechanism: what forgets.
+        architecture: what learns.
+        measured: ranges of the rows, none of them empty: on each is measured what has learned from
+            all others. A network is measured on the last one alone.
         retained: how many records there are to learn from; the result says their gradients.
     """
     recipe = TrainingRecipe()
     if mechanism == "exact_training":
         recipe = linear_head.recipe_of({}, task, mechanism=mechanism)
-    description = ModelDescription(model="", version=1, architecture=WAYS[mechanism], task=task)
+    description = ModelDescription(model="", version=1, architecture=architecture, task=task)
     spec = ModelSpec(description, recipe, Policy(), task.schema(), "", rows.schema, task_of(task))
     factory = spec.factory(Settings())
     dimension = sum(each.numel() for each in factory().parameters())
     form = form_of(task, spec.task, spec.schema)
     tensors = {name: np.array(each) for name, each in encode(rows, task).items()}
     examples = Examples.of(form, tensors)
-    learned = len(examples) - held_out
-    most = min(learned, _OF_NETWORKS) if WAYS[mechanism] is _NETWORK else learned
-    measured = examples.select(np.arange(learned, len(examples)))
-    timed = list[tuple[float, float]]()
+    is_network = architecture.name not in (boosted_trees.NAME, linear_head.NAME)
 
     def plan_for(count: int) -> Plan:
-        shape = shape_of(mechanism, task, recipe, retained=count, dimension=dimension)
+        shape = shape_of(mechanism, task, recipe, architecture, retained=count, dimension=dimension)
         return make_plan(policy=Policy(mechanism=mechanism), shape=shape)
 
-    for share in _SHARES:
-        count = max(1, most // share)
-        plan = plan_for(count)
-        retain = examples.select(np.arange(count))
-        data = RunData(retain, measured, plan, np.zeros(count, dtype=np.int64))
+    def carry_out(learned: NDArray[np.int64], held_out: NDArray[np.int64]) -> Evaluation:
+        """Note how long it takes."""
+        plan, count = plan_for(len(learned)), len(learned)
+        parts = (examples.select(learned), examples.select(held_out))
         begun = time.perf_counter()
+        data = RunData(*parts, plan, np.zeros(count, dtype=np.int64))
         evaluation = carried_out(factory, spec, data)
-        seconds = time.perf_counter() - begun
-        timed.append((plan.predicted["gradient_computations"], seconds))
+        timed.append((plan.predicted["gradient_computations"], time.perf_counter() - begun))
+        return evaluation
+
+    timed, found, sizes = list[tuple[float, float]](), list[Evaluation](), list[int]()
+    every = np.arange(len(examples))
+    for first, end in measured[-1:] if is_network else measured:
+        held_out, learned = every[first:end], np.delete(every, slice(first, end))
+        learned = learned[:_OF_NETWORKS] if is_network else learned
+        for _ in range(0 if timed else _WARMING_UP):
+            carry_out(learned[: max(1, len(learned) // _FEWER)], held_out)
+        found.append(carry_out(learned, held_out))
+        sizes.append(len(held_out))
+    scores = [each.score for each in found]
+    score = None if None in scores else float(np.average(np.array(scores, float), weights=sizes))
     return {
-        "timed": timed[1:],
+        "timed": [timed[_WARMING_UP - 1], timed[-1]],
         "gradients": plan_for(retained).predicted["gradient_computations"],
-        "metric": evaluation.headline,
-        "score": evaluation.score,
+        "metric": found[-1].headline,
+        "score": score,
+        "parts": [] if score is None else scores,
     }
 
 
 def shape_of(
-    mechanism: str, task: TaskSpec, recipe: TrainingRecipe, *, retained: int, dimension: int
+    mechanism: str,
+    task: TaskSpec,
+    recipe: TrainingRecipe,
+    architecture: ArchitectureSpec,
+    *,
+    retained: int,
+    dimension: int,
 ) -> ModelShape:
-    """Return the size of one of the ``WAYS``."""
+    """Return the size of a model that is trained here."""
     convex = trees = None
     if mechanism == "exact_training":
         convex = ConvexShape(
@@ -107,7 +127,7 @@ def shape_of(
             learning_rate=recipe.learning_rate,
         )
     if mechanism == "boosting":
-        trees = TreesShape(**boosted_trees.DEFAULTS, rows=task.rows)
+        trees = TreesShape(**boosted_trees.options_of(architecture.options), rows=task.rows)
     return ModelShape(
         retained=retained,
         batch_size=recipe.batch_size,
@@ -122,12 +142,13 @@ def main() -> None:
     """Carry out the order; a way that does not work is told with the reason."""
     line, content = sys.stdin.buffer.readline(), sys.stdin.buffer.read()
     order, rows = json.loads(line), pq.read_table(io.BytesIO(content))
-    task, found = catalogue.from_json(order.pop("task")), dict[str, dict[str, Any]]()
+    task, found = catalogue.from_json(order.pop("task")), list[dict[str, Any]]()
     if not isinstance(task, BuiltInSpec):
         raise InvalidInputError("only built-in tasks are timed")
-    for mechanism in WAYS:
+    for mechanism, way in order.pop("ways"):
         try:
-            found[mechanism] = calibrated(task, rows, mechanism, **order)
+            architecture = ArchitectureSpec.from_json(way)
+            found.append(calibrated(task, rows, mechanism, architecture, **order))
         except ExpungeError as error:
-            found[mechanism] = {"reason": str(error)}
+            found.append({"reason": str(error)})
     print(json.dumps(found))  # noqa: T201

@@ -231,12 +231,16 @@ def recompute_from(kit_directory: Path, records: Path) -> Recomputed:
 
 @dataclass(frozen=True, eq=False)
 class _Version:
-    """A head, and the records that each of its members is computed from; alone it is number 0."""
+    """A head, and the records that each of its members is computed from; alone it is number 0.
+
+    ``held_out`` are those that told when its training ended.
+    """
 
     head: VersionRow
     plan: Plan
     members: Sequence[Member]
     seqs: Mapping[int, NDArray[np.int64]]
+    held_out: NDArray[np.int64]
 
     def known(self, services: Services) -> dict[int, Provenance]:
         found = provenance_of(services.database, services.blobs, self.head.id)
@@ -262,35 +266,38 @@ def _version(session: Session, name: str, member: int | None) -> _Version:
     if plan.training is not TrainingKind.EXACT and head.provenance is None:
         raise _unrelated(head.number, plan)
     members, seqs = registry.members_of(head), dict[int, NDArray[np.int64]]()
+    held_out = np.empty(0, dtype=np.int64)
     if not members and member is None:
-        seqs[0] = _retained(session, model, head, 0, as_of=head.covers_epoch)
+        seqs[0], held_out = _retained(session, model, head, 0, as_of=head.covers_epoch)
     for place, each in enumerate(members):
         if member in (None, place) and each.is_active:
             query = select(VersionRow).where(VersionRow.model_id == model.id)
             maker = session.scalars(query.where(VersionRow.number == each.trained_in)).one()
             as_of = repository.run(session, maker.run_id).forget_epoch or 0
-            seqs[place] = _retained(session, model, maker, place, as_of=as_of)
+            seqs[place], _ = _retained(session, model, maker, place, as_of=as_of)
     if not seqs:
         raise ConflictError(f"version {head.number} of {name!r} has no active member {member}")
-    return _Version(head, plan, members, seqs)
+    return _Version(head, plan, members, seqs, held_out)
 
 
 def _retained(
     session: Session, model: ModelRow, maker: VersionRow, member: int, *, as_of: int
-) -> NDArray[np.int64]:
-    """Return the records that a training read, by a version, in its order: all are still there."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the records that a training read, by a version, in its order: all are still there.
+
+    The second ones are held-out records that told when it ended.
+    """
     through, after = maker.trained_through, maker.trained_after_epoch
     membership = membership_at(model, through=through, after_epoch=after)
-    then, now = (
-        TrainingSet(session, model, membership, as_of=epoch).by_member({member})[member]
-        for epoch in (as_of, None)
-    )
-    if not np.array_equal(then, now):
+    sets = [TrainingSet(session, model, membership, as_of=epoch) for epoch in (as_of, None)]
+    read = [each.by_member({member})[member] for each in sets]
+    told = [each.held_out.retained[: None if membership.stops_early else 0] for each in sets]
+    if not all(np.array_equal(then, now) for then, now in (read, told)):
         raise ConflictError(
             f"version {maker.number} of {model.name!r} learned from records that are to be "
             "forgotten: wait for the next"
         )
-    return then
+    return read[0], told[0]
 
 
 def _unrelated(number: int, plan: Plan) -> ConflictError:
@@ -301,7 +308,7 @@ def _unrelated(number: int, plan: Plan) -> ConflictError:
 
 
 def _solved(services: Services, spec: ModelSpec, version: _Version) -> WeightsContent:
-    selection = Selection(version.seqs[0], held_out=version.seqs[0][:0], plan=version.plan)
+    selection = Selection(version.seqs[0], held_out=version.held_out, plan=version.plan)
     shards = read_shards(services, spec.dataset_id, readers_for(services, spec).anew)
     data = selected(spec, selection, shards)
     factory, cpu = spec.factory(services.settings), torch.device("cpu")

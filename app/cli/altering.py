@@ -76,13 +76,16 @@ def meanings(
                 yield f"{model.name}: {count} unlisted value(s) of {column.name!r} {rule}"
 
 
-def not_learned(source: Source, task: TaskSpec) -> str | None:
-    """Say how many rows of a table have no target, so that a task does not learn from them."""
+def not_learned(source: Source, task: TaskSpec) -> tuple[int, str | None]:
+    """Return how many rows of a table have no target, so that a task does not learn from them.
+
+    The number comes with words for it; None where there is none.
+    """
     count = sum(without_target(part, task) for _, part in source.parts())
     if not count:
-        return None
+        return 0, None
     names = " and ".join(map(repr, task.target_columns))
-    return f"{count:,} of {source.rows:,} rows have no value of {names}: not learned from"
+    return count, f"{count:,} of {source.rows:,} rows have no value of {names}: not learned from"
 
 
 def _unlisted(source: Source | None, column: CategoryColumn) -> int:

@@ -24,12 +24,10 @@ _MOST_NAMED: Final = 20
 def new_dataset(
     client: ExpungeClient, name: str, schema: TableSchema, *, public: bool = False
 ) -> Iterator[None]:
-    """Define a dataset; what fails within leaves nothing behind, unless it exits in order."""
+    """Define a dataset; what fails within, or is interrupted, leaves nothing behind."""
     client.define_dataset(name, **schema.to_json(), public=public)
     try:
         yield
-    except typer.Exit:
-        raise
     except BaseException:
         with suppress(ApiError, httpx.TransportError):
             for model in client.models(dataset=name):

@@ -102,8 +102,9 @@ def show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
 
 
 def wait_for_version(client: ExpungeClient, name: str) -> Json:
-    """Show progress until a model's newest run has ended; return the model."""
-    model = _once_ended(client, client.model(name))
+    """Show progress until a model's newest run has ended; return the model, if it succeeded."""
+    with run_progress() as update:
+        model = _waited(client, name, update)
     _require_success(model["latest_run"])
     return model
 
@@ -111,9 +112,13 @@ def wait_for_version(client: ExpungeClient, name: str) -> Json:
 def _once_ended(client: ExpungeClient, shown: Json) -> Json:
     name = shown["name"]
     with _interruptible(shown, f"expunge model show {name} --wait"), run_progress() as update:
-        return client.wait_for_model(
-            name, timeout_s=_WAIT_S, on_change=lambda run: update(run, run["kind"])
-        )
+        return _waited(client, name, update)
+
+
+def _waited(client: ExpungeClient, name: str, update: Callable[..., None]) -> Json:
+    return client.wait_for_model(
+        name, timeout_s=_WAIT_S, on_change=lambda run: update(run, run["kind"])
+    )
 
 
 def _require_success(run: Json) -> None:

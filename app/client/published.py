@@ -118,7 +118,7 @@ def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Flo
     architecture = published.description.architecture
     head = _HEADS[architecture.name]
     try:
-        outputs = head(np, seen, tensors, architecture.options)
+        outputs = head(np, seen, tensors, published.description)
     except (KeyError, ValueError, IndexError) as error:
         raise InvalidInputError("the file's tensors are not those of its head") from error
     if outputs.shape[1] < task.outputs:  # two classes share a row
@@ -129,16 +129,17 @@ def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Flo
 
 
 def _ridge(
-    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", options: Mapping[str, Any]
+    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", said: ModelDescription
 ) -> "Floats":
-    most = options["feature_range"]
+    most = said.architecture.options["feature_range"]
     bounded = np.clip(np.nan_to_num(seen), -most, most)
     return bounded @ tensors["weight"].T + tensors["bias"]  # type: ignore[no-any-return]
 
 
 def _linear(
-    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", options: Mapping[str, Any]
+    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", said: ModelDescription
 ) -> "Floats":
+    options = said.architecture.options
     seen = np.nan_to_num(seen, nan=0.0, posinf=0.0, neginf=0.0)
     largest = np.maximum(np.abs(seen).max(axis=1, keepdims=True), _SMALLEST_NORM)
     norms = np.linalg.norm(seen / largest, axis=1, keepdims=True) * largest
@@ -152,17 +153,30 @@ def _linear(
 
 
 def _trees(
-    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", options: Mapping[str, Any]
+    np: _Numpy, seen: "Floats", tensors: "Mapping[str, Floats]", said: ModelDescription
 ) -> "Floats":
     seen = np.nan_to_num(seen, nan=0.0, posinf=0.0, neginf=0.0)
+    categories = boosted_trees.categories_of(said.architecture, said.task)
+    features = [np.arange(start, start + width) for start, width in categories]
+    places = [seen[:, each].argmax(axis=1, keepdims=True) for each in features]
+    seen = np.concatenate(
+        [*places, np.delete(seen, np.concatenate([[], *features]).astype(int), axis=1)], axis=1
+    )
     rows, trees, nodes = tensors["column"].shape
     flat = {name: numbers.reshape(-1) for name, numbers in tensors.items()}
     root = np.arange(rows * trees) * nodes
     place = np.broadcast_to(root, (len(seen), rows * trees))
-    for _ in range(boosted_trees.options_of(options)["depth"]):
+    for _ in range(boosted_trees.options_of(said.architecture.options)["depth"]):
         left = flat["left"][place].astype(np.int64)
         column = flat["column"][place].astype(np.int64)
-        beyond = np.take_along_axis(seen, column, axis=1) > flat["threshold"][place]
+        value = np.take_along_axis(seen, column, axis=1)
+        beyond = value > flat["threshold"][place]
+        if categories:
+            is_category = column < len(categories)
+            code = np.where(is_category, value, 0).astype(np.int64)
+            word, bit = np.divmod(code, boosted_trees.WORD_BITS)
+            word = flat["categories"][place * tensors["categories"].shape[-1] + word]
+            beyond = np.where(is_category, word.astype(np.int64) >> bit & 1 == 0, beyond)
         place = np.where(left > 0, root + left + beyond, place)
     values = flat["value"][place].reshape(len(seen), rows, trees)
     return values.sum(axis=2) + tensors["baseline"]  # type: ignore[no-any-return]

@@ -22,8 +22,12 @@ def parameters_of(
     input_shape: tuple[int, ...],
     classes: int,
     rows: int | None = None,
+    words: int = 0,
 ) -> int | None:
-    """Count a network's weights, of a head in ``rows``, without its backbone; None if unknown."""
+    """Count a network's weights, of a head in ``rows``, without its backbone; None if unknown.
+
+    ``words`` hold the set of categories of each node of boosted trees.
+    """
     if architecture.of is not None:
         one = parameters_of(architecture.member, input_shape=input_shape, classes=classes)
         return None if one is None else one * architecture.networks
@@ -46,7 +50,7 @@ def parameters_of(
         case "boosted_trees":
             trees = boosted_trees.options_of(options)
             nodes = int(trees["trees"]) * (2 * int(trees["leaves"]) - 1)
-            count = of_a_head * (4 * nodes + 1)
+            count = of_a_head * ((4 + words) * nodes + 1)
     return count
 
 

@@ -136,7 +136,8 @@ class TrainingRecipe:
         held_out_fraction: share of the records held out of training, for evaluation.
         patience: training outside of the seal ends after so many epochs in a row without a smaller
             loss of the held-out records, and keeps the weights of the smallest; null trains all
-            epochs. The weights then depend on held-out records, too, and forget them by a run.
+            epochs. Of boosted trees it counts rounds, in each growing. The weights then depend on
+            held-out records, too, and forget them by a run.
 
     Raises:
         InvalidInputError: a field is out of its range.

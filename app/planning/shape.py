@@ -59,6 +59,7 @@ class TreesShape:
 
     Attributes:
         rows: trees that a round grows: one for each output of the task, one for two classes.
+        patience: of the recipe.
     """
 
     trees: int
@@ -67,6 +68,7 @@ class TreesShape:
     smallest_leaf: int
     shrinkage: float
     rows: int = 1
+    patience: int | None = None
 
 
 @dataclass(frozen=True)

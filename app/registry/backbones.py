@@ -18,6 +18,7 @@ from app.domain.architectures import (
     definition_digest,
 )
 from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.heads import boosted_trees
 from app.domain.ids import new_id
 from app.domain.parameters import features_of, parameters_of, require_parameters
 from app.domain.schema import InputSchema
@@ -184,7 +185,13 @@ def parameters_of_model(
         if backbone.features is None:
             return None
         shape = (backbone.features,)
-    return parameters_of(architecture, input_shape=shape, classes=task.outputs, rows=task.rows)
+    return parameters_of(
+        architecture,
+        input_shape=shape,
+        classes=task.outputs,
+        rows=task.rows,
+        words=boosted_trees.words_of(boosted_trees.categories_of(architecture, task)),
+    )
 
 
 def backbone_of(session: Session, architecture: ArchitectureSpec) -> BackboneRow | None:

@@ -237,7 +237,8 @@ def _boosted_trees(model: ModelRow) -> TreesShape | None:
     if model.architecture["name"] != boosted_trees.NAME:
         return None
     options = boosted_trees.options_of(model.architecture["options"])
-    return TreesShape(**options, rows=task_of(model).rows)
+    patience = TrainingRecipe.from_json(model.recipe).patience
+    return TreesShape(**options, rows=task_of(model).rows, patience=patience)
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

@@ -31,7 +31,7 @@ def reach(point: str) -> None:
 def halfway(
     point: str, report: Callable[Concatenate[int, int, _Measured], None]
 ) -> Callable[Concatenate[int, int, _Measured], None]:
-    """Return ``report``; where a test asks for a fault, one that fails once half the steps are done.
+    """Return ``report``, or one that fails halfway where a test asks for a fault.
 
     The fault is taken at once: a sealed phase cannot remove files. Steps may be left out of the
     report: others do them.

@@ -1,6 +1,9 @@
 """A newcomer's first command on data that a package ships, and the three that follow."""
 
 import json
+import signal
+import socket
+import subprocess
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from tests.support.documents import Reader, reader
+from tests.support.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -93,3 +97,65 @@ def test_a_file_becomes_a_model_that_forgets_predicts_and_learns_next_months_row
 
     assert "stopped process" in newcomer.expunge("down").stdout
     assert "nothing runs" in newcomer.expunge("down").stdout
+
+
+def _purchases(rows: int) -> str:
+    """Return a table that takes a while to learn."""
+    random = np.random.default_rng(0)
+    numbers = random.normal(size=(rows, 20)).round(3)
+    kinds = np.digitize(numbers[:, 0] * numbers[:, 1], np.linspace(-1, 1, 9))
+    lines = [
+        f"p{place},{','.join(map(str, row))},{kind}"
+        for place, (row, kind) in enumerate(zip(numbers, kinds, strict=True))
+    ]
+    return "\n".join([f"id,{','.join(f'x{each}' for each in range(20))},kind", *lines])
+
+
+def test_what_fails_before_a_row_is_sent_is_named_and_leaves_nothing_behind(
+    newcomer: Reader,
+) -> None:
+    text = _purchases(200)
+    for name, content in {
+        "good": text,
+        "twice": text + "\n" + text.splitlines()[7],
+        "torn": text + '\np900,"1',
+    }.items():
+        (newcomer.directory / f"{name}.csv").write_text(content)
+    (newcomer.directory / "half.parquet").write_bytes(b"PAR1" + bytes(100))
+    before = sorted(newcomer.directory.iterdir())
+    for words, told in (
+        (("good.csv", "--target", "sort"), "good.csv has no column 'sort', but id, x0"),
+        (("twice.csv", "--target", "kind", "--record", "id"), "row 201, column 'id'"),
+        (("torn.csv", "--target", "kind"), "torn.csv"),
+        (("half.parquet", "--target", "kind"), "half.parquet"),
+        (("none.csv", "--target", "kind"), "none.csv"),
+    ):
+        done = newcomer.expunge("start", *words, "--yes")
+        assert done.returncode in (1, 2), done.stdout
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+        assert sorted(newcomer.directory.iterdir()) == before
+    with socket.create_server(("127.0.0.1", int(newcomer.environment()["EXPUNGE_PORT"]))):
+        done = newcomer.expunge("start", "good.csv", "--target", "kind", "--yes")
+    assert done.returncode == 1
+    assert "the service did not start" in done.stderr
+    assert sorted(newcomer.directory.iterdir()) == before
+
+
+def test_a_start_that_is_interrupted_undoes_what_it_has_begun(newcomer: Reader) -> None:
+    (newcomer.directory / "purchases.csv").write_text(_purchases(20_000))
+    words = ("start", "purchases.csv", "--target", "kind", "--yes")
+    begun = subprocess.Popen(
+        ["expunge", *words],
+        cwd=newcomer.directory,
+        env=newcomer.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: "purchases-" in newcomer.expunge("model", "list", "--json").stdout)
+    begun.send_signal(signal.SIGINT)
+    assert begun.wait(PATIENCE_S) == 130
+    assert "nothing runs" in newcomer.expunge("down").stdout
+    assert newcomer.expunge("up", "--detach").returncode == 0
+    for kind in ("model", "dataset"):
+        assert json.loads(newcomer.expunge(kind, "list", "--json").stdout) == []

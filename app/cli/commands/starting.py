@@ -1,14 +1,11 @@
 """``expunge start``: from a file to a certified model that can forget, in one command."""
 
-import json
 import math
 import re
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from statistics import median
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -23,48 +20,36 @@ from app.cli.options import Decimal, Delimiter, Encoding, option
 from app.cli.output import conclude, fail, say
 from app.cli.proposing import proposal_of
 from app.cli.pushing import new_dataset, push_table
+from app.cli.quoting import (
+    CANDIDATES,
+    HELD_OUT,
+    WORDS,
+    Quote,
+    costs,
+    earlier_runs,
+    quoted,
+    to_train,
+)
 from app.cli.waiting import wait_for_version
 from app.client import ExpungeClient
 from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError, TableError
-from app.domain.heads import boosted_trees, linear_head
+from app.domain.heads import boosted_trees
 from app.domain.schema import TableSchema
 from app.domain.scores import lost, metric_in_words, score_of
-from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
 from app.domain.tasks.spec import TaskSpec
-from app.ledger.costs import ARITHMETIC, Measured, seconds_of
-from app.registry.datasets.columns.cells import plain
+from app.ledger.costs import Measured
 from app.registry.datasets.columns.encoding import NO_CLASS, labels_of, numbers_in
-from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.columns.proposal import Choices
 from app.registry.datasets.columns.reading import source_of
-from app.registry.datasets.columns.sources import Source, typed_parts
-from app.runtime.processes.detached import answers, start_detached
-from app.runtime.processes.starting import python_command
+from app.registry.datasets.columns.sources import Source
+from app.runtime.processes.detached import answers, start_detached, stop_detached
 from app.runtime.settings import Settings
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}")
 _LEAST_ROWS: Final = 100
 """Of fewer, a tenth says nothing about a model."""
-_HELD_OUT: Final = 0.1
-_CANDIDATES: Final = {"trees": boosted_trees.NAME, "linear": linear_head.NAME}
-"""What is learned from a table, by the end of the model's name: both forget exactly, in seconds."""
-_THEIRS: Final = ("boosting", "exact_training")
-"""The mechanisms of these."""
-_WORDS: Final = {
-    "boosting": "boosted trees  exact: grown anew in about {seconds:.2g} s",
-    "exact_training": "linear head    exact: computed anew in about {seconds:.2g} s",
-    "retraining": "a network      exact: trained anew in about {seconds:.2g} s; of 8, one is left "
-    "out at once,\n                 and trained by night in {member:.2g} s",
-    "gradient_clipping": "with noise     in about {seconds:.2g} s, and most of what a network knew",
-}
-_SAMPLE: Final = 8000
-"""Rows that each way learns from before anything is sent."""
-_ALIKE: Final = 4
-"""Runs of so many times the work, or a fraction of it, tell what another takes."""
-_AROUND_S: Final = 1.0
-"""What a run takes beside its arithmetic, where none was seen."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +95,7 @@ def start(
     """Learn a table on this machine: check it, start the service, push, train and certify.
 
     Shows what will happen and what forgetting will cost, and asks once; nothing is sent before.
-    Both exact models of tables are trained, and the better one on held-out persons stays.
+    Of exact models of tables the better one on persons that it has not read is kept.
     """
     asked = asked_table(
         files,
@@ -194,25 +179,29 @@ def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: boo
     if is_up:
         with service() as client:
             _require_new(client, name)
-            earlier = _earlier(client.models())
-    quotes = _quoted(plan, earlier)
-    _show(plan, quotes, url=url, is_up=is_up)
+            earlier = earlier_runs(client.models())
+    quotes = quoted(plan.source, plan.schema, plan.task, earlier)
+    chosen = to_train(quotes, rows=plan.source.rows)
+    _show(plan, quotes, chosen, url=url, is_up=is_up)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidInputError("nothing was sent: look at this, then pass --yes or yes=True")
         if not typer.confirm("Go on?", err=True):
             raise InvalidInputError("nothing was sent")
-    if not is_up and settings.api_url is None:
-        start_detached(settings)
-    with service() as client:
-        _require_new(client, name)
-        with new_dataset(client, name, plan.schema):
-            push_table(client, name, plan.source, plan.schema, replace=False)
-            models = _trained(client, plan)
-        best, others = weighed(models)
-        for other in others:
-            client.archive_model(other["name"])
-        certificate = client.version_bundle(best["name"], best["certified"]["number"])
+    with ExitStack() as undone:
+        if not is_up and settings.api_url is None:
+            start_detached(settings)
+            undone.callback(stop_detached, settings.data_dir)
+        with service() as client:
+            _require_new(client, name)
+            with new_dataset(client, name, plan.schema):
+                push_table(client, name, plan.source, plan.schema, replace=False)
+                models = _trained(client, plan, {each: quotes[each] for each in chosen})
+            best, others = weighed(models)
+            for other in others:
+                client.archive_model(other["name"])
+            certificate = client.version_bundle(best["name"], best["certified"]["number"])
+        undone.pop_all()
     _conclude(plan, quotes, best, others)
     found = best["certified"]["evaluation"]
     metric = found.get("headline")
@@ -258,7 +247,7 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
     kept = tuple((each, kind) for each, kind in columns if each not in left_out)
     with source.places():
         baseline = _baseline(task, rows)
-        lacking = not_learned(source, task)
+        _, lacking = not_learned(source, task)
     return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline, lacking)
 
 
@@ -337,11 +326,13 @@ def _require_new(client: ExpungeClient, name: str) -> None:
             "give another --name"
         )
     for model in client.models():
-        if model["name"] in {f"{name}-{ending}" for ending in _CANDIDATES}:
+        if model["name"] in {f"{name}-{ending}" for ending in CANDIDATES.values()}:
             raise ConflictError(f"model {model['name']!r} exists: give another --name")
 
 
-def _show(plan: _Plan, quotes: Mapping[str, "_Quote"], *, url: str, is_up: bool) -> None:
+def _show(
+    plan: _Plan, quotes: Mapping[str, Quote], chosen: Sequence[str], *, url: str, is_up: bool
+) -> None:
     schema, task = plan.schema, plan.task
     whose = ", of one person each: --subject names the column of who owns several"
     if schema.subject_id is not None:
@@ -362,136 +353,40 @@ def _show(plan: _Plan, quotes: Mapping[str, "_Quote"], *, url: str, is_up: bool)
         say(f"  not kept  {column}: {reason}")
     say("  public    names of columns, classes, values and rounded scales: with each version")
     say("What it costs to forget a person:")
-    for line in _costs(quotes):
+    for line in costs(quotes):
         say(f"  {line}")
-    say(
-        "The first two are trained here, each without a tenth of the "
-        f"{'rows' if schema.subject_id is None else 'persons'}, and the better one on it stays."
-    )
+    owners = "rows" if schema.subject_id is None else "persons"
+    if len(chosen) > 1:
+        say(
+            f"The first two are trained here without a tenth of the {owners}; the better one stays."
+        )
+    else:
+        what = WORDS[chosen[0]].partition("  ")[0]
+        say(f"Trained here: {what}, without a tenth of the {owners}, to measure it.")
     say(f"The rows go to the service {'that runs ' if is_up else 'to be started '}at {url}.")
 
 
-@dataclass(frozen=True)
-class _Quote:
-    """What a way of forgetting will take, and score on held-out persons as far as that is known."""
-
-    seconds: float
-    metric: str | None
-    score: float | None
-
-
-def _quoted(plan: _Plan, earlier: Sequence[Measured]) -> dict[str, _Quote]:
-    """Carry each way out on a sample of the rows; return what it takes on all, by mechanism.
-
-    Runs like it that the service has carried out already tell better what they take.
-
-    Raises:
-        InvalidInputError: the sample cannot be learned.
-    """
-    rows = pa.concat_tables([part.records for part in typed_parts(plan.source, plan.schema)])
-    owner = rows[plan.schema.subject_id or plan.schema.record_id]
-    codes = plain(owner).dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    count = int(codes.max(initial=0)) + 1
-    order = np.argsort(np.random.default_rng(0).permutation(count + 1)[codes], kind="stable")
-    order = order[: _SAMPLE + _SAMPLE // 9]
-    held_out = max(1, round(len(order) * _HELD_OUT))
-    asked = {"task": plan.task.to_json(), "held_out": held_out}
-    asked["retained"] = round(plan.source.rows * (1 - _HELD_OUT))
-    sample = to_parquet(rows.take(pa.array(order)).select(list(plan.task.columns)))
-    command = python_command("workers", "calibrate")
-    content = json.dumps(asked).encode() + b"\n" + sample
-    done = subprocess.run(command, check=False, input=content, stdout=subprocess.PIPE)
-    if done.returncode != 0:  # it has said why
-        raise typer.Exit(1)
-    found = json.loads(done.stdout)
-    if not any("timed" in found[each] for each in _THEIRS):
-        raise InvalidInputError(f"this cannot be learned: {found['boosting']['reason']}")
-    width = plan.task.schema().size
-    return {
-        mechanism: _Quote(
-            _seconds(mechanism, each["timed"], each["gradients"], earlier, width=width),
-            each["metric"],
-            each["score"],
-        )
-        for mechanism, each in found.items()
-        if "timed" in each
-    }
-
-
-def _seconds(
-    mechanism: str,
-    timed: Sequence[tuple[float, float]],
-    gradients: float,
-    earlier: Sequence[Measured],
-    *,
-    width: int,
-) -> float:
-    """Return how long a run takes: by earlier ones of about its size, else by those on a sample."""
-    size = gradients * width
-    alike = [each for each in earlier if size / _ALIKE <= each.gradients <= size * _ALIKE]
-    known = seconds_of(alike, mechanism, size)
-    if known is not None:
-        return known.expected
-    (fewer, before), (more, after) = timed
-    each_takes = max((after - before) / max(more - fewer, 1), after / more / 2)
-    around = median(each.rest_s for each in earlier) if earlier else _AROUND_S
-    return around + after + each_takes * (gradients - more)
-
-
-def _earlier(models: Sequence[Json]) -> list[Measured]:
-    """Return the newest runs of a service's models; a gradient's work grows with the inputs."""
-    found = list[Measured]()
-    for model in models:
-        run = model["latest_run"]
-        if run is None or run["state"] != "published" or model["archived_at"] is not None:
-            continue
-        begun, ended = (datetime.fromisoformat(run[each]) for each in ("started_at", "finished_at"))
-        phases = run["phase_seconds"] or {}
-        arithmetic = sum(phases.get(phase, 0.0) for phase in ARITHMETIC)
-        found.append(
-            Measured(
-                run["plan"]["mechanism"],
-                run["kind"] == "unlearn",
-                run["plan"]["predicted"]["gradient_computations"]
-                * catalogue.from_json(model["task"]).schema().size,
-                arithmetic,
-                (ended - begun).total_seconds() - arithmetic,
-            )
-        )
-    return found
-
-
-def _costs(quotes: Mapping[str, _Quote]) -> Iterator[str]:
-    """Say what each way of forgetting takes."""
-    for mechanism, words in _WORDS.items():
-        quote = quotes.get(mechanism)
-        if quote is not None:
-            told = ""
-            if mechanism in _THEIRS and quote.score is not None:
-                told = f"; {metric_in_words(str(quote.metric))} about {quote.score:.3g}"
-            yield words.format(seconds=quote.seconds, member=quote.seconds / 8) + told
-
-
-def _trained(client: ExpungeClient, plan: _Plan) -> list[Json]:
-    """Train each candidate; return those that can be learned, with their certified versions."""
-    for ending, architecture in _CANDIDATES.items():
+def _trained(client: ExpungeClient, plan: _Plan, chosen: Mapping[str, Quote]) -> list[Json]:
+    """Train what is chosen; return those that can be learned, with their certified versions."""
+    names = [f"{plan.name}-{CANDIDATES[each]}" for each in chosen]
+    for quote, name in zip(chosen.values(), names, strict=True):
         client.define_model(
             {
-                "name": f"{plan.name}-{ending}",
+                "name": name,
                 "dataset": plan.name,
                 "task": plan.task.to_json(),
-                "architecture": {"name": architecture},
-                "recipe": {"held_out_fraction": _HELD_OUT},
+                "architecture": quote.architecture,
+                "recipe": {"held_out_fraction": HELD_OUT},
             }
         )
     trained = list[Json]()
-    for ending in _CANDIDATES:
+    for name in names:
         try:
-            trained.append(wait_for_version(client, f"{plan.name}-{ending}"))
+            trained.append(wait_for_version(client, name))
         except InvalidInputError as error:  # the run failed
-            client.delete_model(f"{plan.name}-{ending}")
+            client.delete_model(name)
             failed = error
-            fail(f"{plan.name}-{ending} is deleted: {error}")
+            fail(f"{name} is deleted: {error}")
     if not trained:
         raise failed
     return trained
@@ -516,9 +411,7 @@ def _took(model: Json) -> float:
     return float(sum((model["latest_run"]["phase_seconds"] or {}).values()))
 
 
-def _conclude(
-    plan: _Plan, quotes: Mapping[str, _Quote], best: Json, others: Sequence[Json]
-) -> None:
+def _conclude(plan: _Plan, quotes: Mapping[str, Quote], best: Json, others: Sequence[Json]) -> None:
     name = best["name"]
     for model in (best, *others):
         found = model["certified"]["evaluation"]

@@ -4,10 +4,12 @@ They are a function of the retained records in the order of their arrival, witho
 anew for each request (docs/guarantees.md, section 13).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from app.domain.architectures import ArchitectureSpec
+from app.domain.columns import CategoryColumn
 from app.domain.errors import InvalidInputError
 from app.domain.heads.ridge_head import require_unweighted
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, MultiLabelSpec, RegressionSpec
@@ -19,10 +21,34 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 )
 """Those of scikit-learn's ``HistGradientBoosting``, but for the depth, which has no limit there."""
 
+WORD_BITS: Final = 32
+"""Categories whose places in a node's set one number of a published file holds."""
+_MOST_CATEGORIES: Final = 255
+"""Of one column, that scikit-learn reads as categories."""
+
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of boosted trees, of which some are given; see ``ArchitectureSpec``."""
     return {**DEFAULTS, **given}
+
+
+def categories_of(architecture: ArchitectureSpec, task: TaskSpec) -> tuple[tuple[int, int], ...]:
+    """Return where the features of each column of categories begin, and how many they are.
+
+    Trees read such a column as one: what they see are the places of the categories, column by
+    column, and then all other features. Columns of more than 255 categories stay features.
+    """
+    found, start = list[tuple[int, int]](), 0
+    for column in () if architecture.on_features else task.input_columns:
+        if isinstance(column, CategoryColumn) and 2 <= column.width <= _MOST_CATEGORIES:
+            found.append((start, column.width))
+        start += column.width
+    return tuple(found)
+
+
+def words_of(categories: Sequence[tuple[int, int]]) -> int:
+    """Return how many numbers hold a node's set of categories."""
+    return -(-max((width for _, width in categories), default=0) // WORD_BITS)
 
 
 def require_task(task: TaskSpec) -> None:

@@ -5,9 +5,11 @@ constant feature for the bias counts in the norm). Mechanisms that track drift n
 too. docs/guarantees.md, section 6.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from app.domain.columns import CategoryColumn, NumberColumn
 from app.domain.errors import InvalidInputError
 from app.domain.recipes import TrainingRecipe
 from app.domain.tasks.built_in import RegressionSpec
@@ -65,6 +67,16 @@ def recipe_of(document: object, task: TaskSpec, *, mechanism: str) -> TrainingRe
     recipe = TrainingRecipe(**{**plain, **rate, **given})
     check_recipe(recipe, bounds)
     return recipe
+
+
+def norm_for(task: TaskSpec) -> float | None:
+    """Return a ``feature_norm`` for a table's columns: what few rows exceed; None for a tensor.
+
+    Scaled numbers and categories have sizes of about 1, so it follows from how many columns there
+    are: no record has a part in it.
+    """
+    single = all(isinstance(each, NumberColumn | CategoryColumn) for each in task.input_columns)
+    return float(f"{2 * math.sqrt(len(task.input_columns)):.1g}") if single else None
 
 
 def check_recipe(recipe: TrainingRecipe, bounds: Bounds) -> None:

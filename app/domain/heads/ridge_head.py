@@ -4,6 +4,7 @@ Features are rounded to whole numbers on a public scale, so that all sums are ex
 (docs/guarantees.md, section 13).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.architectures import ArchitectureSpec
@@ -64,15 +65,17 @@ def _refusal(what: str, instead: str) -> InvalidInputError:
     return InvalidInputError(f"task: {what} is not for a ridge_head: {instead}")
 
 
-def recipe_of(document: object, architecture: str = NAME) -> TrainingRecipe:
-    """Return the recipe of a JSON object, of which what is solved takes only the split.
+def recipe_of(
+    document: object, architecture: str = NAME, *, taken: Sequence[str] = ()
+) -> TrainingRecipe:
+    """Return the recipe of a JSON object, of which what is solved takes the split and ``taken``.
 
     What the service shows of such a recipe may be sent again.
     """
     given, shown = TrainingRecipe.fields_of(document), TrainingRecipe(epochs=1)
+    taken = ("held_out_fraction", *taken)
     for name, value in given.items():
-        if name != "held_out_fraction" and value != getattr(shown, name):
-            raise InvalidInputError(
-                f"recipe: {architecture} takes no {name!r}, only 'held_out_fraction'"
-            )
+        if name not in taken and value != getattr(shown, name):
+            only = " and ".join(map(repr, taken))
+            raise InvalidInputError(f"recipe: {architecture} takes no {name!r}, only {only}")
     return TrainingRecipe(**{"epochs": 1, **given})

@@ -26,7 +26,8 @@ from app.planning.mechanisms.tracked import Tracked
 
 HEAD: Final = "weight"
 BIAS: Final = "bias"
-_TREES: Final = ["baseline", "column", "left", "threshold", "value"]
+_TREES: Final = ("baseline", "column", "left", "threshold", "value")
+_SETS: Final = "categories"
 _RIDGE_OPTIONS: Final = {
     "feature_range": None,
     "target_range": None,
@@ -208,21 +209,25 @@ def _check_trees(
     description: ModelDescription | None,
 ) -> None:
     """Check that every number of the model belongs to trees of the stated options."""
-    _require(predicate.mechanism.tensors == _own(tensors) == _TREES, "not boosted trees")
-    rows = tensors["baseline"].size
+    sets = tensors.get(_SETS)
+    names = sorted([*_TREES, *([] if sets is None else [_SETS])])
+    _require(predicate.mechanism.tensors == _own(tensors) == names, "not boosted trees")
+    rows, words = tensors["baseline"].size, 0 if sets is None else sets.shape[-1]
     nodes = [rows, mechanism.trees, 2 * mechanism.leaves - 1]
-    for name in _TREES:
-        shape = [rows] if name == "baseline" else nodes
-        tensor = tensors[name]
+    shapes = {"baseline": [rows], _SETS: [*nodes, words]}
+    for name in names:
+        tensor, shape = tensors[name], shapes.get(name, nodes)
         _require(
             tensor.dtype == "F64" and list(tensor.shape) == shape,
             "not boosted trees of the stated number and size, in float64",
         )
     if description is None:
         return
+    stopping = {} if mechanism.patience is None else {"patience": mechanism.patience}
     _require(
         description.architecture.name == boosted_trees.NAME
-        and boosted_trees.options_of(description.architecture.options) == mechanism.parameters(),
+        and {**boosted_trees.options_of(description.architecture.options), **stopping}
+        == mechanism.parameters(),
         "the file says that its trees were grown otherwise",
     )
     task = description.task
@@ -231,6 +236,8 @@ def _check_trees(
     except InvalidInputError as error:
         raise VerificationError("weights", f"no trees learn its task: {error}") from error
     _require(rows == task.rows, f"boosted trees for {task.name} have {task.rows} rows")
+    categories = boosted_trees.categories_of(description.architecture, task)
+    _require(words == boosted_trees.words_of(categories), "its sets are not those of its task")
 
 
 def _check_tracked(

@@ -44,7 +44,7 @@ def _recipe_of(
         return ridge_head.recipe_of(document)
     if architecture.name == boosted_trees.NAME:
         boosted_trees.require_task(task)
-        return ridge_head.recipe_of(document, boosted_trees.NAME)
+        return ridge_head.recipe_of(document, boosted_trees.NAME, taken=("patience",))
     given = TrainingRecipe.fields_of(document)
     recipe = TrainingRecipe(**{**_defaults(architecture, given), **given})
     if architecture.name == ENSEMBLE and recipe.patience is not None:

@@ -7,12 +7,15 @@ Guarantee: exact and adaptive, by ``accounting.exact``. Source: docs/guarantees.
 """
 
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from app.accounting import exact
 from app.accounting.terms import Terms
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
+from app.domain.recipes import MOST_EPOCHS
 from app.planning.mechanisms.mechanism import Deterministic, Needs, Positive, Whole
 from app.planning.policy_parameters import only, refuse_above_budget
 from app.planning.quote import Quote
@@ -21,7 +24,11 @@ from app.planning.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class Boosting(Deterministic):
-    """See the module; the parameters are the options of ``boosted_trees``."""
+    """See the module; the parameters are the options of ``boosted_trees``.
+
+    With ``patience``, trees are grown until so many in a row have made the loss of the retained
+    held-out records no smaller, and those up to the smallest are kept.
+    """
 
     name: ClassVar[str] = "boosting"
     needs: ClassVar[Needs] = Needs.BOOSTED_TREES
@@ -33,6 +40,7 @@ class Boosting(Deterministic):
     depth: Whole
     smallest_leaf: Whole
     shrinkage: Positive
+    patience: Annotated[int, Field(ge=1, le=MOST_EPOCHS)] | None = None
 
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:

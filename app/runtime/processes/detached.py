@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +55,11 @@ def start_detached(settings: Settings) -> None:
         service.terminate()
         raise
     service.terminate()
-    raise ConfigurationError(f"the service did not start:\n{log.read_text(encoding='utf-8')}")
+    told = log.read_text(encoding="utf-8")
+    log.unlink()
+    with suppress(OSError):  # it has written more
+        log.parent.rmdir()
+    raise ConfigurationError(f"the service did not start:\n{told}")
 
 
 def stop_detached(data_dir: Path) -> int | None:

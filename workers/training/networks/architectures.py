@@ -247,6 +247,7 @@ def build(
             classes,
             rows=rows,
             **{name: options[name] for name in ("trees", "leaves", "depth")},
+            categories=() if task is None else boosted_trees.categories_of(architecture, task),
         )
     else:
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)

@@ -1,7 +1,11 @@
 """Boosted trees as a network: see ``app.domain.heads.boosted_trees``."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
+
+from app.domain.heads.boosted_trees import WORD_BITS, words_of
 
 
 class BoostedTrees(nn.Module):
@@ -13,17 +17,32 @@ class BoostedTrees(nn.Module):
         trees: in each row.
         leaves: of a tree, at most.
         depth: of a tree, at most.
+        categories: where the features of each column of categories begin, and how many they are.
 
     Attributes:
-        column: float64 [rows, trees, nodes]: which feature a node compares.
-        threshold: a record goes left where the feature is at most this.
+        column: float64 [rows, trees, nodes]: which column of what is ``seen`` a node compares.
+        threshold: a record goes left where the number is at most this.
+        categories: float64 [rows, trees, nodes, words]: of a column of categories a record goes
+            left where its category's bit is set, 32 of them in each whole number; None without
+            such a column.
         left: the place of the left child, beside which the right one is; 0 for leaves.
         value: of leaves.
         baseline: float64 [rows], added to the sum over the trees.
     """
 
-    def __init__(self, outputs: int, *, rows: int, trees: int, leaves: int, depth: int) -> None:
+    def __init__(
+        self,
+        outputs: int,
+        *,
+        rows: int,
+        trees: int,
+        leaves: int,
+        depth: int,
+        categories: Sequence[tuple[int, int]] = (),
+    ) -> None:
         super().__init__()
+        self.widths = tuple(width for _, width in categories)
+        self._categories = tuple(categories)
         self._depth = min(depth, leaves - 1)
         self._paired = rows < outputs
         shape = (rows, trees, 2 * leaves - 1)
@@ -31,6 +50,8 @@ class BoostedTrees(nn.Module):
         self.threshold = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
         self.left = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
         self.value = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+        words = torch.zeros((*shape, words_of(categories)), dtype=torch.float64)
+        self.categories = nn.Parameter(words) if categories else None
         self.baseline = nn.Parameter(torch.zeros(rows, dtype=torch.float64))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -42,10 +63,12 @@ class BoostedTrees(nn.Module):
         for _ in range(self._depth):
             place = root + node
             left = self.left.flatten()[place].long()
-            beyond = (
-                seen.gather(1, self.column.flatten()[place].long())
-                > (self.threshold.flatten()[place])
-            )
+            column = self.column.flatten()[place].long()
+            value = seen.gather(1, column)
+            beyond = value > self.threshold.flatten()[place]
+            if self.categories is not None:
+                is_category = column < len(self._categories)
+                beyond = torch.where(is_category, ~self._holds(place, value, is_category), beyond)
             node = torch.where(left > 0, left + beyond.long(), node)
         values = self.value.flatten()[root + node].view(-1, rows, trees)
         outputs: torch.Tensor = values.sum(dim=2) + self.baseline
@@ -53,7 +76,27 @@ class BoostedTrees(nn.Module):
             return torch.cat([torch.zeros_like(outputs), outputs], dim=1)
         return outputs
 
+    def _holds(
+        self, place: torch.Tensor, value: torch.Tensor, is_category: torch.Tensor
+    ) -> torch.Tensor:
+        """Return whether nodes' sets hold the categories; where ``is_category`` alone."""
+        if self.categories is None:
+            return is_category
+        code = torch.where(is_category, value, 0.0).long()
+        words = self.categories.flatten()
+        word = words[place * self.categories.shape[-1] + code // WORD_BITS]
+        bits = words.new_tensor([2.0**bit for bit in range(WORD_BITS)])
+        return torch.floor(word / bits[code % WORD_BITS]) % 2 > 0
+
     def seen(self, features: torch.Tensor) -> torch.Tensor:
-        """Return what the trees see: float64 [n, size], 0 for what is not a finite number."""
-        flat = features.flatten(1).double()
-        return torch.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
+        """Return what the trees see, float64 [n, columns]: places of categories, then numbers.
+
+        What is not a finite number is 0.
+        """
+        flat = torch.nan_to_num(features.flatten(1).double(), nan=0.0, posinf=0.0, neginf=0.0)
+        places, numbers, end = list[torch.Tensor](), list[torch.Tensor](), 0
+        for start, width in self._categories:
+            numbers.append(flat[:, end:start])
+            end = start + width
+            places.append(flat[:, start:end].argmax(dim=1, keepdim=True).double())
+        return torch.cat([*places, *numbers, flat[:, end:]], dim=1)

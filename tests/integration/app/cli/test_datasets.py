@@ -350,7 +350,8 @@ def test_a_row_without_a_target_is_taken_and_said_not_to_be_learned_from(
     learned: None, tmp_path: Path
 ) -> None:
     pushed = dataset_command("push", "churn", _second_month(tmp_path / "two.csv", churned=""))
-    assert json.loads(pushed.stdout)["added"] == 1
+    answer = json.loads(pushed.stdout)
+    assert (answer["added"], answer["without_target"]) == (1, {"leave": 1})
     assert "leave: 1 of 1 rows have no value of 'churned': not learned from" in pushed.stderr
 
 

@@ -12,10 +12,9 @@ from pyarrow import csv
 from typer.testing import CliRunner, Result
 
 import expunge
-from app.cli.commands.starting import _seconds, weighed
+from app.cli.commands.starting import weighed
 from app.cli.main import app
 from app.domain.errors import InvalidInputError
-from app.ledger.costs import Measured
 
 HEADER = "contract,customer,signup,age,plan,churned"
 
@@ -137,20 +136,6 @@ def test_rows_of_a_library_are_checked_and_shown_as_a_file_is(
     said = capsys.readouterr().out
     assert "300 rows, named by 'contract', of one person each" in said
     assert not any(tmp_path.iterdir())
-
-
-def test_what_ran_before_tells_better_what_a_run_of_its_size_takes() -> None:
-    timed = [(1000.0, 1.0), (4000.0, 2.5)]
-    earlier = [Measured("boosting", unlearned, 50_000.0, 4.0, 0.5) for unlearned in (False, True)]
-
-    def seconds(gradients: float, mechanism: str = "boosting", known: bool = True) -> float:
-        runs = earlier if known else []
-        return _seconds(mechanism, timed, gradients, runs, width=10)
-
-    assert seconds(10_000.0) == pytest.approx(0.5 + 8.0)
-    assert seconds(10_000.0, "retraining") == pytest.approx(0.5 + 2.5 + 3.0)
-    assert seconds(100_000.0) == pytest.approx(0.5 + 2.5 + 48.0)  # of another size
-    assert seconds(10_000.0, known=False) == pytest.approx(1.0 + 2.5 + 3.0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,10 @@ from safetensors.numpy import save
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from app.client.published import _trees
+from app.domain.architectures import ArchitectureSpec
+from app.domain.columns import CategoryColumn, InputColumns, NumberColumn
 from app.domain.errors import RunFailedError
+from app.domain.heads.boosted_trees import categories_of
 from app.planning.mechanisms.boosting import Boosting
 from tests.support.specs import classification, multi_label, regression
 from workers.mechanisms.boosting import solve
@@ -21,26 +25,35 @@ from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.task import INPUTS, TARGET
 
 OPTIONS = {"trees": 30, "leaves": 12, "depth": 6, "smallest_leaf": 5, "shrinkage": 0.2}
+SPEC = ArchitectureSpec("boosted_trees", options=OPTIONS)
 RANDOM = np.random.default_rng(3)
 INPUT = RANDOM.normal(size=(700, 6)).astype(np.float32).round(2)
 INPUT[:, 4] = RANDOM.integers(0, 2, 700)  # a category's column
 TRUTH = INPUT[:, 0] * INPUT[:, 1] + np.sin(2 * INPUT[:, 2]) + INPUT[:, 4]
 
 
-def learned(task, targets, inputs=INPUT):
-    """Return trees that learned from records, in two batches."""
+def learned(task, targets, inputs=INPUT, *, told=None, **options):
+    """Return trees that learned from records, in two batches; ``told`` are held-out ones."""
     rows = getattr(task, "rows", 1)
     trees = BoostedTrees(
-        task.outputs, rows=rows, **{name: OPTIONS[name] for name in ("trees", "leaves", "depth")}
+        task.outputs,
+        rows=rows,
+        **{name: OPTIONS[name] for name in ("trees", "leaves", "depth")},
+        categories=categories_of(SPEC, task),
     )
-    halves = [slice(0, len(inputs) // 2), slice(len(inputs) // 2, None)]
+    data = SimpleNamespace(retain=records(inputs, targets), held_out=told)
+    network = SimpleNamespace(module=trees, task=task_of(task))
+    solve(Boosting(**OPTIONS, **options), network, data, task)
+    return trees
+
+
+def records(inputs, targets):
+    """Return records that come in two batches."""
     batches = [
         {INPUTS: torch.from_numpy(inputs[half]), TARGET: torch.from_numpy(targets[half])}
-        for half in halves
+        for half in (slice(0, len(inputs) // 2), slice(len(inputs) // 2, None))
     ]
-    data = SimpleNamespace(retain=SimpleNamespace(in_order=lambda *_, **__: iter(batches)))
-    solve(Boosting(**OPTIONS), SimpleNamespace(module=trees, task=task_of(task)), data, task)
-    return trees
+    return SimpleNamespace(in_order=lambda *_, **__: iter(batches))
 
 
 def reference(kind, targets):
@@ -54,12 +67,13 @@ def reference(kind, targets):
     ).fit(INPUT, targets)
 
 
-def answers(trees, inputs=INPUT):
+def answers(trees, inputs=INPUT, task=None):
     """Return a network's outputs, which NumPy has to compute alike."""
     with torch.no_grad():
         outputs = trees(torch.from_numpy(inputs)).numpy()
     tensors = {name: tensor.detach().numpy() for name, tensor in trees.named_parameters()}
-    same = _trees(np, inputs.astype(np.float64), tensors, OPTIONS)
+    said = SimpleNamespace(architecture=SPEC, task=task or classification(2))
+    same = _trees(np, inputs.astype(np.float64), tensors, said)
     np.testing.assert_allclose(outputs[:, -same.shape[1] :], same, atol=1e-12)
     return outputs
 
@@ -118,6 +132,84 @@ def test_the_same_records_make_the_same_bytes_and_a_record_less_makes_others():
     assert files[0] == files[1] != files[2]
 
 
+def grown(trees):
+    """Return how many trees each row has."""
+    return (trees.left[:, :, 0] > 0).sum(dim=1).tolist()
+
+
+def test_held_out_records_tell_how_many_trees_are_kept():
+    noisy = (TRUTH + 2 * RANDOM.normal(size=len(TRUTH))).astype(np.float32)[:, None]
+    task, told = regression(("y",), loss="squared"), records(INPUT[500:], noisy[500:])
+    trees = learned(task, noisy[:500], INPUT[:500], told=told, patience=5)
+    (kept,) = grown(trees)
+    library = HistGradientBoostingRegressor(
+        max_iter=30,
+        max_leaf_nodes=12,
+        max_depth=6,
+        min_samples_leaf=5,
+        learning_rate=0.2,
+        early_stopping=False,
+    ).fit(INPUT[:500], noisy[:500, 0])
+    errors = [((each - noisy[500:, 0]) ** 2).mean() for each in library.staged_predict(INPUT[500:])]
+    assert 0 < kept < 30 - 5
+    assert errors[kept - 1] == min(errors[: kept + 5])
+    found = answers(trees, INPUT[500:])[:, 0]
+    assert ((found - noisy[500:, 0]) ** 2).mean() == pytest.approx(errors[kept - 1])
+    assert grown(learned(task, noisy[:500], INPUT[:500], told=told)) == [30]
+    nobody = records(INPUT[:0], noisy[:0])
+    assert grown(learned(task, noisy[:500], INPUT[:500], told=nobody, patience=5)) == [30]
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_held_out_record_of_a_class_that_no_other_has_tells_nothing(classes):
+    ranks = np.digitize(TRUTH + RANDOM.normal(size=len(TRUTH)), [-0.5, 0.5])[:600] % classes
+    told = records(INPUT[600:], np.full(100, classes - 1, dtype=np.int64))
+    trees = learned(classification(classes), ranks, INPUT[:600], told=told, patience=3)
+    assert max(grown(trees)) == (30 if classes == 4 else grown(trees)[0])
+
+
+CATEGORIES = tuple(f"c{place}" for place in range(70))
+
+
+def of_categories():
+    """Return a task, its inputs and the columns that the library reads for them."""
+    columns = (
+        NumberColumn(name="first"),
+        CategoryColumn(name="town", values=CATEGORIES, other=True),
+        NumberColumn(name="age"),
+        CategoryColumn(name="plan", values=("a", "b"), other=True),
+        CategoryColumn(name="only", values=("a",)),
+    )
+    codes = [RANDOM.integers(0, column.width, len(INPUT)) for column in columns[1::2]]
+    hot = [np.eye(each)[code] for each, code in zip((71, 3), codes, strict=True)]
+    numbers = (INPUT[:, :1], INPUT[:, 1:2], np.ones((len(INPUT), 1)))
+    inputs = np.concatenate([numbers[0], hot[0], numbers[1], hot[1], numbers[2]], axis=1)
+    library = np.stack([*codes, *(each[:, 0] for each in numbers)], axis=1)
+    task = replace(regression(("y",), loss="squared"), inputs=InputColumns(columns=columns))
+    return task, inputs.astype(np.float32), library.astype(np.float64)
+
+
+def test_a_column_of_categories_is_split_by_sets_as_by_the_library():
+    task, inputs, library = of_categories()
+    known = (library[:, 0] < 60) & (library[:, 0] != 5)  # the others have no record
+    worth = RANDOM.normal(size=71)[library[:, 0].astype(int)]
+    targets = (worth + INPUT[:, 0] * (library[:, 1] == 2)).astype(np.float32)[:, None]
+    trees = learned(task, targets[known], inputs[known])
+    assert trees.categories.shape[-1] == 3
+    grown = HistGradientBoostingRegressor(
+        max_iter=30,
+        max_leaf_nodes=12,
+        max_depth=6,
+        min_samples_leaf=5,
+        learning_rate=0.2,
+        early_stopping=False,
+        categorical_features=[0, 1],
+    ).fit(library[known], targets[known, 0])
+    found = answers(trees, inputs, task)[:, 0]
+    np.testing.assert_allclose(found, grown.predict(library), atol=1e-6)
+    assert np.abs(found - targets[:, 0])[known].mean() < np.abs(worth).mean() / 2
+
+
 def test_what_is_no_number_counts_as_nought():
     trees = learned(classification(2), (TRUTH > 0).astype(np.int64))
     strange = INPUT[:3].copy()
@@ -151,11 +243,15 @@ def refuse(event, arguments):
 child = os.fork()
 if child == 0:
     sys.addaudithook(refuse)
-    mechanism = Boosting(trees=3, leaves=4, depth=3, smallest_leaf=1, shrinkage=0.5)
-    seen = np.arange(40.0).reshape(-1, 1)
+    sizes = {"trees": 3, "leaves": 4, "depth": 3, "smallest_leaf": 1}
+    mechanism = Boosting(**sizes, shrinkage=0.5, patience=2)
+    seen = np.arange(80.0).reshape(-1, 2) % 7
+    trees = boosting.BoostedTrees(2, rows=1, trees=3, leaves=4, depth=3, categories=[(0, 7)])
     with boosting.repeatable(), boosting.threadpool_limits(limits=1, user_api="openmp"):
         kind = boosting.HistGradientBoostingClassifier
-        boosting._grown(kind, mechanism, seen, seen[:, 0] > 20)
+        holds = seen[:, 0] > 3
+        with boosting.torch.no_grad():
+            boosting._Grower(mechanism, trees, seen, seen).grow(kind, holds, holds, [0])
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
