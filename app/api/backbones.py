@@ -11,7 +11,7 @@ from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name, Page, PageByName
 from app.domain.architectures import MOST_LAYERS, ArchitectureSpec, FeatureLayer
-from app.ledger.models import definitions, endings
+from app.ledger.models import definitions, destruction, endings
 from app.registry import backbones
 from app.registry.tables import BackboneRow
 
@@ -153,6 +153,7 @@ def upload_backbone_weights(
     definitions.check_weights(content)
     with services.database.transaction() as session:
         row = backbones.upload_weights(session, services.blobs, name, content)
+        destruction.refuse_destroyed(session, row.sha256 or "")
         return _answer(row)
 
 

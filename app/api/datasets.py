@@ -192,7 +192,8 @@ def destroy_dataset(
     """Destroy a dataset and all that was made of it here; it needs the scope `models:write`, too.
 
     Its models and the backbones made of them are archived, copies at targets are removed, and one
-    signed entry of the log lists them. Called again, it goes on, and tells how far it is.
+    signed entry of the log lists them. Called again, it adds backbones that are named now, and
+    tells how far it is.
     """
     require_scope(caller, Scope.MODELS_WRITE)
     destruction.destroy(services.database, services.signer, name, body.backbones)

@@ -1,10 +1,13 @@
 """``POST /v1/dossiers``: the evidence for one case, signed; it changes nothing."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
+from app.access.api_keys import Caller
 from app.api.protocol.access import GuardedRoute, LogReader, ServicesOf, require_scope
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body
@@ -12,6 +15,7 @@ from app.domain import strict_json
 from app.domain.states import Scope
 from app.evidence.log import signing_keys
 from app.ledger import dossiers
+from app.services import Services
 
 router = APIRouter(prefix="/v1/dossiers", tags=["certificates"], route_class=GuardedRoute)
 GivenName = Annotated[
@@ -48,17 +52,25 @@ def create_dossier(body: DossierBody, services: ServicesOf, caller: LogReader) -
 
     It needs the scope `models:read`, too, and `forget:read`.
     """
-    require_scope(caller, Scope.MODELS_READ)
-    require_scope(caller, Scope.FORGET_READ)
+    files, statement = collected(services, caller, body.kind, body.name, body.given)
+    return DossierAnswer(statement=statement, files=files)
+
+
+def collected(
+    services: Services,
+    caller: Caller,
+    kind: dossiers.Kind,
+    name: str,
+    given: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a dossier's files and the signed statement, for a caller who may read all of it."""
+    for scope in (Scope.LOG_READ, Scope.MODELS_READ, Scope.FORGET_READ):
+        require_scope(caller, scope)
     with services.database.transaction() as session:
         signing_keys.require_in_use(session, services.signer)
+    signer, witnesses = services.signer, services.witnesses
     with services.database.snapshot() as session:
         files, envelope = dossiers.collect(
-            session,
-            body.kind,
-            body.name,
-            given=body.given,
-            signer=services.signer,
-            witnesses=services.witnesses,
+            session, kind, name, given=given, signer=signer, witnesses=witnesses
         )
-    return DossierAnswer(statement=strict_json.loads(envelope), files=files)
+    return files, strict_json.loads(envelope)

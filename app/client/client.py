@@ -121,7 +121,7 @@ class ExpungeClient:
         return self._object("GET", at("datasets", name, "destruction"), params=options)
 
     def destroy_dataset(self, name: str, *, backbones: Sequence[str] = ()) -> Json:
-        """Destroy a dataset and all that was made of it; called again, it goes on."""
+        """Destroy a dataset and all that was made of it; called again, it tells what is left."""
         body = {"backbones": list(backbones)}
         return self._object("POST", at("datasets", name, "destroy"), json=body)
 
@@ -287,8 +287,7 @@ class ExpungeClient:
         own = dict(given or {})
         body = {"kind": kind, "name": name, "given": dossier.digests_of(own)}
         answer = self._object("POST", "/v1/dossiers", json=body)
-        own |= {path: text.encode() for path, text in answer["files"].items()}
-        return dossier.pack(own | {dossier.STATEMENT: dossier.statement_file(answer["statement"])})
+        return dossier.pack(own | dossier.contents(answer["files"], answer["statement"]))
 
     def trusted_keys(self) -> bytes:
         """Return the service's own dated list of keys; compare it with another source."""

@@ -58,7 +58,7 @@ def questions() -> tuple[Question, ...]:
 def answers_html(title: str, facts: Mapping[str, Answer], *, made: str, trust: str) -> str:
     """Return the page of answers for one case; ``trust`` says what each kind of file proves."""
     rows, source = [], None
-    for each in questions():
+    for number, each in enumerate(questions(), 1):
         if each.source != source:
             source = each.source
             head = "".join(
@@ -69,7 +69,8 @@ def answers_html(title: str, facts: Mapping[str, Answer], *, made: str, trust: s
         if own is None:
             own = Answer(NOT_ANSWERED if NOT_ANSWERED in each.answer else "as in general", "–")
         cells = (each.asked, each.answer, own.text, own.proof)
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+        row = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        rows.append(f'<tr id="q{number}">{row}</tr>')
     body = "\n".join(rows).removeprefix("</table>")
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'

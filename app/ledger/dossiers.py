@@ -37,10 +37,12 @@ from app.runtime.database.queries import database_time
 Kind = Literal["request", "model", "dataset"]
 MOST_ENTRIES: Final = 500
 MOST_REQUESTS: Final = 1000
+_OF_DERIVATIVES: Final = ("name", "told_at", "acknowledged_at", "answer")
 TRUST: Final = (
     "Certificates and entries of the log are checked by expunge verify. What is said in this case "
     "is the service's word, from its records, and signed by it. Receipts and audits came from "
-    "the one who asked for this dossier: the service signed only their digests."
+    "the one who asked for this dossier: the service signed only their digests. What is signed, in "
+    "statement.json and in certificates, is the field payload: JSON, written as base64."
 )
 
 PROOFS: Final = {
@@ -50,7 +52,7 @@ PROOFS: Final = {
     "erased": "statement.json: predicate.requests[].completed_at; log/",
     "open": "statement.json: predicate.open",
     "models": "statement.json: predicate.models; certificates/: predicate.model, forgotten",
-    "recipients": "statement.json: predicate.models[].recipients, derivatives",
+    "recipients": "statement.json: predicate.models[].copies, derivatives",
     "guarantee": "certificates/: predicate.guarantee, forgotten",
     "mechanism": "certificates/: predicate.mechanism",
     "files": "statement.json: subject",
@@ -79,24 +81,19 @@ def collect(
     if kind != "request" and any(path.startswith("receipts/") for path in given):
         raise InvalidInputError("given: a receipt belongs to the dossier of its request")
     views, models, subjects = _case(session, kind, name)
-    files, stated = {}, {}
+    files, stated, of_request = {}, {}, name if kind == "request" else None
     for model in models:
         certificate = issuing.last_certificate(session, model.id)
-        if kind == "request":
-            of_model = {o.model: o.certificate for o in views[0].obligations}
-            wanted = of_model.get(model.name)
+        if of_request is not None:
+            wanted = {o.model: o.certificate for o in views[0].obligations}.get(model.name)
             certificate = None if wanted is None else issuing.certificate(session, wanted)
         if certificate is not None:
             bundle = bundles.bundle_of(
-                session,
-                certificate,
-                signer=signer,
-                witnesses=witnesses,
-                request_id=name if kind == "request" else None,
+                session, certificate, signer=signer, witnesses=witnesses, request_id=of_request
             )
             files[f"certificates/{model.name}.json"] = json.dumps(bundle, indent=1)
             stated[model.name] = statement_of(certificate.envelope)["predicate"]
-    copies = {model.name: destruction.copies(session, model) for model in models}
+    gone = asdict(destruction.preview(session, name)) if kind == "dataset" else {}
     facts: dict[str, Any] = {
         "kind": kind,
         "name": name,
@@ -106,35 +103,21 @@ def collect(
             for view in views
         ],
         "models": [
-            {
-                "name": model.name,
-                "archived_at": model.archived_at,
-                "recipients": [asdict(copy) for copy in copies[model.name]],
+            asdict(destruction.with_copies(session, model))
+            | {
                 "derivatives": [
-                    {
-                        "name": row.name,
-                        "version": number,
-                        "told_at": row.told_at,
-                        "acknowledged_at": row.acknowledged_at,
-                        "answer": row.answer,
-                    }
+                    {"version": number} | {what: getattr(row, what) for what in _OF_DERIVATIVES}
                     for row, number in derivatives.of_model(session, model.id)
-                ],
+                ]
             }
             for model in models
         ],
-        "destruction": asdict(destruction.preview(session, name)) if kind == "dataset" else None,
+        # The entry is in log/, with its proof.
+        "destruction": {what: gone[what] for what in gone if what != "statement"} or None,
         "given": sorted(given),
         "trust": TRUST,
     }
-    if facts["destruction"] is not None:
-        del facts["destruction"]["statement"]  # in log/, with its proof
-    facts["open"] = _open(session, views, models, copies, kind, given) + [
-        f"{each['name']}, made of {model['name']} v{each['version']}, was told and has not answered"
-        for model in facts["models"]
-        for each in model["derivatives"]
-        if each["told_at"] and not each["acknowledged_at"]
-    ]
+    facts["open"] = _open(session, facts, models)
     history = []
     signed = checkpoints.signed_size(session)
     for row in _entries(session, subjects):
@@ -210,30 +193,29 @@ def _entries(session: Session, subjects: Iterable[str]) -> Sequence[LogEntryRow]
     return sorted(session.scalars(newest), key=lambda row: row.index)
 
 
-def _open(
-    session: Session,
-    views: Sequence[RequestView],
-    models: Sequence[ModelRow],
-    copies: Mapping[str, Sequence[destruction.GoneCopy]],
-    kind: Kind,
-    given: Mapping[str, str],
-) -> list[str]:
+def _open(session: Session, facts: Mapping[str, Any], models: Sequence[ModelRow]) -> list[str]:
     found = [
-        f"request {view.id} is {view.state}, due {_at(view.due_at)}"
-        for view in views
-        if view.completed_at is None
+        f"request {each['id']} is {each['state']}, due {_at(each['due_at'])}"
+        for each in facts["requests"]
+        if each["completed_at"] is None
     ]
-    for model in models:
+    for model, shown in zip(models, facts["models"], strict=True):
         head = session.get(VersionRow, model.head_version_id) if model.head_version_id else None
         serves = head.number if head and head.state == VersionState.CERTIFIED else None
         found += [
-            f"{model.name} v{copy.version} may still be at {copy.target}"
-            for copy in copies[model.name]
-            if copy.removed_at is None and copy.version != serves
+            f"{model.name} v{copy['version']} may still be at {copy['target']}"
+            for copy in shown["copies"]
+            if copy["removed_at"] is None and copy["version"] != serves
         ]
-    if kind == "request" and not any(path.startswith("receipts/") for path in given):
+        found += [
+            f"{each['name']}, made of {model.name} v{each['version']}, was told, and did not answer"
+            for each in shown["derivatives"]
+            if each["told_at"] and not each["acknowledged_at"]
+        ]
+    of_request = facts["kind"] == "request"
+    if of_request and not any(path.startswith("receipts/") for path in facts["given"]):
         found.append("no receipt was given: no certificate was compared with a person's ids")
-    if not any(path.startswith("audits/") for path in given):
+    if not any(path.startswith("audits/") for path in facts["given"]):
         found.append("no audit report was given")
     return found
 
@@ -267,7 +249,7 @@ def _answers(
             f"{m['name']} v{c['version']} at {c['target']}: sent {_at(c['sent_at'])}, removed "
             f"{_at(c['removed_at'])}"
             for m in facts["models"]
-            for c in m["recipients"]
+            for c in m["copies"]
         ]
         + [
             f"{d['name']}, made of {m['name']} v{d['version']}: told {_at(d['told_at'])}, answered "

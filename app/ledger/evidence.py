@@ -114,7 +114,7 @@ def _of_records(session: Session, retention: timedelta) -> None:
     locked = session.scalars(models.with_for_update(key_share=True)).all()
     mine = select(record).where(record.dataset_id == dataset_id, *over)
     rows = session.scalars(
-        mine.order_by(record.seq).limit(_RECORDS_AT_ONCE).with_for_update()
+        mine.order_by(record.erased_at).limit(_RECORDS_AT_ONCE).with_for_update()
     ).all()
     for model in locked:
         membership = membership_of(model)

@@ -182,9 +182,12 @@ class TrainingSet:
             )
 
     def keep_all(self) -> None:
-        """Keep all that follows from keys, before some are destroyed."""
-        _ = self._facts, self._ranks
-        self.keep(self._session)
+        """Keep all that follows from keys, before some are destroyed, unless a run has kept it."""
+        row = LineageRecordsRow
+        mine = row.model_id == self._model_id, row.membership == self.membership.digest
+        if not self._session.scalar(select(func.bool_and(row.ranks.is_not(None))).where(*mine)):
+            _ = self._facts, self._ranks
+            self.keep(self._session)
 
     def contradicts_kept(self) -> bool:
         """Return whether other things are kept than follow from the records' keys."""

@@ -201,6 +201,7 @@ def scope_of(route: APIRoute) -> Scope | None:
 
 
 RequestsReader = Annotated[Visitor, Depends(_requires(Scope.FORGET_READ))]
+LogReader = Annotated[Visitor, Depends(_requires(Scope.LOG_READ))]
 ModelsReader = Annotated[Visitor, Depends(_requires(Scope.MODELS_READ))]
 RequestsWriter = Annotated[Visitor, Depends(_requires(Scope.FORGET_WRITE))]
 Admin = Annotated[Visitor, Depends(_requires(Scope.ADMIN))]

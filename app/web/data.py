@@ -1,14 +1,15 @@
-"""``/data``: datasets with their schemas, counts, growth and imports."""
+"""``/data``: datasets with their schemas, counts, growth and imports; their destruction."""
 
 from fastapi import Response
 
-from app.api.protocol.access import ServicesOf
+from app.api.protocol.access import ServicesOf, require_scope
 from app.domain.states import Scope
+from app.ledger.models import destruction
 from app.registry import repository as registry
 from app.registry.datasets import repository
 from app.registry.datasets.imports import repository as import_repository
 from app.web import figures, pages
-from app.web.access import ModelsReader
+from app.web.access import Form, ModelsReader, ModelsSender
 from app.web.pages import render
 
 router = pages.router()
@@ -52,7 +53,17 @@ def show(name: str, services: ServicesOf, visitor: ModelsReader) -> Response:
                 },
             ),
             models=[each.name for each in registry.models(session, dataset=name)],
+            gone=destruction.preview(session, name),
             imports=import_repository.page(session, name, after=None, limit=_IMPORTS)
             if may_import
             else None,
         )
+
+
+@router.post("/data/{name}/destroy")
+def destroy(name: str, services: ServicesOf, visitor: ModelsSender, form: Form) -> Response:
+    """Destroy a dataset and all that was made of it."""
+    require_scope(visitor.caller, Scope.DATA_WRITE)
+    named = form.get("backbones", "").split()
+    destruction.destroy(services.database, services.signer, name, named)
+    return pages.redirect(f"/data/{name}")

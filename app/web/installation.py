@@ -16,7 +16,7 @@ from app.web.pages import HEADERS
 # Each has a router; the first that has a path answers it.
 PARTS = [
     import_module(f"app.web.{name}")
-    for name in ("login", "requests", "runs", "models", "data", "settings")
+    for name in ("login", "requests", "runs", "models", "data", "dossiers", "settings")
 ]
 
 _OWN_COOKIES: Final = re.compile(rb"(?:^|;) *(expunge-(?:session|login)=[\w-]{1,100})(?=;|$)")

@@ -52,6 +52,11 @@ def create_log() -> None:
             postgresql_where="kind = 'certificate.issued'",
         ),
         sa.Index("ix_log_entries_retirements", "index", postgresql_where="kind = 'key.retired'"),
+        sa.Index(
+            "ix_log_entries_origins",
+            "index",
+            postgresql_where="kind IN ('dataset.destroyed', 'weights.imported')",
+        ),
     )
     op.create_table(
         "tree_nodes",

@@ -18,7 +18,7 @@ from app.evidence.certificates.trusted_keys import read_trusted_keys
 from app.evidence.log.tables import LogEntryRow
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.operations import fsck
-from app.registry.datasets.tables import ShardRow
+from app.registry.datasets.tables import DatasetRow, ShardRow
 from app.registry.tables import BackboneRow, ModelRow, VersionRow
 from app.storage.objects import LocalObjectStore
 from app.storage.tables import BlobRow
@@ -101,7 +101,9 @@ def only_what_is_current_is_stored(service: Service) -> bool:
         heads = session.execute(of_heads).all()
         of_versions = {blob_id for row in heads for blob_id in row if blob_id is not None}
         public = session.scalars(select(BackboneRow.blob_id))
-        current = of_versions | {*session.scalars(select(ShardRow.blob_id)), *public}
+        shards = select(ShardRow.blob_id).join(DatasetRow, DatasetRow.id == ShardRow.dataset_id)
+        living = session.scalars(shards.where(DatasetRow.archived_at.is_(None)))
+        current = of_versions | {*living, *public}
         query = select(BlobRow.id).where(BlobRow.state != BlobState.SHREDDED)
         stored = set(session.scalars(query))
         states = Counter(session.scalars(select(VersionRow.state)))

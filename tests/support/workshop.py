@@ -1,6 +1,7 @@
 """A dataset and its models, worked on by hand: runs are leased, begun and published in the test."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -312,14 +313,16 @@ class Workshop:
         for model_id in scheduling.due_models(self.services.database):
             scheduling.schedule_model(self.services.database, model_id)
 
-    def wait_for_a_lock(self) -> None:
-        """Wait until a transaction waits for another one."""
+    def wait_for_a_lock(self, *, or_done: Future[Any] | None = None) -> None:
+        """Wait until a transaction waits for another one, or something is done."""
         waiting = text(
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
 
         def is_waiting() -> bool:
+            if or_done is not None and or_done.done():
+                return True
             with self.transaction() as session:
                 return bool(session.scalar(waiting))
 

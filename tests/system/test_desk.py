@@ -3,7 +3,9 @@
 Workers do the runs; what the browser downloads is verified by the command line.
 """
 
+import io
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from app.access import api_keys
 from app.cli.application import create_app
 from app.cli.main import app as command
 from app.domain.states import Scope
+from app.evidence.certificates import dossier
+from app.evidence.questions import questions
 from app.runtime.locations import redis_connection
 from app.services import Services
 from tests.integration.app.conftest import workshop
@@ -24,6 +28,7 @@ from tests.integration.app.web.conftest import _no_memory_of_others
 from tests.support import browser as browsers
 from tests.support import scenes
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.logbook import sign
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
 
@@ -178,6 +183,61 @@ def test_a_request_goes_from_a_file_to_a_verified_certificate(
     expect(own).to_contain_text("revoked")
     reader.reload()
     assert reader.url == f"{address}/login"
+    assert faults == []
+    context.close()
+
+
+_HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def test_dossiers_are_downloaded_and_their_page_opens_by_itself(
+    page: Page, browser: Browser, address: str, api: TestClient, workshop: Workshop, tmp_path: Path
+) -> None:
+    """Nothing of it is fetched or run, whatever people wrote."""
+    workshop.train()
+    learned = workshop.split()[0]
+    bot = {"name": "bot", "version": 1, "contact": _HOSTILE, "callback": "https://shop.example/a"}
+    made = api.post("/v1/models/model/derivatives", json=bot).json()
+    asked = {"dataset": "people", "record_ids": learned[:1], "hold": True}
+    request = api.post("/v1/forget-requests", json=asked).json()["id"]
+    refusal = {"ground": "other", "explanation": _HOSTILE}
+    assert api.post(f"/v1/forget-requests/{request}/refuse", json=refusal).status_code == 200
+    workshop.forget(learned[1])
+    workshop.unlearn()
+    said = {"answer": _HOSTILE}
+    answered = api.post(f"/v1/models/model/derivatives/{made['id']}/acknowledge", json=said)
+    assert answered.status_code == 200
+    sign(workshop.services)
+    context = browser.new_context(offline=True)
+    alone = context.new_page()
+    faults, fetched = _faults_of(alone), list[str]()
+
+    def note(request: Request) -> None:
+        fetched.append(request.url)
+
+    alone.on("request", note)
+    alone.on("dialog", lambda dialog: faults.append(dialog.message))
+    places = {
+        f"requests/{request}": f"refused: other {_HOSTILE}",
+        "models/model": f"answered 20.* UTC {re.escape(_HOSTILE)}",
+        "data/people": "bot, made of model v1",
+    }
+    for path, expected in places.items():
+        page.goto(f"{address}/{path}")
+        link = page.get_by_role("link", name="Download the dossier")
+        whole = _download(page, link.click, tmp_path / "dossier.zip").read_bytes()
+        facts = dossier.verify_dossier(whole, trusted=trust_in(workshop.services))
+        assert facts["name"] == path.partition("/")[2]
+        opened = tmp_path / f"{facts['kind']}.html"
+        with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+            opened.write_bytes(archive.read("answers.html"))
+        fetched.clear()
+        alone.goto(opened.as_uri())
+        assert fetched == [opened.as_uri()]
+        assert alone.locator("script, link, img, iframe, object, [onerror]").count() == 0
+        pattern = expected if "*" in expected else re.escape(expected)
+        assert re.search(pattern, alone.locator("body").inner_text())
+        assert alone.locator("tr[id]").count() == len(questions())
     assert faults == []
     context.close()
 

@@ -393,7 +393,8 @@ def dataset_destroy(
 ) -> None:
     """Destroy DATASET and everything that was made of it here: models, backbones, published copies.
 
-    One signed entry of the log lists them, and what cannot be reached. Called again, it goes on.
+    One signed entry of the log lists them, and what cannot be reached. Called again, it tells what
+    is left.
     """
     with service() as client:
         if not dry_run:

@@ -183,7 +183,7 @@ class Publisher:
             if name == "noted" and release is not None:
                 with self._database.transaction() as session:
                     row = repository.locked(session, placement_id)
-                    repository.note_sent(session, row, release)
+                    repository.note_sent(session, row, release, generation=generation)
             reach(f"publishing_{name}")
             self._require_current(connection, placement_id, generation)
 

@@ -127,9 +127,12 @@ def note_begun(session: Session, row: PlacementRow, release: Release | None) -> 
     return release is not None and (present is None or present.placed_at is None)
 
 
-def note_sent(session: Session, row: PlacementRow, release: Release) -> None:
-    """Note that a version may be at a target, before its first byte is sent."""
-    if release.version_id in _present(session, row.id):
+def note_sent(session: Session, row: PlacementRow, release: Release, *, generation: int) -> None:
+    """Note that a version may be at a target, before its first byte is sent.
+
+    If something else is wanted than as of ``generation``, nothing is noted, and nothing is sent.
+    """
+    if row.generation != generation or release.version_id in _present(session, row.id):
         return
     copy = CopyRow(id=new_id("copy"), placement_id=row.id, version_id=release.version_id)
     session.add(copy)

@@ -53,9 +53,10 @@ def statement_about(digests: Mapping[str, str], facts: Mapping[str, Any]) -> dic
     }
 
 
-def statement_file(envelope: Mapping[str, Any]) -> bytes:
-    """Return the one content of ``statement.json``."""
-    return json.dumps(envelope, indent=1, sort_keys=True).encode()
+def contents(files: Mapping[str, str], envelope: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return what the service gives for a dossier as files: its texts, and the signed envelope."""
+    statement = {STATEMENT: json.dumps(envelope, indent=1, sort_keys=True)}
+    return {name: text.encode() for name, text in {**files, **statement}.items()}
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
@@ -120,7 +121,7 @@ def _signed(
     """Return what a trusted key has signed: the facts, the files' digests, and when."""
     try:
         envelope = Envelope.from_dict(strict_json.loads(content))
-        as_signed = content == statement_file(envelope.to_dict())
+        as_signed = {STATEMENT: content} == contents({}, envelope.to_dict())
         if not as_signed or len(envelope.signatures) != 1:
             raise VerificationError("statement", "not in the form that was signed")
         signer = check_signature(envelope, keys)

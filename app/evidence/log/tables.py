@@ -23,6 +23,11 @@ class LogEntryRow(Base):
             postgresql_where="kind = 'certificate.issued'",
         ),
         Index("ix_log_entries_retirements", "index", postgresql_where="kind = 'key.retired'"),
+        Index(
+            "ix_log_entries_origins",
+            "index",
+            postgresql_where="kind IN ('dataset.destroyed', 'weights.imported')",
+        ),
         Index("ix_log_entries_by", text("""substring(body, '"by":"([^"]*)"'::text)"""), "index"),
     )
 

@@ -21,6 +21,7 @@ from app.domain.tasks import catalogue
 from app.domain.tasks.spec import require_augmentable
 from app.evidence import log
 from app.ledger import repository
+from app.ledger.models.destruction import refuse_destroyed
 from app.ledger.models.endings import is_free, replace_failed_model
 from app.ledger.models.policies import require_members, require_trained_here
 from app.ledger.models.recipes import recipe_of
@@ -233,7 +234,8 @@ def import_weights(
         if known.records + known.held_out_records != dataset.pushed:  # others came meanwhile
             epoch, found = present, _counted(session, model)
         counts.begin(session, model, found, as_of=epoch)
-        log.append(session, "weights.imported", model=model.id, blob=blob.id)
+        log.append(session, "weights.imported", model=model.id, blob=blob.id, sha256=blob.sha256)
+        refuse_destroyed(session, blob.sha256)
         create_run(session, model, RunKind.CERTIFY, forecast)
     return model
 

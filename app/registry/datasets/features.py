@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from app.domain.ids import new_id
 from app.registry.datasets.shards import without_rows
 from app.registry.datasets.tables import FeatureShardRow, ShardRow
+from app.registry.tables import BackboneRow
 from app.storage.blobs import Blobs, adopt, doom
 from app.storage.tables import BlobRow
 
@@ -45,9 +46,13 @@ def source_of(session: Session, shard_id: str, **made_by: str) -> FeatureSource:
 def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -> bool:
     """Store features computed from ``source``; return False if others count.
 
-    If the shard has changed since, nothing is stored: the content may hold erased records. If
-    another worker stored features first, those stay.
+    If the shard has changed since, nothing is stored: the content may hold erased records; nor if
+    the backbone was archived. If another worker stored features first, those stay.
     """
+    backbone_id = source.made_by["backbone_id"]  # which may end meanwhile
+    backbone = session.get(BackboneRow, backbone_id, with_for_update={"read": True})
+    if backbone is None or backbone.archived_at is not None or backbone.deleted_at is not None:
+        return False
     shard = session.get_one(ShardRow, source.shard_id, with_for_update=True)
     if shard.blob_id != source.shard_blob_id or not shard.rows:  # without rows it was given up
         return False

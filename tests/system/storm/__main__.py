@@ -12,7 +12,7 @@ from tests.support.service import running
 from tests.support.traces import Traces
 from tests.system.storm.callers import Book, caller
 from tests.system.storm.checks import Aftermath
-from tests.system.storm.scene import build, exported
+from tests.system.storm.scene import build, build_doomed, exported
 from tests.system.storm.watcher import Watcher
 from tests.system.storm.weather import Weather
 
@@ -41,8 +41,9 @@ def storm(seed: int, *, seconds: float, directory: Path) -> None:
     with running(directory / "data", EXPUNGE_IMPORT_PREFIXES=url) as service:
         with service.client() as client:
             crowds = build(client)
+            doomed, made = build_doomed(client)
         traces = Traces(service, *(crowd.at_first for crowd in crowds))
-        weather = Weather(service, Random(rng.random()), url)
+        weather = Weather(service, Random(rng.random()), url, doomed)
         watcher = Watcher(service.client, book, traces, directory / "downloads")
         watcher.start()
         began = time.monotonic()
@@ -67,6 +68,9 @@ def storm(seed: int, *, seconds: float, directory: Path) -> None:
                 until(client.models)
                 aftermath = Aftermath(service, client, book, crowds)
                 aftermath.settle()
+                for people in doomed.everyone():
+                    traces.gone += [people.ids(), *people.features()]
+                traces.superseded("doomed", made)
                 watcher.stop()
                 watcher.look(client)
                 aftermath.check(traces)

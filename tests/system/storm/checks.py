@@ -12,6 +12,7 @@ from sqlalchemy import select
 from app.client import ExpungeClient
 from app.domain.errors import VerificationError
 from app.domain.states import ACTIVE_RUN_STATES
+from app.evidence.certificates.dossier import verify_dossier
 from app.evidence.certificates.signing import statement_of
 from app.evidence.certificates.tables import CertificateRow
 from app.evidence.certificates.verification import verify
@@ -22,12 +23,24 @@ from app.registry.membership import membership_of
 from app.registry.repository import model_named
 from app.registry.tables import ModelRow, VersionRow
 from tests.support.digits import RECORDS_PER_SUBJECT
-from tests.support.facts import assert_only_the_head_is_served, only_what_is_current_is_stored
+from tests.support.facts import (
+    assert_only_the_head_is_served,
+    only_what_is_current_is_stored,
+    weights,
+)
 from tests.support.patience import until
 from tests.support.service import Service
 from tests.support.traces import Traces
-from tests.system.storm.callers import Asked, Book
-from tests.system.storm.scene import IMPORTED, IMPORTED_ROWS, MODELS, REFILL_AT, Crowd, models_of
+from tests.system.storm.callers import Asked, Book, persistently
+from tests.system.storm.scene import (
+    DOOMED,
+    IMPORTED,
+    IMPORTED_ROWS,
+    MODELS,
+    REFILL_AT,
+    Crowd,
+    models_of,
+)
 
 SETTLING_S = 420.0
 
@@ -43,6 +56,7 @@ class Aftermath:
 
     def settle(self) -> None:
         """Wait until every request has ended; those whose runs were killed too often go on."""
+        persistently(lambda: self._client.destroy_dataset(DOOMED, backbones=[DOOMED]))
 
         def settled() -> bool:
             requests = self._client.requests()
@@ -78,6 +92,7 @@ class Aftermath:
             "no caller met a problem": self._no_problems,
             "accepted = ended once": self._accepted_is_ended_once,
             "no stuck obligation": self._nothing_open,
+            "what was destroyed is gone": self._destroyed,
             "each row is imported once": self._imported_once,
             "each row is corrected once": self._corrected_once,
             "certificates verify": self._certificates_verify,
@@ -122,8 +137,22 @@ class Aftermath:
             obligations = Counter(session.scalars(select(ObligationRow.state)))
             runs = Counter(session.scalars(select(RunRow.state)))
         assert set(obligations) <= {"certified", "cancelled"}, obligations
-        assert set(runs) <= {"published", "failed"}, runs
+        assert set(runs) <= {"published", "failed", "cancelled"}, runs  # with what was destroyed
         return f"{sum(obligations.values())} obligations, {sum(runs.values())} runs"
+
+    def _destroyed(self) -> str:
+        """Check that nothing of the doomed dataset is left, and that its entry verifies."""
+        until(lambda: self._client.destruction(DOOMED)["complete"])
+        dossier = self._client.dossier("dataset", DOOMED)
+        facts = verify_dossier(dossier, trusted=self._client.trusted_keys())["destruction"]
+        assert (facts["complete"], facts["records"]) == (True, 0)
+        assert [each["name"] for each in facts["models"]] == [DOOMED]
+        stated = json.loads(self._client.destruction(DOOMED)["statement"]["entry"])
+        assert [each["name"] for each in stated["backbones"]] == [DOOMED]
+        versions = [each["sha256"] for each in facts["models"][0]["versions"]]
+        assert stated["models"][0]["versions"] == {str(n): v for n, v in enumerate(versions, 1)}
+        assert weights(self._client, DOOMED, len(versions)).status_code == 410
+        return f"{stated['records']} records, {len(versions)} versions"
 
     def _corrected_once(self) -> str:
         corrected = 0

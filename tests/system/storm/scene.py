@@ -1,4 +1,7 @@
-"""Three datasets of made-up people, eight models of as many mechanisms, and rows to import."""
+"""Three datasets of made-up people, eight models of as many mechanisms, and rows to import.
+
+Beside them, a dataset that is destroyed with its model, and a backbone that was made of this.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +70,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-IMPORTED = "imported"
+IMPORTED, DOOMED = "imported", "doomed"
 IMPORTED_ROWS = 20_000
 
 
@@ -114,6 +117,23 @@ def build(client: ExpungeClient) -> list[Crowd]:
     for name in MODELS:
         client.wait_for_model(name, timeout_s=PATIENCE_S)
     return crowds
+
+
+def build_doomed(client: ExpungeClient) -> tuple[Crowd, bytes]:
+    """Have the dataset there that will be destroyed; return its people, and its model's weights."""
+    crowd = Crowd(DOOMED)
+    client.define_dataset(**DATASET | {"name": DOOMED})
+    client.push_records(DOOMED, crowd.at_first.parquet())
+    policy = {"mechanism": "retraining"}
+    client.define_model(
+        {"name": DOOMED, "dataset": DOOMED, "task": TASK, **_NETWORK, "policy": policy}
+    )
+    client.wait_for_model(DOOMED, timeout_s=PATIENCE_S)
+    weights = client.http.get(f"/v1/models/{DOOMED}/certified/weights").content
+    made = {"architecture": _NETWORK["architecture"], "input": {"shape": [64]}, "classes": 10}
+    client.define_backbone({"name": DOOMED, "source": "its model", **made})
+    client.upload_backbone(DOOMED, weights)
+    return crowd, weights
 
 
 def models_of(dataset: str) -> list[str]:

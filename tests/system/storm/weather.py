@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from redis import Redis, RedisError
 from app.client import ApiError
 from tests.support.command_lines import words_of
 from tests.support.flood import flood
+from tests.support.people import People
 from tests.support.service import PARTS, Service, kill
-from tests.system.storm.scene import IMPORTED
+from tests.system.storm.callers import NEWCOMERS
+from tests.system.storm.scene import DOOMED, IMPORTED, Crowd
 
 SHORTEST_S, LONGEST_S = 0.5, 4.0
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.3, 5.0
@@ -32,11 +35,13 @@ class Weather:
         service: started, and started again where a fault needs it.
         rng: decides what comes next.
         url: of rows that are imported.
+        doomed: of the dataset that is destroyed.
     """
 
-    def __init__(self, service: Service, rng: Random, url: str) -> None:
+    def __init__(self, service: Service, rng: Random, url: str, doomed: Crowd) -> None:
         self._service = service
         self._url = url
+        self._doomed = doomed
         self._rng = rng
         self._second: subprocess.Popen[bytes] | None = None
         self.counts: Counter[str] = Counter()
@@ -52,6 +57,8 @@ class Weather:
             self._kill_supervisor: 1,
             self._import: 4,
             self._flood: 3,
+            self._push_and_train: 6,
+            self._destroy: 2,
         }
 
     def blow(self, seconds: float) -> None:
@@ -142,6 +149,23 @@ class Weather:
     def _import(self) -> None:
         with suppress(ApiError, httpx.TransportError), self._service.client() as client:
             client.import_records(IMPORTED, self._url)
+
+    def _push_and_train(self) -> None:
+        """Have the doomed dataset in use, until it is gone."""
+        newcomers = People.invent(NEWCOMERS)
+        self._doomed.later.append(newcomers)
+        with suppress(ApiError, httpx.TransportError), self._service.client() as client:
+            client.push_records(DOOMED, newcomers.parquet())
+            client.retrain(DOOMED)
+
+    def _destroy(self) -> None:
+        """Have the doomed dataset destroyed, while the next fault comes."""
+
+        def destroy() -> None:
+            with suppress(ApiError, httpx.TransportError), self._service.client() as client:
+                client.destroy_dataset(DOOMED, backbones=[DOOMED])
+
+        threading.Thread(target=destroy, name="destroyer", daemon=True).start()
 
     def _flood(self) -> None:
         """Have an address without a key call as often as it can, for two seconds."""

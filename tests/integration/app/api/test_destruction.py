@@ -12,7 +12,6 @@ from app.domain.merkle import leaf_hash, verify_inclusion
 from app.domain.states import Scope
 from app.evidence.certificates.bundle import read_log_proof
 from app.evidence.certificates.note import open_checkpoint
-from app.ledger.models import endings
 from app.runtime.settings import FolderPublisher, Settings
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
@@ -84,8 +83,15 @@ def test_all_that_came_from_a_dataset_goes_and_the_log_says_so(
 
     stated = json.loads(again["statement"]["entry"])
     assert (stated["kind"], stated["records"]) == ("dataset.destroyed", RECORDS)
-    assert stated["models"][0] == {"name": "one", "versions": {"1": version.sha256}}
-    assert stated["backbones"] == {"made-of-it": version.sha256}
+    assert [(m["name"], m["versions"]) for m in stated["models"]] == [
+        ("one", {"1": version.sha256}),
+        ("two", {"1": version.sha256}),
+    ]
+    assert [(b["name"], b["sha256"]) for b in stated["backbones"]] == [
+        ("made-of-it", version.sha256)
+    ]
+    for each in (*stated["models"], *stated["backbones"]):
+        assert each["id"].startswith(("model_", "bb_"))
     assert "downloaded" in stated["beyond_reach"][0]
     proof = read_log_proof(again["statement"])
     key = services.signer.note_key(proof.checkpoint.partition("\n")[0])
@@ -99,53 +105,23 @@ def test_all_that_came_from_a_dataset_goes_and_the_log_says_so(
     )
 
 
-def test_a_call_that_broke_off_goes_on(
-    workshop: Workshop, caller_of: CallerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api = caller_of(Scope.DATA_WRITE, Scope.MODELS_WRITE, Scope.MODELS_READ)
-    for name in ("one", "two"):
-        workshop.define(name)
-    archive = endings.archive_model
-
-    def breaks(session: object, name: str) -> object:
-        if name == "two":
-            raise ConnectionError
-        return archive(session, name)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(endings, "archive_model", breaks)
-    with pytest.raises(ConnectionError):
-        api.post(f"{PATH}/destroy", json={})
-    monkeypatch.undo()
-    half = api.get(f"{PATH}/destruction").json()
-    assert [each["archived_at"] is None for each in half["models"]] == [False, True]
-    assert half["statement"] is None
-    assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
-
-
-def test_a_backbone_that_the_statement_leaves_out_is_not_passed_over(
-    workshop: Workshop, caller_of: CallerOf
-) -> None:
-    api = caller_of(Scope.ADMIN)
-    workshop.define("one")
-    assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
-    _define_backbone(api)
-    named = {"backbones": ["made-of-it"]}
-    assert api.post(f"{PATH}/destroy", json=named).status_code == 409
-    assert api.post(f"{PATH}/destroy", json={}).status_code == 200
-
-
-def test_it_is_not_complete_while_a_backbone_is_readable(
+def test_weights_that_were_destroyed_do_not_come_back(
     services: Services, workshop: Workshop, caller_of: CallerOf
 ) -> None:
     api = caller_of(Scope.ADMIN)
     workshop.define("one")
     workshop.work("one")
     weights = api.get("/v1/models/one/certified/weights").content
+    _define_backbone(api)
     assert api.post(f"{PATH}/destroy", json={}).json()["statement"]
     services.clean_up()
-    assert api.get(f"{PATH}/destruction").json()["complete"]
-    _backbone_of(api, weights)
-    assert api.post("/v1/backbones/made-of-it/archive").status_code == 200
-    assert not api.get(f"{PATH}/destruction").json()["complete"]
-    services.clean_up()
-    assert api.get(f"{PATH}/destruction").json()["complete"]
+    for named in ({"backbones": ["nobody"]}, {"backbones": ["made-of-it"]}):
+        assert api.get(f"{PATH}/destruction").json()["complete"]
+        brought = api.put("/v1/backbones/made-of-it/weights", content=weights)
+        assert (brought.status_code, "was destroyed" in brought.text) == (410, True)
+        services.clean_up()
+        code = api.post(f"{PATH}/destroy", json=named).status_code
+        assert code == (404 if named["backbones"] == ["nobody"] else 200)
+    gone = api.get(f"{PATH}/destruction").json()
+    assert [each["name"] for each in gone["backbones"]] == ["made-of-it"]  # named later: one more
+    assert gone["complete"]

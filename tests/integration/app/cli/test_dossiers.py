@@ -1,23 +1,36 @@
 """Dossiers: collected from a real service, and verified offline; a change anywhere shows."""
 
+import base64
+import html
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.delivery.publishing import repository as publishing
 from app.domain.errors import VerificationError
 from app.evidence.certificates import dossier
 from app.evidence.questions import NOT_ANSWERED, questions
+from app.registry import repository as registry
+from app.runtime.settings import FolderPublisher, Settings
 from app.services import Services
 from tests.support.logbook import sign
 from tests.support.trust import trust_in
 from tests.support.workshop import DATASET, Workshop
 
 runner = CliRunner()
+
+
+@pytest.fixture
+def settings(settings: Settings, tmp_path: Path) -> Settings:
+    publishers = {"shelf": FolderPublisher(kind="folder", path=tmp_path)}
+    return settings.model_copy(update={"publishers": publishers})
 
 
 @pytest.fixture
@@ -68,13 +81,78 @@ def test_a_requests_dossier_holds_and_answers_every_question(
     for what in ("request accepted", "request completed", "certificate issued"):
         assert what in history
     page = files["answers.html"].decode()
-    assert page.count("<tr><td>") == len(questions()) == 50
+    assert page.count("<tr id=") == len(questions()) == 50
     for said in ("completed 20", "retraining", "model: certified", "predicate.guarantee"):
         assert said in page
     assert page.count(f"<td>{NOT_ANSWERED}</td>") >= 15
     facts = dossier.verify_dossier(out.read_bytes(), trusted=trusted.read_bytes())
     assert facts["open"] == []
     assert facts["requests"][0]["state"] == "completed"
+
+
+def test_a_reader_answers_a_checklist_from_one_dossier(
+    served: None, workshop: Workshop, tmp_path: Path
+) -> None:
+    """Each question says where its answer is; who follows it needs no knowledge of the code."""
+    workshop.train()
+    services, learned = workshop.services, workshop.split()[0][0]
+    with workshop.transaction() as session:
+        place = publishing.want(session, registry.model_named(session, "model", lock=True), "shelf")
+    assert services.publisher().settle(place.id)
+    registered = ("--version", "1", "--contact", "ml", "--callback", "https://shop.example/gone")
+    bot = json.loads(_run("model", "add-derivative", "model", "bot", *registered))
+    rows, receipt, audit = (
+        tmp_path / name for name in ("rows.jsonl", "receipt.json", "audit.json")
+    )
+    ids = {"record_id": learned, "subject_id": "subject-0"}
+    rows.write_text(json.dumps(ids | {"features": [0.0, 0.0], "label": 0}))
+    audit.write_text("{}")
+    asked = _run(
+        *("forget", DATASET, "--record", learned, "--replacement", rows, "--receipt", receipt)
+    )
+    request = json.loads(asked)["id"]
+    _run("extend", request, "--reason", "many at once")
+    workshop.unlearn()
+    assert services.publisher().settle(place.id)
+    services.clean_up()
+    _run("model", "acknowledge", "model", bot["id"], "deleted it")
+    sign(services)
+    out = tmp_path / "dossier.zip"
+    _run("dossier", "request", request, "--receipt", receipt, "--audit", audit, "--out", out)
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(trust_in(services))
+    assert "holds" in _run("verify", out, "--trusted", keys)
+
+    checklist = json.loads((Path(__file__).parent / "checklist.json").read_text())
+    assert len({each["asked"] for each in checklist}) == len(checklist) == 25
+    sources = {each["source"].split()[0] for each in checklist}
+    assert sources == {"AISVS", "CNIL", "EDPB", "FTC", "GDPR", "HECVAT", "NIST"}
+    files = _files(out.read_bytes())
+    found = {each["asked"]: _at(files, each["place"]) for each in checklist}
+    wrong = {
+        each["asked"]: found[each["asked"]]
+        for each in checklist
+        if not re.fullmatch(each["answer"].replace("REQUEST", request), found[each["asked"]], re.S)
+    }
+    assert wrong == {}
+
+
+def _at(files: dict[str, bytes], place: str) -> str:
+    """Return what is at a place: a row of the page, or a JSON pointer, into what is signed, too."""
+    name, _, where = place.partition("#")
+    text = files[name].decode()
+    if name.endswith(".html"):
+        row = re.search(f'<tr id="{where}">(?:<td>.*?</td>){{2}}<td>(.*?)</td>', text, re.S)
+        assert row is not None, place
+        return html.unescape(row[1])
+    if not where:
+        return text
+    value: Any = text
+    for step in where.split("/")[1:]:
+        if isinstance(value, str):
+            value = json.loads(value if value.startswith("{") else base64.b64decode(value))
+        value = value[int(step) if isinstance(value, list) else step]
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def test_a_change_anywhere_shows(case: tuple[str, Path], trusted: Path, tmp_path: Path) -> None:

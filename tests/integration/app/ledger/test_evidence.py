@@ -6,12 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, delete, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ProgrammingError
 
 from app.api.forget_requests import answer_of
 from app.client.download import bundle_bytes
+from app.delivery.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import ConflictError, UnknownRecordsError
 from app.domain.states import Ground
 from app.evidence.certificates.bundle import read_bundle
@@ -28,6 +29,7 @@ from app.operations.erase_check import Stores
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.tables import RecordRow
+from app.registry.tables import LineageRecordsRow
 from app.registry.training_set import TrainingSet
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import redis_connection
@@ -37,7 +39,7 @@ from tests.support.logbook import faults
 from tests.support.markers import Marker, search_bytes, search_files
 from tests.support.salts import salt_of
 from tests.support.trust import trust_in
-from tests.support.workshop import DATASET, RECORDS_PER_SUBJECT, Workshop
+from tests.support.workshop import DATASET, RECORDS_PER_SUBJECT, Workshop, batches_of
 
 NOW, EVER = timedelta(0), timedelta(days=2192)
 TICKET, WRITTEN = "ticket-of-the-person", "as she wrote on paper"
@@ -225,7 +227,16 @@ def test_an_open_request_keeps_its_evidence_and_so_does_what_it_names(workshop: 
 
 
 def test_a_refused_request_is_reopened_until_its_evidence_is_destroyed(workshop: Workshop) -> None:
-    asked = NewForgetRequest(dataset=DATASET, record_ids=["record-1"], hold=True)
+    told = ["https://shop.example/told"]
+    asked = NewForgetRequest(
+        dataset=DATASET, record_ids=["record-1"], hold=True, status_callback_urls=told
+    )
+
+    def is_over() -> bool:
+        with workshop.transaction() as session:
+            (endpoint,) = session.scalars(select(CallbackEndpointRow))
+            return endpoint.ended_at is not None
+
     with workshop.transaction() as session:
         held = workshop.services.acceptance.submit(session, asked, api_key_id=workshop.key_id)[0].id
     _destroy(workshop, NOW)
@@ -234,7 +245,9 @@ def test_a_refused_request_is_reopened_until_its_evidence_is_destroyed(workshop:
         decisions.refuse(session, held, Ground.OTHER, WRITTEN)
         decisions.reopen(session, held)
         decisions.refuse(session, held, Ground.OTHER, WRITTEN)
+    assert not is_over()  # it may be reopened, and its sender be told
     _destroy(workshop, NOW)
+    assert is_over()
     refused = workshop.request(held)
     assert (refused.state, refused.salt, refused.explanation) == ("refused", None, None)
     with workshop.transaction() as session, pytest.raises(ConflictError, match="make a new one"):
@@ -316,6 +329,23 @@ def test_a_model_knows_on_which_side_a_record_was_without_its_keys(workshop: Wor
     assert sorted(before) == [False, True]
     _destroy(workshop, NOW)
     assert sides() == before
+
+
+def test_batches_stay_as_they_are_though_what_a_run_kept_of_them_is_lost(
+    workshop: Workshop, person: int
+) -> None:
+    _forget(workshop, person)
+
+    def batches() -> dict[int, int]:
+        with workshop.transaction() as session:
+            found = TrainingSet(session, registry.model_named(session, "batches"))
+            return batches_of(found, 4, begun_at_epoch=0)
+
+    before = batches()
+    with workshop.transaction() as session:
+        session.execute(delete(LineageRecordsRow))
+    _destroy(workshop, NOW)
+    assert batches() == before
 
 
 def test_nobody_but_the_pass_gets_rid_of_evidence(workshop: Workshop) -> None:

@@ -103,11 +103,30 @@ def test_a_dataset_shows_its_schema_counts_and_imports(
     assert "float32, 2" in page
     assert re.search(r'data-label="Records">40<', page)
     assert "Imports, newest first" in page
-    assert re.findall(r'action="([^"]+)"', page) == ["/logout"]
+    assert re.findall(r'action="([^"]+)"', page) == ["/logout", f"/data/{DATASET}/destroy"]
     reader = visitor_of(Scope.MODELS_READ).get(f"/data/{DATASET}").text
+    assert "destroy" not in reader
     assert "imports" not in reader.lower()
     assert operator.get("/data/x").status_code == 404
     assert f"/data/{DATASET}" in operator.get("/data").text
+
+
+def test_a_dataset_is_destroyed_with_its_models(
+    operator: TestClient, visitor_of: VisitorOf, workshop: Workshop
+) -> None:
+    workshop.train()
+    path = f"/data/{DATASET}"
+    assert 'With it go: 1 models: <a href="/models/model">model</a>' in operator.get(path).text
+    for scope in (Scope.MODELS_WRITE, Scope.DATA_WRITE):
+        other = visitor_of(scope, Scope.MODELS_READ)
+        form = {"token": token_in(other.get(path).text)}
+        assert other.post(f"{path}/destroy", data=form).status_code == 403
+    token = token_in(operator.get(path).text)
+    assert operator.post(f"{path}/destroy", data={"token": token}).headers["location"] == path
+    workshop.services.clean_up()
+    assert re.search(r"Nothing of it is left: .* Entry \d+ of the log", operator.get(path).text)
+    unknown = operator.post(f"{path}/destroy", data={"token": token, "backbones": "x"})
+    assert unknown.status_code == 404
 
 
 def test_the_audit_trail_is_filtered_and_exported(
@@ -153,7 +172,7 @@ def test_no_page_has_a_button_that_its_key_may_not_press(
     names = {
         "request_id": (failed, fresh), "run_id": (held.run_id,),
         "name": (scenes.MODELS[0], DATASET),
-        "number": ("1",), "certificate_id": ("x",), "key_id": ("x",),
+        "number": ("1",), "certificate_id": ("x",), "key_id": ("x",), "kind": ("model", "dataset"),
     }  # fmt: skip
     paths = {"/"}
     for path in SCOPES:

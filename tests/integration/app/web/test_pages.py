@@ -43,8 +43,8 @@ def test_every_place_needs_a_scope_and_only_the_way_in_none() -> None:
     free = {path for path, scope in (*SCOPES.items(), *ACTIONS.items()) if scope is None}
     assert free == {"/", "/login", "/logout"}
     places = {path.split("/")[1] for path in {*SCOPES, *ACTIONS} - free}
-    assert places == {"requests", "models", "runs", "data", "settings"}
-    reading = {Scope.FORGET_READ, Scope.MODELS_READ, Scope.ADMIN}
+    assert places == {"requests", "models", "runs", "data", "dossiers", "settings"}
+    reading = {Scope.FORGET_READ, Scope.MODELS_READ, Scope.LOG_READ, Scope.ADMIN}
     assert {scope for path, scope in SCOPES.items() if path not in free} == (
         reading | {Scope.FORGET_WRITE}  # the form of a new request
     )
@@ -68,7 +68,8 @@ def test_pages_show_what_the_scopes_allow(visitor_of: VisitorOf, scope: Scope) -
     for path, needed in ACTIONS.items():
         if needed is not None:
             answer = visitor.post(_filled(path), data={"token": token})
-            assert (path, answer.status_code == 403) == (path, needed is not scope)
+            both = path == "/data/{name}/destroy"
+            assert (path, answer.status_code == 403) == (path, needed is not scope or both)
     places = {Scope.FORGET_READ: ["/requests"], Scope.MODELS_READ: ["/models", "/runs", "/data"]}
     found = re.findall(r'<li><a href="([^"]+)"', start.split("<main")[0])
     assert found == places.get(scope, [])
@@ -517,3 +518,15 @@ def test_a_model_page_shows_where_the_model_may_still_be(
     page = operator.get("/models/model").text
     assert "Published at" in page
     assert "does not name this target any more" in page
+
+
+def test_a_dossier_is_offered_to_a_key_that_may_read_all_of_it(
+    visitor_of: VisitorOf, workshop: Workshop
+) -> None:
+    workshop.train()
+    readers = (Scope.LOG_READ, Scope.MODELS_READ, Scope.FORGET_READ)
+    for missing in (None, *readers):
+        visitor = visitor_of(*(scope for scope in readers if scope is not missing))
+        assert visitor.get("/dossiers/model/model").status_code == (403 if missing else 200)
+        if missing is not Scope.MODELS_READ:
+            assert ("Download the dossier" in visitor.get("/models/model").text) == (not missing)
