@@ -50,7 +50,6 @@ _NAMES: Final = {
     "churn": "customers",
     "texts": "texts, LoRA",
 }
-_SISA: Final = (("SISA: Purchase", 4.6, 2.0), ("SISA: SVHN", 2.5, 2.0))
 
 Document = dict[str, Any]
 
@@ -245,34 +244,10 @@ def _all(found: Document) -> list[Document]:
     return [*found["rows"], *found["rivals"]]
 
 
-def figure(document: Document, path: Path) -> Path:
-    """Draw the points of accuracy that are lost against how much less a request costs."""
-    with harness.picture(path, (8, 5)) as (_, ((axis,),)):
-        for case, found in document.items():
-            rows = sorted(found["rows"], key=lambda row: row["members"])
-            if rows and rows[0]["members"] == 1:
-                best = rows[0]["accuracy"]
-                drawn = [{"less": 1 / r["each"], "lost": best - r["accuracy"]} for r in rows]
-                label = _NAMES.get(case, case)
-                harness.plot(axis, drawn, "less", "lost", "o-", scale=100, label=label)
-        for (label, speed, lost), marker in zip(_SISA, "sD", strict=True):
-            axis.plot(speed, lost, f"k{marker}", label=f"{label} (at most)")
-        axis.axhline(2, color="grey", linestyle=":")
-        axis.set(
-            xscale="log",
-            xlabel="gradients of retraining over those of one person's request",
-            ylabel="points of accuracy lost",
-            title="Ensembles of 1, 4, 8, 16 and 32 members",
-        )
-        axis.set_xticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
-        axis.legend(fontsize=9)
-    return path
-
-
 if __name__ == "__main__":
     options = {
         "--case": {"action": "append", "help": "this one alone"},
         "--cache": {"type": Path, "default": default_cache(), "help": "of public weights"},
         "--quick": {"action": "store_true", "help": "small data and two sizes"},
     }
-    harness.main("ensembles", __doc__, run, options=options, table=table, figure=figure)
+    harness.main("ensembles", __doc__, run, options=options, table=table)

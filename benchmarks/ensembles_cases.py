@@ -29,8 +29,8 @@ from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import ClassificationSpec, classification
 from app.domain.tasks.spec import TaskSpec
+from benchmarks.convex import shuffled
 from benchmarks.data import CLASSES, Pictures, load, network_of
-from benchmarks.multiclass_head import public_half
 from benchmarks.public_features import LAST_LAYER, efficientnet, enlarged
 from workers.training.examples import Examples, classified
 from workers.training.networks.network import Network
@@ -215,6 +215,13 @@ def cifar10(
         sizes=(1, 8, 4, 16, 32),
         answered=(8,),
     )
+
+
+def public_half(pictures: Pictures) -> tuple[Examples, Examples]:
+    """Return the training pictures in two disjoint halves, of which the first is public."""
+    half = len(pictures.train) // 2
+    rest = len(pictures.train) - half
+    return shuffled(pictures.train, half), shuffled(pictures.train, rest, skip=half)
 
 
 def _of_pictures(pictures: Pictures, *, public: bool) -> Case:

@@ -3,9 +3,8 @@
 CIFAR-10 as EfficientNet-Lite0 sees it (``benchmarks.public_features``; its features are computed
 once and cached, which takes a quarter of an hour on one core). A ridge head, a softmax head that is
 trained to a tolerance, and tracked release forget 0, 100 and 5,000 records. Each runs the code of
-the service's runs. Seconds are those of the arithmetic alone, beside those of one float64 matrix
-product of the features with themselves on all threads, taken in the same minute. ``--quick`` runs
-on small digits, in seconds.
+the service's runs. Seconds are those of the arithmetic alone. ``--quick`` runs on small digits, in
+seconds.
 """
 
 import time
@@ -38,8 +37,6 @@ TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5
 EPSILON: Final = 1.0
 _SINGLE_REQUESTS: Final = 5  # that are timed one by one
-_COLOURS: Final = {"ridge": "C0", "softmax": "C2", "tracked release": "C3"}
-_LEAST_SECONDS: Final = 0.01  # where a logarithmic axis puts what took no time
 
 Row = dict[str, Any]
 
@@ -69,22 +66,13 @@ QUICK: Final = Scale(
 )
 
 
-def product_seconds(features: public.PublicFeatures, *, repeats: int = 2) -> float:
-    """Return how long the product of float64 features with themselves takes, the shortest time."""
-    numbers = features.train.inputs.numpy().astype(np.float64)
-    return min(seconds_of(lambda: numbers.T @ numbers)[0] for _ in range(repeats))
-
-
 class Heads:
     """The answers of each kind of head on one group of features."""
 
-    def __init__(
-        self, features: public.PublicFeatures, group: str, scale: Scale, *, product_s: float
-    ) -> None:
+    def __init__(self, features: public.PublicFeatures, group: str, scale: Scale) -> None:
         self._features = features
         self._group = group
         self._scale = scale
-        self._product_s = product_s
         self._all = public.RidgeSums(
             features.train.inputs.numpy(), features.train.target.numpy(), features.feature_range
         )
@@ -138,7 +126,7 @@ class Heads:
         seen = (seen_by(head, part) for part in parts)
         case = Case("features", CLASSES, scale.tracked_weight_decay, *seen)
         plan = tracked(scale.tracked_noise_std)
-        method = Method("tracked release", "ours", batch, plan=plan, simulated_last=1)
+        method = Method("ours", batch, plan=plan, simulated_last=1)
         target = Target(EPSILON, case.delta)
         trainings = Trainings(case, seed=0, epochs=scale.tracked_epochs)
         spent, start = seconds_of(lambda: trainings.start(method, target))
@@ -152,7 +140,9 @@ class Heads:
                 gradients = outcome.gradients / requests
             seconds = spent * gradients / outcome.training_gradients
             accuracy = outcome.accuracies[-1]
-            yield self._row(method.name, forgotten, requests, accuracy, seconds, gradients, note)
+            yield self._row(
+                "tracked release", forgotten, requests, accuracy, seconds, gradients, note
+            )
 
     def _row(
         self,
@@ -171,7 +161,6 @@ class Heads:
             "requests": int(requests),
             "accuracy": accuracy,
             "seconds": seconds,
-            "products": seconds / self._product_s,
             "gradients": gradients,
             "note": note,
         }
@@ -188,9 +177,9 @@ class Heads:
         require(same, "forgetting leaves what a fresh start gives")
 
 
-def rows_of(features: public.PublicFeatures, scale: Scale, *, product_s: float) -> Iterator[Row]:
+def rows_of(features: public.PublicFeatures, scale: Scale) -> Iterator[Row]:
     """Yield the rows of the group that most is measured on, then fewer and more features."""
-    heads = Heads(features.of_group(scale.group), scale.group, scale, product_s=product_s)
+    heads = Heads(features.of_group(scale.group), scale.group, scale)
     for forgotten, requests in ((0, 0), *scale.requests):
         yield heads.ridge_row(forgotten, requests)
     for forgotten in sorted({0, *(forgotten for forgotten, _ in scale.requests)}):
@@ -200,8 +189,7 @@ def rows_of(features: public.PublicFeatures, scale: Scale, *, product_s: float) 
     del heads
     for group in features.groups:
         if group != scale.group:
-            some = features.of_group(group)
-            one = Heads(some, group, scale, product_s=product_seconds(some, repeats=1))
+            one = Heads(features.of_group(group), group, scale)
             yield one.ridge_row(0, 0)
             yield one.softmax_row(0)
             del one
@@ -212,8 +200,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     started = time.perf_counter()
     features = public.pixels_of_digits() if given.quick else public.cifar10(given.cache)
     scale = QUICK if given.quick else Scale()
-    product_s = product_seconds(features.of_group(scale.group))
-    rows = list(rows_of(features, scale, product_s=product_s))
+    rows = list(rows_of(features, scale))
     yield {
         "data": features.pictures.name,
         "note": features.pictures.note,
@@ -221,7 +208,6 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         "tested": len(features.test),
         "features": dict(features.groups),
         "threads": torch.get_num_threads(),
-        "product_s": product_s,
         "tolerance": TOLERANCE,
         "rows": rows,
         "wall_s": round(time.perf_counter() - started, 1),
@@ -246,30 +232,9 @@ def table(document: dict[str, Any]) -> str:
     return harness.table(f"{columns} | ", rows)
 
 
-def figure(document: dict[str, Any], path: Path) -> Path:
-    """Draw accuracy against the seconds of one request."""
-    group = document["rows"][0]["features"]
-    rows = [
-        row | {"seconds": max(row["seconds"], _LEAST_SECONDS)}
-        for row in document["rows"]
-        if row["features"] == group and row["forgotten"]
-    ]
-    with harness.picture(path, (8, 5)) as (_, ((axis,),)):
-        for head, colour in _COLOURS.items():
-            for marker, most in (("o", 100), ("s", 5000)):
-                some = [row for row in rows if row["head"] == head and row["forgotten"] == most]
-                label = f"{head}, {most:,} records forgotten"
-                how = {"scale": 100, "color": colour, "label": label}
-                harness.plot(axis, some, "seconds", "accuracy", marker, **how)
-        axis.set(xscale="log", xlabel="seconds of one request", ylabel="test accuracy, %")
-        axis.set_title(f"{document['data']}: forgetting on public features")
-        axis.legend(fontsize=8, loc="lower left")
-    return path
-
-
 if __name__ == "__main__":
     given = {
         "--cache": {"type": Path, "default": public.default_cache(), "help": "of the features"},
         "--quick": {"action": "store_true", "help": "small digits, in seconds"},
     }
-    harness.main("exact_heads", __doc__, run, options=given, table=table, figure=figure)
+    harness.main("exact_heads", __doc__, run, options=given, table=table)

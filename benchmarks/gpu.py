@@ -1,7 +1,7 @@
 """What a device does in a second: ``python -m benchmarks.gpu`` prints JSON.
 
-Steps of plain training and of every mechanism, as ``benchmarks.step_overhead`` times them, and how
-many noise numbers are drawn. Without a CUDA device it fails; ``--device cpu`` proves the command.
+Steps of plain training and of every mechanism, and noise numbers, as ``benchmarks.step_overhead``
+times them. Without a CUDA device it fails; ``--device cpu`` proves the command.
 """
 
 import argparse
@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import harness, noise_throughput
+from benchmarks import harness
 from benchmarks.step_cases import CASES
-from benchmarks.step_overhead import measure
-from workers.noise.generators import SecureNoise
+from benchmarks.step_overhead import measure, noise_a_second
 
 
 def main() -> None:
@@ -33,27 +32,16 @@ def main() -> None:
 
 def measured(device: torch.device, *, rounds: int, mechanism: str | None = None) -> dict[str, Any]:
     """Return the device's name, the date, noise numbers and steps a second."""
-    noise = noise_throughput.measure(device, size=1 << 22, rounds=3)["numbers_per_second"]
-    rows = []
+    rows = list[dict[str, Any]]()
     for case in CASES:
-        names = [name for name in case.mechanisms if mechanism in (None, name)]
-        chosen = replace(case, mechanisms={name: case.mechanisms[name] for name in names})
-        rows += [
-            {
-                "network": row["network"],
-                "mechanism": row["mechanism"],
-                "plain_steps_a_second": 1000 / row["plain_ms"],
-                "steps_a_second": 1000 / row["step_ms"],
-                "ratio": row["ratio"],
-            }
-            for row in (measure(chosen, device, rounds=rounds, steps=3) if names else ())
-            if row["noise"] == "secure"
-        ]
+        named = {name: how for name, how in case.mechanisms.items() if mechanism in (None, name)}
+        if named:
+            rows += measure(replace(case, mechanisms=named), device, rounds=rounds, steps=3)
     return {
         "date": datetime.now(UTC).date().isoformat(),
         **harness.machine(device),
-        "noise_numbers_a_second": noise[SecureNoise(device).name],
-        "steps": rows,
+        "noise_numbers_a_second": noise_a_second(device, rounds=3),
+        "steps": [row | {"steps_a_second": 1000 / row["step_ms"]} for row in rows],
     }
 
 

@@ -55,10 +55,12 @@ def main(
 
     ``run`` yields the document of results/NAME.json, again whenever there is more of it; ``table``
     shows it, also on the page with its marks, and ``figure`` draws it beside the JSON.
-    ``options`` are as ``add_argument`` takes them; ``--quick`` writes only to ``--results``.
+    ``options`` are as ``add_argument`` takes them; ``--quick`` writes only to ``--results``, and
+    ``--redraw`` measures nothing: it shows and draws the JSON that is there.
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--results", type=Path, help="JSON file; a picture lies beside it")
+    parser.add_argument("--redraw", action="store_true", help="show and draw what is in the JSON")
     for option, how in (options or {}).items():
         parser.add_argument(option, **how)
     given = parser.parse_args(arguments)
@@ -66,7 +68,7 @@ def main(
     if usual:
         given.results = RESULTS / f"{name}.json"
     document: Document = {}
-    for document in run(given):
+    for document in [json.loads(given.results.read_text())] if given.redraw else run(given):
         if given.results is not None:
             given.results.write_text(json.dumps(document, indent=1) + "\n")
     print(table(document) if table else json.dumps(document, indent=1))

@@ -118,7 +118,7 @@ def _by_steps(setting: Setting, case: Case) -> Iterator[dict[str, Any]]:
         (Retraining.name, retrained(setting.epochs * cycle)),
         (TrackedRelease.name, tracked(DEFAULT_RELEASE_NOISE)),
     ):
-        method = Method(name, "ours", _BATCH, plan=plan)
+        method = Method("ours", _BATCH, plan=plan)
         start = Trainings(case, seed=_SEED, epochs=setting.epochs).start(method, target)
         lineage = start.branch(neighbours=method.neighbours, noise_seed=_SEED)
         lineage.forget(setting.forgotten)

@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from app.domain.schema import InputSchema
+from benchmarks.convex import Case, of_pair, only
 from benchmarks.data import CLASSES, Pictures, load
 from workers.training.evaluate import evaluate
 from workers.training.exact import ridge
@@ -32,6 +33,7 @@ from workers.training.networks.heads import RidgeHead
 from workers.training.tasks.built_in import CLASSIFICATION
 
 PIXELS: Final = 128
+CAT_OR_SHIP: Final = (3, 8)
 _LAST_BLOCKS: Final = {  # of each width
     24: "_blocks.2",
     40: "_blocks.4",
@@ -104,6 +106,16 @@ def cifar10(cache: Path) -> PublicFeatures:
         "and deviations of six": train.inputs.shape[1],
     }
     return PublicFeatures(pictures, train, test, groups, feature_range=32.0)
+
+
+def cat_or_ship(cache: Path) -> Case:
+    """Return cats and ships on the last layer, which stands for Chien et al.'s of a ResNet-18."""
+    pictures, parts = load("cifar10", stand_in=False), []
+    for name, part in (("train", pictures.train), ("test", pictures.test)):
+        chosen = only(part, CAT_OR_SHIP)
+        features = _computed(cache, f"cat-or-ship-{name}", chosen.inputs)[:, :LAST_LAYER]
+        parts.append(classified(torch.from_numpy(features.astype(np.float32)), chosen.target))
+    return of_pair("CIFAR-10: cat against ship", *parts)
 
 
 def efficientnet() -> Any:

@@ -1,12 +1,18 @@
-"""What users would otherwise do with a head, run here: ``python -m benchmarks.rivals``.
+"""What users would otherwise do, run here: ``python -m benchmarks.rivals``.
 
-MNIST 3 against 8 in the setting of ``benchmarks.sequential_convex``; records leave one at a time.
-scikit-learn trains anew on what is left. Certified removal is Guo et al. 2020: an objective that is
-perturbed by N(0, sigma^2) in each weight, one Newton step a record, and the bound of their
-Corollary 1 on the gradient that is left, with 1/4 for the slope of the loss's curvature. Bounds add
-up; at sigma epsilon / c, c = sqrt(2 log(1.5/delta)), their Theorem 3 no longer gives
-(epsilon, delta), and the model is trained anew. Seconds are a processor's, of one request. The
-picture has the costs of all methods that other results have, too.
+A head: MNIST 3 against 8 as Chien et al. 2024 have it; records leave one at a time. scikit-learn
+trains anew on what is left. Certified removal is Guo et al. 2020: an objective perturbed by
+N(0, sigma^2) in each weight, one Newton step a record, and their Corollary 1's bound on the
+gradient that is left, with 1/4 for the slope of the loss's curvature; past sigma epsilon / c,
+c = sqrt(2 log(1.5/delta)), the model is trained anew. R2D (Mu & Klabjan 2024) goes back to an
+earlier step of full-batch descent and goes on without the record. Two runs drift apart by
+2 eta G/n a step, and distances grow by 1 + eta L a step, for any loss with an L-Lipschitz gradient
+of norm at most G: noise of sqrt(2 log(1.25/delta))/epsilon times that hides it.
+
+A network of one hidden layer of 128 on some of MNIST: SISA with the settings of its authors' own
+code (five shards of one slice, votes, plain SGD at 0.001 in batches of 16 for 20 epochs), DP-SGD by
+our own step, and retraining. Seconds are a processor's, of one request. The picture has the costs
+of all methods that other results have, too.
 """
 
 import json
@@ -14,65 +20,72 @@ import math
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 
-from benchmarks import harness
+from app.accounting import dp_sgd
+from app.domain.recipes import TrainingRecipe
+from benchmarks import ensembles_cases, harness
 from benchmarks.convex import Case, two_digits
 from benchmarks.data import load
 from benchmarks.public_features import RidgeSums
+from workers.noise.generators import SecureNoise
+from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.exact import ridge
+from workers.training.examples import Examples
+from workers.training.networks.network import Network
+from workers.training.tasks.task import INPUTS
 
 EPSILON: Final = 1.0
 REQUESTS: Final = 100
 SEEDS: Final = 5
 CURVATURE_SLOPE: Final = 0.25  # Guo et al.'s constant for the logistic loss
-NOISES: Final = (1.0,)
-_RETRAINED: Final = ("retraining, 20 steps", "retraining, 1 epoch")
+NOISE: Final = 1.0
+SHARDS: Final = 5
+SISA: Final = TrainingRecipe(  # cleverhans-lab/machine-unlearning, purchase-sharding/train.sh
+    learning_rate=0.001,
+    momentum=0.0,
+    weight_decay=0.0,
+    batch_size=16,
+    epochs=20,
+    schedule="constant",
+    held_out_fraction=0.0,
+)
+PRIVATE_BATCH: Final = 600
+REWOUND: Final = 0.5  # of the training that R2D keeps
+_EXACT: Final = "exact, if every request is a new training"
 _LEAST_COST: Final = 1e-4  # where a logarithmic axis puts what costs nothing
 
 Numbers = NDArray[np.float64]
-Fit = Callable[[Numbers, Numbers, int], tuple[Numbers, float]]
+Point = tuple[str, float, float]  # method, gradients of all records, accuracy
 
 
-def logistic(decay: float) -> Fit:
-    """Return a fit by L-BFGS, and its passes over the records."""
-
-    def fit(inputs: Numbers, signs: Numbers, _: int) -> tuple[Numbers, float]:
-        model = LogisticRegression(C=1 / (decay * len(signs)), fit_intercept=False, tol=1e-6)
-        model.fit(inputs, signs)
-        return np.ravel(model.coef_), float(model.n_iter_[0])
-
-    return fit
-
-
-def stochastic(decay: float) -> Fit:
-    """Return a fit by SGD with five passes."""
-
-    def fit(inputs: Numbers, signs: Numbers, seed: int) -> tuple[Numbers, float]:
-        how: dict[str, Any] = {"alpha": decay, "max_iter": 5, "tol": None, "random_state": seed}
-        model = SGDClassifier(loss="log_loss", fit_intercept=False, **how)
-        model.fit(inputs, signs)
-        return np.ravel(model.coef_), 5.0
-
-    return fit
-
-
-def least_squares(decay: float) -> Fit:
-    """Return a ridge fit, which takes one product of the features with themselves."""
-
-    def fit(inputs: Numbers, signs: Numbers, _: int) -> tuple[Numbers, float]:
-        model = RidgeClassifier(alpha=decay * len(signs), fit_intercept=False, solver="cholesky")
-        model.fit(inputs, signs)
-        return np.ravel(model.coef_), inputs.shape[1] / 2
-
-    return fit
+# What builds a model from its weight decay, number of records and seed, and its passes.
+ESTIMATORS: Final[dict[str, tuple[Callable[[float, int, int], Any], Callable[[Any], float]]]] = {
+    "LogisticRegression": (
+        lambda decay, count, _: LogisticRegression(C=1 / (decay * count), tol=1e-6, **_NO_BIAS),
+        lambda model: float(model.n_iter_[0]),
+    ),
+    "SGDClassifier": (
+        lambda decay, _, seed: SGDClassifier(
+            loss="log_loss", alpha=decay, max_iter=5, tol=None, random_state=seed, **_NO_BIAS
+        ),
+        lambda model: float(model.n_iter_),
+    ),
+    "RidgeClassifier": (  # one product of the features with themselves
+        lambda decay, count, _: RidgeClassifier(decay * count, solver="cholesky", **_NO_BIAS),
+        lambda model: np.size(model.coef_) / 2,
+    ),
+}
+_NO_BIAS: Final[dict[str, Any]] = {"fit_intercept": False}
 
 
 class CertifiedRemoval:
@@ -121,13 +134,15 @@ class CertifiedRemoval:
         return np.asarray(scaled.T @ scaled + ridged)
 
 
-def refitted(case: Case, fit: Fit, seed: int) -> tuple[float, float, float]:
+def refitted(case: Case, name: str, seed: int) -> tuple[float, float, float]:
     """Return accuracy, seconds and passes of a training without the first records."""
     inputs, signs = _numbers(case)
+    build, passes = ESTIMATORS[name]
     started = time.process_time()
-    weights, passes = fit(inputs[REQUESTS:], signs[REQUESTS:], seed)
+    model = build(case.weight_decay, len(signs) - REQUESTS, seed)
+    model.fit(inputs[REQUESTS:], signs[REQUESTS:])
     spent = time.process_time() - started
-    return _accuracy(case, weights), spent, passes
+    return _accuracy(case, np.ravel(model.coef_)), spent, passes(model)
 
 
 def removed(case: Case, noise: float, seed: int) -> tuple[float, float, int]:
@@ -153,28 +168,109 @@ def subtracted(case: Case) -> tuple[float, float]:
     return sums.accuracy(solution, case.test), spent
 
 
-def rows_of(case: Case) -> Iterator[dict[str, Any]]:
-    """Yield a row for each method."""
-    exact = "exact, if every request is a new training"
-    for name, of, seeds in (
-        ("scikit-learn LogisticRegression", logistic, 1),
-        ("scikit-learn SGDClassifier", stochastic, SEEDS),
-        ("scikit-learn RidgeClassifier", least_squares, 1),
-    ):
-        runs = [refitted(case, of(case.weight_decay), seed) for seed in range(seeds)]
-        yield _row(name, [run[:2] for run in runs], runs[0][2], exact)
-    for noise in NOISES:
-        removals = [removed(case, noise, seed) for seed in range(SEEDS)]
-        proof = f"({EPSILON:g}, 1/n), trained anew {fmean(run[2] for run in removals):g} times"
-        name = f"certified removal, σ = {noise:g}"
-        size = case.train.inputs.shape[1] / 2
-        yield _row(name, [run[:2] for run in removals], size, proof)
+def rewound(case: Case, steps: int, rate: float, seed: int) -> tuple[float, float, float]:
+    """Return R2D's accuracy, seconds and passes, with the constants of a head without decay."""
+    inputs, signs = _numbers(case)
+    kept = int(REWOUND * steps)
+    weights, spent = np.zeros(inputs.shape[1]), 0.0
+    for step in range(steps):
+        started = time.process_time()
+        here = slice(int(step >= kept), None)  # one record is gone
+        slope = expit(-signs[here] * (inputs[here] @ weights))
+        weights += rate * (signs[here] * slope) @ inputs[here] / len(slope)
+        spent += time.process_time() - started if step >= kept else 0.0
+    growth = 1 + rate * CURVATURE_SLOPE
+    apart = 2 * rate / case.records * growth ** (steps - kept) * (growth**kept - 1) / (growth - 1)
+    noise = apart * math.sqrt(2 * math.log(1.25 / case.delta)) / EPSILON
+    weights += noise * np.random.default_rng(seed).standard_normal(len(weights))
+    return _accuracy(case, weights), spent, float(steps - kept)
+
+
+def head_rows(case: Case) -> Iterator[dict[str, Any]]:
+    """Yield a row for each method for heads."""
+    for name in ESTIMATORS:
+        runs = [refitted(case, name, seed) for seed in range(SEEDS)]
+        yield _row(f"scikit-learn {name}", [run[:2] for run in runs], runs[0][2], _EXACT)
+    removals = [removed(case, NOISE, seed) for seed in range(SEEDS)]
+    proof = f"({EPSILON:g}, 1/n), trained anew {fmean(run[2] for run in removals):g} times"
+    half = case.train.inputs.shape[1] / 2
+    yield _row(f"certified removal, σ = {NOISE:g}", [run[:2] for run in removals], half, proof)
+    for steps, rate in ((10, 4.0), (100, 0.1)):
+        runs = [rewound(case, steps, rate, seed) for seed in range(SEEDS)]
+        name = f"R2D, half of {steps} steps of {rate:g}"
+        yield _row(name, [run[:2] for run in runs], runs[0][2], f"({EPSILON:g}, 1/n), one request")
     yield _row("ridge head, ours", [subtracted(case)], 0.0, "exact, with a certificate")
+
+
+def network_rows(case: ensembles_cases.Case) -> Iterator[dict[str, Any]]:
+    """Yield a row for each method for a network; its first records are forgotten."""
+    rest = case.train.select(np.arange(REQUESTS, len(case.train)))
+    retrained = [_voted([_trained(case, rest, case.recipe)], case.test) for _ in range(SEEDS)]
+    yield _row("retraining", retrained, case.recipe.epochs, _EXACT)
+    sharded, ours = [], []
+    for seed in range(SEEDS):
+        shard = np.random.default_rng(seed).integers(SHARDS, size=len(rest))
+        parts = [rest.select(np.flatnonzero(shard == own)) for own in range(SHARDS)]
+        for votes, recipe in ((sharded, SISA), (ours, case.recipe)):
+            votes.append(_voted([_trained(case, part, recipe) for part in parts], case.test))
+    name = f"SISA as published, {SHARDS} shards"
+    yield _row(name, sharded, SISA.epochs / SHARDS, "exact, a shard trained anew")
+    yield _row(
+        "the same shards, our recipe",
+        ours,
+        case.recipe.epochs / SHARDS,
+        "exact, a shard trained anew",
+    )
+    for group in (1, 10):
+        runs = [_voted([_privately(case, group)], case.test) for _ in range(SEEDS)]
+        name = f"DP-SGD, groups of {group}"
+        yield _row(name, [(run[0], 0.0) for run in runs], 0.0, f"({EPSILON:g}, 1e-5) for a group")
+
+
+def _trained(
+    case: ensembles_cases.Case, records: Examples, recipe: TrainingRecipe
+) -> tuple[Network, float]:
+    network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
+    network.train(records, recipe, epochs=recipe.epochs)
+    return network, time.process_time() - started
+
+
+def _privately(case: ensembles_cases.Case, group: int) -> tuple[Network, float]:
+    rate = min(1.0, PRIVATE_BATCH / len(case.train))
+    steps = int(case.recipe.epochs / rate)
+    target = {"epsilon": EPSILON, "delta": 1e-5, "sampling_rate": rate, "steps": steps}
+    noise = dp_sgd.calibrate(**target, group_size=group, records=len(case.train))
+    private = PrivateTraining(
+        noise_multiplier=noise, gradient_clip=1.0, sampling_rate=rate, steps=steps
+    )
+    recipe = replace(case.recipe, learning_rate=0.5, batch_size=int(rate * len(case.train)))
+    recipe = replace(recipe, momentum=0.0, weight_decay=0.0)
+    network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
+    train_privately(network, case.train, recipe, private, noise=SecureNoise())
+    return network, time.process_time() - started
+
+
+def _voted(trained: list[tuple[Network, float]], test: Examples) -> tuple[float, float]:
+    """Return the accuracy of most votes, and the seconds of one member's training."""
+    votes = torch.zeros(len(test), ensembles_cases.CLASSES)
+    for network, _ in trained:
+        network.module.eval()
+        with torch.inference_mode():
+            batches = test.in_order(1000, device=torch.device("cpu"))
+            guessed = torch.cat([network.module(batch[INPUTS]).argmax(1) for batch in batches])
+        votes[torch.arange(len(test)), guessed] += 1
+    right = float((votes.argmax(1) == test.target).float().mean())
+    return right, fmean(seconds for _, seconds in trained)
 
 
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield everything that is measured."""
+    torch.set_num_threads(1)
     case = two_digits(load("digits" if given.quick else "mnist"))
+    make = ensembles_cases.digits if given.quick else ensembles_cases.mnist
+    network = make(public=False)
+    chosen = np.random.default_rng(0).permutation(len(network.train))[: given.records]
+    network = replace(network, train=network.train.select(chosen))
     yield {
         "data": case.name,
         "records": case.records,
@@ -183,7 +279,9 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         "epsilon": EPSILON,
         "delta": case.delta,
         "requests": REQUESTS,
-        "rows": list(rows_of(case)),
+        "rows": list(head_rows(case)),
+        "network": f"{len(chosen):,} records of {network.note}",
+        "network_rows": list(network_rows(network)),
     }
 
 
@@ -191,15 +289,17 @@ def table(document: dict[str, Any]) -> str:
     """Return all rows, in Markdown."""
     rows = (
         (
+            model,
             row["method"],
             f"{row['accuracy']:.1%}" + (f" ± {row['error']:.1%}" if row["error"] else ""),
             f"{row['seconds']:.3f}",
             f"{row['passes']:g}",
             row["proved"],
         )
-        for row in document["rows"]
+        for model, key in (("head", "rows"), ("network", "network_rows"))
+        for row in document[key]
     )
-    return harness.table("method | accuracy | seconds | passes | proved", rows)
+    return harness.table("model | method | accuracy | seconds | passes | proved", rows)
 
 
 def _row(
@@ -222,9 +322,16 @@ def _accuracy(case: Case, weights: Numbers) -> float:
 
 
 def figure(document: dict[str, Any], path: Path) -> None:
-    """Draw accuracy against the cost of a request, for a head and for three networks."""
-    panels = {"a head: MNIST, 3 against 8": [*_heads(document)], **_networks()}
-    with harness.picture(path, (16, 9), rows=2, columns=2) as (_, grid):
+    """Draw accuracy against the cost of a request, for heads and networks."""
+    panels = {
+        "a head: MNIST, 3 against 8": [*_of_rows(document["rows"]), *_in_a_row()],
+        "a network: MNIST": [*_of_ensembles("scratch")],
+        f"a network: {document['network']}": [*_of_rows(document["network_rows"])],
+        "a CNN from scratch: CIFAR-10": [*_of_cnn()],
+        "a fine-tuned backbone: CIFAR-10": [*_of_ensembles("pictures")],
+        "adapters on a text model: sentences": [*_of_ensembles("texts")],
+    }
+    with harness.picture(path, (21, 9), rows=2, columns=3) as (_, grid):
         for axis, (title, points) in zip(grid.flat, panels.items(), strict=True):
             for number, (name, cost, accuracy) in enumerate(points):
                 marker = "osD^vP*X"[number % 8]
@@ -239,41 +346,47 @@ def _result(name: str) -> dict[str, Any]:
     return dict(json.loads((harness.RESULTS / f"{name}.json").read_text()))
 
 
-def _heads(document: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    for row in document["rows"]:
+def _of_rows(rows: list[dict[str, Any]]) -> Iterator[Point]:
+    for row in rows:
         yield row["method"], row["passes"], row["accuracy"]
-    done = _result("sequential_convex")
-    for row in done["rows"]:
-        known = row["method"].startswith(("tracked release, b = 32", "projected", *_RETRAINED))
-        published = row["source"] == "published" or row["neighbours"] != "replacement"
-        if row["epsilon"] == EPSILON and known and published:
+
+
+def _in_a_row() -> Iterator[Point]:
+    """Yield what was run 100 times in a row, under the relation that each is proved for."""
+    done = _result("chien_figures")
+    for row in done["cases"][0]["in_a_row"]:
+        if row["source"] != "ours" or row["neighbours"] == "zero_out":
             name = f"{row['method']}, published" if row["source"] == "published" else row["method"]
-            cost = row["gradients"] / done["requests"] / done["records"]
-            yield name, cost, row["final_accuracy"]
+            yield name, row["epochs"] / done["requests"], row["accuracy"]
 
 
-def _networks() -> dict[str, list[tuple[str, float, float]]]:
-    titles = {
-        "scratch": "a network from scratch: MNIST",
-        "pictures": "a fine-tuned backbone: EfficientNet-Lite0 on CIFAR-10",
-        "texts": "adapters on a small transformer: sentences",
-    }
-    panels = {}
-    for case, title in titles.items():
-        part = _result("ensembles")[case]
-        epochs = part["recipe"]["epochs"]
-        points = [(_members(row["members"]), row["each"], row) for row in part["rows"]]
-        points += [
-            (row["method"].replace("_", " "), row["gradients"], row) for row in part["rivals"]
-        ]
-        panels[title] = [(name, epochs * cost, row["accuracy"]) for name, cost, row in points]
-    return panels
+def _of_cnn() -> Iterator[Point]:
+    """Yield what each method reached at the longest budget, from the own start and others."""
+    rows = _result("unlearning_vs_retraining")["cifar10"]["rows"]
+    longest = max(row["budget_epochs"] for row in rows)
+    for row in rows:
+        if row["budget_epochs"] == longest:
+            end = ", random start" if row["control"] else ""
+            name = f"{row['method'].replace('_', ' ')}{end}, scale: {row['start']}"
+            yield name, longest, row["mean"]
 
 
-def _members(count: int) -> str:
-    return "retraining" if count == 1 else f"ensemble of {count}"
+def _of_ensembles(case: str) -> Iterator[Point]:
+    part = _result("ensembles")[case]
+    epochs = part["recipe"]["epochs"]
+    for row in part["rows"]:
+        name = "one network" if row["members"] == 1 else f"ensemble of {row['members']}"
+        yield name, epochs * row["each"], row["accuracy"]
+    for row in part["rivals"]:
+        yield row["method"].replace("_", " "), epochs * row["gradients"], row["accuracy"]
+    for row in _result("leaving_out").get(case, {"rows": ()})["rows"]:
+        if row["members"] == 8 and row["way"] == "left out, refilled at 1/2":
+            yield "ensemble of 8, left out", epochs * row["of_singly"] / 8, row["score"]
 
 
 if __name__ == "__main__":
-    quick = {"--quick": {"action": "store_true", "help": "small digits, in seconds"}}
-    harness.main("rivals", __doc__, run, options=quick, table=table, figure=figure)
+    options = {
+        "--quick": {"action": "store_true", "help": "small digits, in seconds"},
+        "--records": {"type": int, "default": 6000, "help": "that the network is trained on"},
+    }
+    harness.main("rivals", __doc__, run, options=options, table=table, figure=figure)

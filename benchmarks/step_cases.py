@@ -35,7 +35,6 @@ from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.examples import Examples, classified
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
-from workers.training.seed import Seed
 
 CLASSES: Final = 10
 _TASK: Final = classification(CLASSES)
@@ -54,10 +53,7 @@ class _EnoughError(Exception):
 class Clock:
     """Notes when steps end, and ends the run after some."""
 
-    def __init__(
-        self, device: torch.device, steps: int, now: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._now = now
+    def __init__(self, device: torch.device, steps: int) -> None:
         self._device = device
         self._steps = steps
         self.stamps: list[float] = []
@@ -66,7 +62,7 @@ class Clock:
         """Note the end of a step."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self.stamps.append(self._now())
+        self.stamps.append(time.perf_counter())
         if len(self.stamps) > self._steps:
             raise _EnoughError
 
@@ -124,16 +120,9 @@ class Case:
         """Build the network."""
         return build(self.architecture, input_shape=_SHAPE, classes=CLASSES, allowed_factories=())
 
-    def plain(
-        self,
-        device: torch.device,
-        steps: int,
-        *,
-        seed: Seed | None = None,
-        now: Callable[[], float] = time.perf_counter,
-    ) -> list[float]:
-        """Return when each of some plain SGD steps ended; with a seed they can be taken again."""
-        clock, sealed = Clock(device, steps, now), self._sealed(device, seed)
+    def plain(self, device: torch.device, steps: int) -> list[float]:
+        """Return when each of some plain SGD steps ended."""
+        clock, sealed = Clock(device, steps), self._sealed(device)
         return clock.time(
             lambda: sealed.train(self.examples, self.recipe, epochs=1e3, on_progress=clock.tick)
         )
@@ -221,9 +210,9 @@ class Case:
         spec = ModelSpec(described, self.recipe, policy, schema, "none", pa.schema([]))
         return lineage_of(plan, spec, data, self.module)
 
-    def _sealed(self, device: torch.device, seed: Seed | None = None) -> Sealed:
+    def _sealed(self, device: torch.device) -> Sealed:
         epsilon = float(self.policy.get("epsilon", _EPSILON))
-        return Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device, seed=seed)
+        return Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
 
 
 def _after_a_request(fresh: ModelShape, training: Plan) -> ModelShape:

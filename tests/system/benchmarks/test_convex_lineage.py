@@ -1,6 +1,8 @@
 """Lineages of linear heads on small digits: planned, run, certified and counted."""
 
+from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from app.accounting.histories.history import Release, Steps
 from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.terms import Neighbours
 from app.planning.mechanisms.tracked_release import TrackedRelease
-from benchmarks import sequential_convex
+from benchmarks import chien_figures
 from benchmarks.convex import Case, Lineage, Plan, two_digits
 from benchmarks.convex_runs import (
     Method,
@@ -17,7 +19,6 @@ from benchmarks.convex_runs import (
     Target,
     Trainings,
     answer,
-    combined,
     tracked,
 )
 from benchmarks.data import load
@@ -65,14 +66,14 @@ def test_a_request_is_counted_where_its_records_were(case: Case) -> None:
 
 
 def test_replacement_costs_more_than_zero_out(case: Case, trainings: Trainings) -> None:
-    method = Method("tracked release", "ours", BATCH, tracked(0.05))
+    method = Method("ours", BATCH, tracked(0.05))
     doubled = replace(method, neighbours=Neighbours.REPLACEMENT)
     cost = outcome(case, trainings, method).gradients
     assert 0 < cost < outcome(case, trainings, doubled).gradients
 
 
 def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Trainings) -> None:
-    method = Method("tracked release", "ours", BATCH, tracked(0.05))
+    method = Method("ours", BATCH, tracked(0.05))
     full = outcome(case, trainings, method)
     last = outcome(case, trainings, replace(method, simulated_last=1))
     assert last.steps == full.steps
@@ -80,15 +81,26 @@ def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Traini
     assert (len(full.accuracies), len(last.accuracies)) == (REQUESTS, 1)
 
 
-def test_every_row_of_the_comparison_runs_and_makes_a_table(case: Case) -> None:
-    small = Trainings(case, seed=0, epochs=1, full_batch_steps=2)
-    rows = []
-    for method in sequential_convex.methods(case):
-        quick = replace(method, simulated_last=1, at_most=5)
-        rows.append(({"method": method.name}, outcome(case, small, quick, 5.0)))
-    table = combined([rows, rows])
-    assert len(table) == len(rows)
-    assert all(row["seeds"] == 2 and row["gradients_std"] == 0 for row in table)
+def test_every_way_to_answer_requests_in_a_row_is_run(case: Case) -> None:
+    rows = list(chien_figures.in_a_row(case, seeds=2, requests=20))
+    spent = {(row["method"], row["neighbours"]): row["epochs"] for row in rows}
+    assert len(spent) == len(rows) == 13
+    together = [spent[f"Langevin unlearning, {size} together", "replacement"] for size in (5, 10)]
+    assert together == sorted(together, reverse=True)
+    doubled = [spent["tracked release, b = 32", each] for each in ("zero_out", "replacement")]
+    assert 0 < doubled[0] < doubled[1]
+    assert all(row["accuracy"] > 0.6 for row in rows)
+
+
+def test_the_papers_figure_is_drawn(case: Case, tmp_path: Path) -> None:
+    *_, document = chien_figures.run(Namespace(case=["digits"], seeds=1, cache=tmp_path))
+    (found,) = document["cases"]
+    assert list(found)[-3:] == ["in_a_row", "one_request", "by_batch_and_noise"]
+    one = {(row["method"], row["epsilon"]): row["noise"] for row in found["one_request"]}
+    assert one["tracked release, b = 128, ours", 1.0] < one["tracked release, b = 128, ours", 0.05]
+    assert {row["batch_size"] for row in found["by_batch_and_noise"]} >= {1, 32, case.records}
+    assert all(row["epochs_ours"] <= row["epochs_published"] for row in found["by_batch_and_noise"])
+    assert chien_figures.figure(document, tmp_path / "plot.png").stat().st_size > 0
 
 
 def _released(made: Lineage, *, steps: int, noise_std: float = 0.05) -> Plan:

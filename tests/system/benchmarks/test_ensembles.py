@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks import ensembles, ensembles_cases
+from benchmarks.data import load
 from benchmarks.ensembles import (
-    figure,
     leaving,
     measure,
     row_of,
@@ -45,7 +45,7 @@ def test_all_records_of_a_person_enter_one_member_and_leave_together(monkeypatch
     assert (np.sum(again, axis=0) == ~gone).all()
 
 
-def test_what_was_measured_is_kept_and_drawn(tmp_path):
+def test_what_was_measured_is_kept():
     case = replace(ensembles_cases.churn(customers=300), sizes=(1, 2))
     steps = [json.loads(json.dumps(found)) for found in measure(case, {})]
     assert [len(found["rows"]) for found in steps] == [1, 2, 2]
@@ -53,8 +53,6 @@ def test_what_was_measured_is_kept_and_drawn(tmp_path):
     (again,) = measure(case, known)
     assert [row["accuracy"] for row in again["rows"]] == [0.125, 0.125]
     assert again["rivals"] == known["rivals"]
-    picture = figure({"churn": again}, tmp_path / "picture.png")
-    assert picture.read_bytes().startswith(b"\x89PNG")
     assert "| customers | 12.50% |" in table({"churn": again})
 
 
@@ -82,3 +80,10 @@ def test_texts_stand_on_frozen_weights_that_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(ensembles_cases, "_module", built)
     again = ensembles_cases.texts(cache=tmp_path, epochs=1, most=40)
     assert np.array_equal(again.features_of(again.test), features)
+
+
+def test_the_public_half_is_not_the_other_half():
+    public, private = ensembles_cases.public_half(load("digits"))
+    rows = np.concatenate([part.inputs.flatten(1).numpy() for part in (public, private)])
+    everything = load("digits").train.inputs.flatten(1).numpy()
+    assert sorted(map(bytes, rows)) == sorted(map(bytes, everything))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.exact_heads import QUICK, Heads, figure, rows_of, table
+from benchmarks.exact_heads import QUICK, Heads, rows_of, table
 from benchmarks.public_features import pixels_of_digits
 
 FEATURES = pixels_of_digits()
@@ -13,7 +13,7 @@ FEATURES = pixels_of_digits()
 @pytest.fixture(scope="module")
 def rows():
     scale = replace(QUICK, tracked_epochs=1, requests=((4, 4), (40, 1)))
-    return list(rows_of(FEATURES, scale, product_s=0.1))
+    return list(rows_of(FEATURES, scale))
 
 
 def rows_with(rows, head):
@@ -30,13 +30,13 @@ def test_every_head_forgets_and_still_tells_digits_apart(rows):
 
 
 def test_a_ridge_head_that_remembers_is_noticed():
-    heads = Heads(FEATURES, "all pixels", QUICK, product_s=1.0)
+    heads = Heads(FEATURES, "all pixels", QUICK)
     heads._sums.crossed[0] += 1
     with pytest.raises(RuntimeError, match="fresh start"):
         heads.ridge_row(4, 2)
 
 
-def test_table_and_picture(rows, tmp_path):
-    document = {"data": "digits", "rows": rows}
-    assert "| ridge | all pixels | 40 | 1 |" in table(document)
-    assert figure(document, tmp_path / "plot.png").stat().st_size > 0
+def test_the_table_has_every_row(rows):
+    text = table({"data": "digits", "rows": rows})
+    assert "| ridge | all pixels | 40 | 1 |" in text
+    assert text.count("\n") == len(rows) + 1

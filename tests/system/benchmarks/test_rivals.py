@@ -1,14 +1,16 @@
 """The benchmark of what users would otherwise do with a head, on small digits."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks import harness, rivals
+from benchmarks import ensembles_cases, harness, rivals
 from benchmarks.convex import two_digits
 from benchmarks.data import load
-from benchmarks.rivals import CertifiedRemoval, figure, rows_of, table
+from benchmarks.rivals import CertifiedRemoval, figure, head_rows, network_rows, table
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +43,58 @@ def test_a_spent_budget_means_a_new_training(case):
     assert model.trainings > 1
 
 
-def test_every_method_tells_the_digits_apart(case, tmp_path):
-    rows = list(rows_of(case))
-    assert [row["method"].split()[0] for row in rows] == ["scikit-learn"] * 3 + [
-        "certified",
-        "ridge",
+def test_two_runs_of_r2d_drift_no_further_apart_than_its_noise_hides(case):
+    inputs, signs = rivals._numbers(case)
+    steps, rate = 40, 0.5
+    ends = []
+    for gone in (0, 1):
+        weights = np.zeros(inputs.shape[1])
+        for step in range(steps):
+            here = slice(max(gone, int(step >= steps // 2)), None)
+            slope = 1 / (1 + np.exp(signs[here] * (inputs[here] @ weights)))
+            weights += rate * (signs[here] * slope) @ inputs[here] / len(slope)
+        ends.append(weights)
+    apart = np.linalg.norm(ends[0] - ends[1])
+    few, many = (rivals.rewound(case, count, rate, 0) for count in (4, 200))
+    assert 0 < apart < 2 * rate / case.records * steps * (1 + rate / 4) ** steps
+    assert many[0] < few[0]  # the noise grows with every step
+
+
+def test_every_method_tells_the_digits_apart(case):
+    rows = list(head_rows(case))
+    names = ["scikit-learn"] * 3 + ["certified", "R2D,", "R2D,", "ridge"]
+    assert [row["method"].split()[0] for row in rows] == names
+    assert min(row["accuracy"] for row in rows if row["method"][:3] != "R2D") > 0.85
+
+
+def test_the_rivals_of_a_network_are_trained_without_what_is_forgotten(monkeypatch):
+    case = ensembles_cases.digits(public=False)
+    seen = []
+    real = rivals._trained
+
+    def watched(case, records, recipe):
+        seen.append(len(records))
+        return real(case, records, replace(recipe, epochs=1))
+
+    monkeypatch.setattr(rivals, "SEEDS", 1)
+    monkeypatch.setattr(rivals, "_trained", watched)
+    torch.manual_seed(0)
+    rows = list(network_rows(replace(case, recipe=replace(case.recipe, epochs=1))))
+    assert [row["method"].split()[0] for row in rows] == [
+        "retraining",
+        "SISA",
+        "DP-SGD,",
+        "DP-SGD,",
     ]
-    assert min(row["accuracy"] for row in rows) > 0.85
-    document = {"rows": rows}
-    assert "| ridge head, ours |" in table(document)
-    assert figure(document, tmp_path / "plot.png") is None
-    assert (tmp_path / "plot.png").stat().st_size > 0
+    assert seen[0] == sum(seen[1:]) == len(case.train) - rivals.REQUESTS
+    assert "| network | SISA as published, 5 shards |" in table({"rows": [], "network_rows": rows})
 
 
-def test_the_picture_has_eight_methods_for_a_head():
+def test_the_picture_has_eight_methods_for_heads_and_for_networks(tmp_path):
     document = json.loads((harness.RESULTS / "rivals.json").read_text())
-    assert len({name for name, _, _ in rivals._heads(document)}) >= 8
+    head = [*rivals._of_rows(document["rows"]), *rivals._in_a_row()]
+    network = [*rivals._of_ensembles("scratch"), *rivals._of_rows(document["network_rows"])]
+    for points in (head, network):
+        assert len({name for name, _, _ in points}) >= 8
+    figure(document, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 0
