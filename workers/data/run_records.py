@@ -39,7 +39,7 @@ from workers.training.exact.summing import Quantiser, Summed, sums_less, sums_ov
 from workers.training.part import Part, in_order
 
 _log = logging.getLogger("expunge.worker")
-_ADVICE = "push files with fewer rows, lower batch_size, run it on a larger machine"
+_ADVICE = "lower batch_size, run it on a larger machine"
 _NONE: Final = np.empty(0, dtype=np.int64)
 _SHARE_HELD = 4
 """What part of the allowance records to evaluate on may take before they are streamed, too."""

@@ -188,7 +188,8 @@ def add_records(
 ) -> None:
     """Insert n records under the given sequence numbers; keys are of shape (n, 32).
 
-    They are inserted in key order, so that two transactions with the same keys cannot deadlock.
+    They are inserted in key order, so that two transactions that insert the same keys by one call
+    each cannot deadlock.
 
     Raises:
         IntegrityError: the dataset holds one of the keys, not forgotten.

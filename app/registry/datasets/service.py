@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import pyarrow as pa
 from psycopg.errors import DeadlockDetected
@@ -34,6 +35,8 @@ from app.storage.blobs import Blobs, adopt, doom
 _ATTEMPTS = 5
 _SAMPLED = 100
 """How many of a push's records tell whether it looks new."""
+_SHARD_BYTES: Final = 16 << 20
+"""What is rewritten at most when a record is erased, unless one record has more."""
 
 Forget = Callable[[Session, Sequence[str]], str]
 """Has records with these ids forgotten, whose dataset it locks; returns the forget request."""
@@ -179,7 +182,7 @@ class Records:
     def push(
         self, name: str, content: bytes, *, forget: Forget | None = None, also: Also = _nothing
     ) -> PushResult:
-        """Check a Parquet upload and add its new records as one shard, atomically."""
+        """Check a Parquet upload and add its new records, atomically."""
         with self.database.transaction() as session:
             dataset = repository.dataset_named(session, name)
             dataset_id, schema = definition_of(session, dataset)
@@ -207,7 +210,7 @@ class Records:
         forget: Forget | None = None,
         also: Also = _nothing,
     ) -> PushResult:
-        """Add the new ones of these records as one shard, atomically.
+        """Add the new ones of these records, atomically.
 
         Of rows with one id, the first counts as pushed before the others.
 
@@ -360,24 +363,30 @@ class Records:
             raise _OvertakenError
 
     def _write(self, session: Session, dataset_id: str, records: KeyedUpload) -> int:
-        """Write the shard and its records; return the first one's sequence number."""
-        count = len(records.record_keys)
-        blob = self.blobs.reserve(session, "shard", dataset_id=dataset_id)
-        shard = ShardRow(id=new_id("shard"), dataset_id=dataset_id, blob_id=blob, rows=count)
-        session.add(shard)
-        session.flush()
+        """Write the records in shards; return the first one's sequence number."""
+        content, count = records.upload.content, len(records.record_keys)
+        without_subject = records.without_subject
         seqs = repository.new_seqs(session, count)
-        with self.blobs.filling(session, blob, lambda: pack(seqs, records.upload.content)):
-            repository.add_records(
-                session,
-                dataset_id=dataset_id,
-                shard_id=shard.id,
-                seqs=seqs,
-                record_keys=records.record_keys,
-                subject_keys=records.subject_keys,
-                without_subject=records.without_subject,
-            )
-        adopt(session, blob)
+        at_once = max(1, count * _SHARD_BYTES // max(1, content.nbytes))
+        for start in range(0, count, at_once):
+            some = slice(start, start + at_once)
+            blob = self.blobs.reserve(session, "shard", dataset_id=dataset_id)
+            rows = len(seqs[some])
+            shard = ShardRow(id=new_id("shard"), dataset_id=dataset_id, blob_id=blob, rows=rows)
+            session.add(shard)
+            session.flush()
+            packed = partial(pack, seqs[some], content.slice(start, at_once))
+            with self.blobs.filling(session, blob, packed):
+                repository.add_records(
+                    session,
+                    dataset_id=dataset_id,
+                    shard_id=shard.id,
+                    seqs=seqs[some],
+                    record_keys=records.record_keys[some],
+                    subject_keys=records.subject_keys[some],
+                    without_subject=without_subject[some],
+                )
+            adopt(session, blob)
         return int(seqs[0])
 
     def erase(self, session: Session, seqs: Sequence[int]) -> int:

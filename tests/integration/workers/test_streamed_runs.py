@@ -225,7 +225,7 @@ def test_what_cannot_even_be_streamed_is_refused_before_a_record_is_read(worksho
     said = str(caught.value)
     assert f"may use {in_words(least)}" in said
     assert "two windows of records" in said
-    assert "push files with fewer rows" in said
+    assert "lower batch_size" in said
 
 
 def test_members_with_what_they_are_measured_on_are_held_or_refused_before_a_record_is_read(

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, InvalidRecordsError, PayloadTooLargeError
 from app.ledger import accepting
-from app.registry.datasets import repository
+from app.registry.datasets import repository, service
 from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
-from app.registry.datasets.tables import DatasetRow, RecordRow
+from app.registry.datasets.tables import DatasetRow, RecordRow, ShardRow
 from app.storage.tables import BlobRow
 from tests.support.arrays import array_schema
 from tests.support.shards import decode_shard
@@ -217,6 +217,54 @@ def test_erasing_rewrites_the_shards_and_shreds_the_old_bytes(workshop: Workshop
         with pytest.raises(Exception, match="shredded"):
             workshop.services.blobs.read(blob)
     assert _blobs(workshop) == {"live": 2, "shredded": 2}
+
+
+def test_an_erasure_rewrites_a_part_of_what_was_pushed_with_it(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_SHARD_BYTES", 300)
+
+    def shards() -> dict[str, tuple[int, int]]:
+        with workshop.transaction() as session:
+            query = select(BlobRow.id, BlobRow.size_bytes, ShardRow.rows).join(ShardRow)
+            return {blob: (size, rows) for blob, size, rows in session.execute(query)}
+
+    earlier = shards()
+    workshop.push(100, first=100)
+    before = {blob: found for blob, found in shards().items() if blob not in earlier}
+    workshop.forget("record-150")
+    workshop.services.clean_up()
+    after = {blob: found for blob, found in shards().items() if blob not in earlier}
+
+    rows = [rows for _, rows in before.values()]
+    assert (len(rows) > 4, sum(rows)) == (True, 100)
+    (rewritten,) = before.keys() - after.keys()
+    (left,) = after.keys() - before.keys()
+    assert after[left][1] == before[rewritten][1] - 1
+    seqs, first = _stored(workshop)
+    assert sorted(first.tolist()) == [*range(RECORDS), *range(100, 150), *range(151, 200)]
+    by_seq = dict(zip(seqs.tolist(), first.tolist(), strict=True))
+    assert {by_seq[seq] for seq in workshop.seqs("record-100", "record-199")} == {100, 199}
+
+
+def test_no_part_of_a_push_is_stored_where_one_cannot_be(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_SHARD_BYTES", 300)
+    add, parts = repository.add_records, []
+
+    def refused(session: Session, **given: object) -> None:
+        parts.append(given)
+        if len(parts) == 3:
+            raise RuntimeError
+        add(session, **given)
+
+    monkeypatch.setattr(repository, "add_records", refused)
+    with pytest.raises(RuntimeError):
+        workshop.push(100, first=100)
+    workshop.services.clean_up()
+    assert _stored(workshop)[1].tolist() == list(range(RECORDS))
+    assert _blobs(workshop) == {"live": 1, "shredded": 3}
 
 
 def test_a_shard_may_become_empty(workshop: Workshop) -> None:
