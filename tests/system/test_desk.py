@@ -103,7 +103,7 @@ def test_a_request_goes_from_a_file_to_a_verified_certificate(
     expect(page.get_by_role("heading", name="digits: 20 records")).to_be_visible()
     for name in ("kept", "given-up"):
         row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name))
-        expect(row).to_contain_text("a run unlearns them")
+        expect(row).to_contain_text("it is made to forget them")
     page.get_by_role("button", name="Send the request").click()
     expect(page.get_by_role("heading", name="The request was accepted")).to_be_visible()
     receipt = _download(
