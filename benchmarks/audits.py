@@ -254,6 +254,8 @@ def table(document: dict[str, Any]) -> str:
     lines = []
     for sort, cases in document["builds"].items():
         for name, case in cases.items():
+            if not case["right"]:
+                continue
             model, before, after = BUILDS[sort][name][0], case["right_before"], case["right"]
             right = f"{median(before):g} then {median(after):g} of {guesses_of(model)}"
             lines.append((name, model, right, *_share([case])))
@@ -287,13 +289,11 @@ def figure(document: dict[str, Any], path: Path) -> None:
                 epsilon=MODELS[model].get("policy", {}).get("epsilon", 0.0),
                 delta=0.0,
             )
-            axis.plot([(needed or 0) / guesses] * 2, [place - 0.4, place + 0.4], "C3")
+            for limit in (needed, guesses - needed) if needed else ():
+                axis.plot([limit / guesses] * 2, [place - 0.4, place + 0.4], "C3")
         axis.set_yticks(range(len(cases)), labels=[name for name, _, _ in cases])
         axis.invert_yaxis()
-        axis.set(
-            xlabel="right guesses before the request (grey) and after; right of red: contradicted",
-            xlim=(0, 1.02),
-        )
+        axis.set(xlabel="right guesses before (grey) and after; red: contradicted", xlim=(0, 1.02))
 
 
 if __name__ == "__main__":
