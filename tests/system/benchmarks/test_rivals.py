@@ -87,7 +87,7 @@ def test_the_rivals_of_a_network_are_trained_without_what_is_forgotten(monkeypat
         "DP-SGD,",
     ]
     assert seen[0] == sum(seen[1:]) == len(case.train) - rivals.REQUESTS
-    assert "| network | SISA as published, 5 shards |" in table({"rows": [], "network_rows": rows})
+    assert "| network: SISA as published, 5 shards |" in table({"rows": [], "network_rows": rows})
 
 
 def test_the_picture_has_eight_methods_for_heads_and_for_networks(tmp_path):
