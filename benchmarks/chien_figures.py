@@ -12,11 +12,11 @@ relation is replacement; in (b) ours have ``zero_out`` too.
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -54,8 +54,7 @@ _STYLES: Final = ("ko-", "ks--", "C1^-", "C3v-", "C3v:", "C0D-")
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(NamedTuple):
     """A way to answer one request: what it adds, and its guarantee with so much noise."""
 
     batch: int
@@ -182,14 +181,14 @@ def small_noise(_: Case, __: by.Target) -> float:
     return 0.02
 
 
-def in_a_row(case: Case, seeds: int, requests: int = REQUESTS) -> Iterator[Row]:
+def in_a_row(case: Case, seeds: int) -> Iterator[Row]:
     """Yield Figure 3b: epochs of gradients for all requests, and accuracy after the last."""
     target = by.Target(1.0, case.delta)
     how: Row = {"epochs": -(-STEPS * BATCH // case.records), "full_batch_steps": FULL_STEPS}
     trainings = [by.Trainings(case, seed=seed, **how) for seed in range(seeds)]
     for name, together, known in methods(case):
         method = replace(known, plan=_once(known.plan)) if known.source == "published" else known
-        many: Row = {"requests": requests // together, "records": together}
+        many: Row = {"requests": REQUESTS // together, "records": together}
         outcomes = [
             by.answer(case, method, target, training.start(method, target), **many, seed=seed)
             for seed, training in enumerate(trainings)

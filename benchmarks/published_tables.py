@@ -425,9 +425,5 @@ def _cell(value: object) -> str:
 
 if __name__ == "__main__":
     harness.main(
-        "published_tables",
-        __doc__,
-        lambda _: [compute(published_folder())],
-        table=table,
-        met=met,
+        "published_tables", __doc__, lambda _: [compute(published_folder())], table=table, met=met
     )

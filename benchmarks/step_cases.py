@@ -194,10 +194,7 @@ class Case:
     def _lineage(self, plan: Plan) -> Lineage:
         schema = InputSchema(shape=_SHAPE, dtype="uint8", scale=1 / 255, classes=CLASSES)
         described = ModelDescription(
-            model=self.network,
-            version=1,
-            architecture=self.architecture,
-            task=_TASK,
+            model=self.network, version=1, architecture=self.architecture, task=_TASK
         )
         policy = Policy(mechanism=plan.mechanism)
         batches = int(plan.settings.get("batches", 1))

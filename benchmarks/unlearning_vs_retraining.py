@@ -58,6 +58,10 @@ _FACTORS: Final = (0.5, 2, 4)
 _ORDER_SEED: Final = 17
 
 
+Start = Callable[[nn.Module], nn.Module]
+Row = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Arm:
     """One line of the comparison."""
@@ -68,15 +72,6 @@ class Arm:
 
 
 RETRAINING: Final = "retraining"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one run of one arm gave."""
-
-    accuracy: float
-    noisy_steps: int = 0
-    end_std: float = 0.0
 
 
 class Case:
@@ -108,10 +103,10 @@ class Case:
         self._original = network.tensors()
         return network.evaluate(self._pictures.test).score
 
-    def run(self, arm: Arm, *, budget: float) -> Outcome:
+    def run(self, arm: Arm, *, budget: float) -> Row:
         """Answer the request within ``budget`` epochs of the retained pictures."""
         if arm.method == RETRAINING:
-            return Outcome(self._tune(self._fresh(), 0, budget))
+            return {"accuracy": self._tune(self._fresh(), 0, budget)}
         shape = ModelShape(
             retained=len(self._retain),
             batch_size=self._recipe.batch_size,
@@ -129,7 +124,8 @@ class Case:
         else:
             size = self._recipe.batch_size
             start = unlearned(plan, self._factory, self._original, self._retain, size, frame)
-        return Outcome(self._tune(start, steps, budget), steps, end_std)
+        accuracy = self._tune(start, steps, budget)
+        return {"accuracy": accuracy, "noisy_steps": steps, "end_std": end_std}
 
     def _tune(self, model: Network | Certified, spent_steps: int, budget: float) -> float:
         """Train for what is left of the budget; return the accuracy."""
@@ -165,10 +161,6 @@ def unlearned(
         sealed.destroy()
     harness.require(certified.noisy_steps == rule.steps, "all noisy steps are taken")
     return certified
-
-
-Start = Callable[[nn.Module], nn.Module]
-Row = dict[str, Any]
 
 
 def multiplied(module: nn.Module, *, factor: float) -> nn.Module:
@@ -209,7 +201,7 @@ def tuned(pictures: Pictures, *, budget: float) -> list[Row]:
     def score(start: str, rate: float, decay: float) -> None:
         case = Case(inner, recipe_of(rate, decay), seed=_ORDER_SEED, start=starts[start])
         row = {"start": start, "learning_rate": rate, "weight_decay": decay}
-        rows.append(row | {"accuracy": case.run(Arm(RETRAINING), budget=budget).accuracy})
+        rows.append(row | {"accuracy": case.run(Arm(RETRAINING), budget=budget)["accuracy"]})
 
     for start in starts:
         for rate in RATES:
@@ -257,7 +249,7 @@ def measure(pictures: Pictures, given: Namespace) -> Iterator[dict[str, Any]]:
         originals += [case.train_original(**how) for case in cases.values()]
         for budget in given.budgets:
             for arm in arms(list(shown)):
-                outcome = asdict(cases[arm.start].run(arm, budget=budget))
+                outcome = cases[arm.start].run(arm, budget=budget)
                 accuracy = outcome.pop("accuracy")
                 row = {"budget_epochs": budget, **asdict(arm), **outcome, "accuracies": []}
                 rows.setdefault((budget, arm), row)["accuracies"].append(accuracy)
@@ -283,7 +275,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     document = json.loads(path.read_text()) if path and path.exists() else {}
     pictures = load(given.dataset).to(choose_device())
     for found in measure(pictures, given):
-        yield document | {pictures.name: found}
+        yield document | {f"{pictures.name}, {found['records']:,} pictures": found}
 
 
 def table(document: dict[str, Any]) -> str:
@@ -317,16 +309,12 @@ _STYLES: Final = {
 
 
 def figure(document: dict[str, Any], path: Path) -> None:
-    """Draw accuracy against budget: a row for each data set, a column for each start."""
-    columns = max(len(found["learning_rates"]) for found in document.values())
-    size = (6 * columns, 4.6 * len(document))
-    with harness.picture(path, size, len(document), columns) as (_, axes):
-        for line, (name, found) in zip(axes, document.items(), strict=True):
-            for axis, start in zip(line, found["learning_rates"], strict=False):
-                _panel(axis, [row for row in found["rows"] if row["start"] == start])
-                axis.set_title(f"{name}, start: {start}")
-            for axis in line:
-                axis.sharey(line[0])
+    """Draw accuracy against budget, a panel for each data set and start."""
+    panels = [(name, start) for name, each in document.items() for start in each["learning_rates"]]
+    with harness.picture(path, (6 * len(panels), 5), columns=len(panels)) as (_, (axes,)):
+        for axis, (name, start) in zip(axes, panels, strict=True):
+            _panel(axis, [row for row in document[name]["rows"] if row["start"] == start])
+            axis.set_title(f"{name}, start: {start}")
 
 
 def _panel(axis: Any, rows: Sequence[Row]) -> None:

@@ -81,25 +81,30 @@ def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Traini
     assert (len(full.accuracies), len(last.accuracies)) == (REQUESTS, 1)
 
 
-def test_every_way_to_answer_requests_in_a_row_is_run(case: Case) -> None:
-    rows = list(chien_figures.in_a_row(case, seeds=2, requests=20))
-    spent = {(row["method"], row["neighbours"]): row["epochs"] for row in rows}
-    assert len(spent) == len(rows) == 13
+def test_the_papers_figure_is_run_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, few in {
+        "REQUESTS": 20,
+        "EPSILONS": (0.5, 2.0),
+        "NOISE_SCALES": (0.1,),
+        "BATCHES": (1, 32, 512, 0),
+    }.items():
+        monkeypatch.setattr(chien_figures, name, few)
+    *_, document = chien_figures.run(Namespace(case=["digits"], seeds=1, cache=tmp_path))
+    (found,) = document["cases"]
+    spent = {(row["method"], row["neighbours"]): row["epochs"] for row in found["in_a_row"]}
+    assert len(spent) == len(found["in_a_row"]) == 13
     together = [spent[f"Langevin unlearning, {size} together", "replacement"] for size in (5, 10)]
     assert together == sorted(together, reverse=True)
     doubled = [spent["tracked release, b = 32", each] for each in ("zero_out", "replacement")]
     assert 0 < doubled[0] < doubled[1]
-    assert all(row["accuracy"] > 0.6 for row in rows)
-
-
-def test_the_papers_figure_is_drawn(case: Case, tmp_path: Path) -> None:
-    *_, document = chien_figures.run(Namespace(case=["digits"], seeds=1, cache=tmp_path))
-    (found,) = document["cases"]
-    assert list(found)[-3:] == ["in_a_row", "one_request", "by_batch_and_noise"]
     one = {(row["method"], row["epsilon"]): row["noise"] for row in found["one_request"]}
-    assert one["tracked release, b = 128, ours", 1.0] < one["tracked release, b = 128, ours", 0.05]
-    assert {row["batch_size"] for row in found["by_batch_and_noise"]} >= {1, 32, case.records}
-    assert all(row["epochs_ours"] <= row["epochs_published"] for row in found["by_batch_and_noise"])
+    assert len({name for name, _ in one}) == 6
+    assert all(one[name, 2.0] < one[name, 0.5] for name, _ in one)
+    rows = found["by_batch_and_noise"]
+    assert [row["batch_size"] for row in rows] == [1, 32, found["records"]]
+    assert all(row["epochs_ours"] <= row["epochs_published"] for row in rows)
     assert chien_figures.figure(document, tmp_path / "plot.png").stat().st_size > 0
 
 

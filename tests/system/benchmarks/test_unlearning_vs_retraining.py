@@ -19,7 +19,7 @@ def written(tmp_path_factory):
 
 
 def test_every_arm_is_scored_at_every_budget(written):
-    figures = json.loads(written.read_text())["digits"]
+    figures = json.loads(written.read_text())["digits, 600 pictures"]
     starts = figures["learning_rates"]
     assert next(iter(starts)) == "own"
     assert len(figures["rows"]) == 2 * (7 + 3 * (len(starts) - 1))
@@ -30,7 +30,7 @@ def test_every_arm_is_scored_at_every_budget(written):
 
 
 def test_rates_are_those_that_do_best_on_held_out_pictures(written):
-    figures = json.loads(written.read_text())["digits"]
+    figures = json.loads(written.read_text())["digits, 600 pictures"]
     tuning = figures["tuning"]
     assert len(tuning) == STARTS * len(comparison.RATES) + 2
     for start, rate in figures["learning_rates"].items():
