@@ -5,13 +5,13 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import Field, StringConstraints
-from sqlalchemy.orm import Session
 
 from app.api.forget_requests import CallbackUrl
 from app.api.protocol.access import ForgetWriter, GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.errors import answers
 from app.api.protocol.schemas import Answer, Body, Name
 from app.delivery import derivatives
+from app.delivery.derivatives import DerivativeRow
 from app.registry import repository as registry
 from app.services import Services
 
@@ -53,7 +53,8 @@ class DerivativeAnswer(Answer):
 def list_derivatives(name: str, services: ServicesOf, _: ModelsReader) -> list[DerivativeAnswer]:
     """List what was made of a model's versions, and who was told and has answered."""
     with services.database.snapshot() as session:
-        return _shown(session, services, registry.model_named(session, name).id)
+        model = registry.model_named(session, name)
+        return [_shown(services, *each) for each in derivatives.of_model(session, model.id)]
 
 
 @router.post("", **answers(404, 409, status=201))
@@ -76,7 +77,7 @@ def register_derivative(
             url=body.callback,
             api_key_id=caller.key_id,
         )
-        return _one(session, services, model.id, row.id)
+        return _shown(services, row, body.version)
 
 
 @router.post("/{derivative_id}/acknowledge", **answers(404, 409))
@@ -86,23 +87,11 @@ def acknowledge_derivative(
     """Answer for a derivative that was told, once: what became of it."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
-        derivatives.acknowledge(session, model, derivative_id, body.answer)
-        return _one(session, services, model.id, derivative_id)
-
-
-def _one(
-    session: Session, services: Services, model_id: str, derivative_id: str
-) -> DerivativeAnswer:
-    session.expire_all()
-    shown = _shown(session, services, model_id)
-    return next(each for each in shown if each.id == derivative_id)
-
-
-def _shown(session: Session, services: Services, model_id: str) -> list[DerivativeAnswer]:
-    keys = services.callbacks.keys
-    return [
-        DerivativeAnswer.of(
-            row, version=number, contact=keys.decrypt(row.contact, endpoint_id=row.id)
+        return _shown(
+            services, *derivatives.acknowledge(session, model, derivative_id, body.answer)
         )
-        for row, number in derivatives.of_model(session, model_id)
-    ]
+
+
+def _shown(services: Services, row: DerivativeRow, number: int) -> DerivativeAnswer:
+    contact = services.callbacks.keys.decrypt(row.contact, endpoint_id=row.id)
+    return DerivativeAnswer.of(row, version=number, contact=contact)

@@ -91,21 +91,24 @@ def tell(session: Session, model: ModelRow, version: VersionRow) -> None:
         emit(session, "derivative.withdrawn", facts, derivative_id=row.id, final=True)
 
 
-def acknowledge(session: Session, model: ModelRow, derivative_id: str, answer: str) -> None:
-    """Note what a team answers, once.
+def acknowledge(
+    session: Session, model: ModelRow, derivative_id: str, answer: str
+) -> tuple[DerivativeRow, int]:
+    """Note what a team answers, once; return its derivative, and the version's number.
 
     Raises:
         NotFoundError: the model has no such derivative.
         ConflictError: it was not told yet, or has answered.
     """
-    query = select(DerivativeRow).where(DerivativeRow.id == derivative_id)
-    mine = query.join(VersionRow).where(VersionRow.model_id == model.id)
-    row = known(session.scalar(mine.with_for_update(of=DerivativeRow)), "derivative", derivative_id)
+    query = select(DerivativeRow, VersionRow.number).join(VersionRow)
+    mine = query.where(DerivativeRow.id == derivative_id, VersionRow.model_id == model.id)
+    found = session.execute(mine.with_for_update(of=DerivativeRow)).one_or_none()
+    row, number = known(found, "derivative", derivative_id)
     if row.told_at is None or row.acknowledged_at is not None:
         raise ConflictError("there is nothing to answer yet, or it was answered")
     row.acknowledged_at, row.answer = func.clock_timestamp(), answer
     log.append(session, "derivative.acknowledged", derivative=row.id)
-    session.flush()
+    return stored(session, row), number
 
 
 def of_model(session: Session, model_id: str) -> Sequence[tuple[DerivativeRow, int]]:

@@ -208,7 +208,8 @@ def _open(session: Session, facts: Mapping[str, Any], models: Sequence[ModelRow]
             if copy["removed_at"] is None and copy["version"] != serves
         ]
         found += [
-            f"{each['name']}, made of {model.name} v{each['version']}, was told, and did not answer"
+            f"{each['name']}, made of {model.name} v{each['version']}, was told and has not "
+            "answered"
             for each in shown["derivatives"]
             if each["told_at"] and not each["acknowledged_at"]
         ]

@@ -129,7 +129,7 @@ def build_doomed(client: ExpungeClient) -> tuple[Crowd, bytes]:
         {"name": DOOMED, "dataset": DOOMED, "task": TASK, **_NETWORK, "policy": policy}
     )
     client.wait_for_model(DOOMED, timeout_s=PATIENCE_S)
-    weights = client.http.get(f"/v1/models/{DOOMED}/certified/weights").content
+    weights = client.http.get(f"/v1/models/{DOOMED}/versions/1/weights").content
     made = {"architecture": _NETWORK["architecture"], "input": {"shape": [64]}, "classes": 10}
     client.define_backbone({"name": DOOMED, "source": "its model", **made})
     client.upload_backbone(DOOMED, weights)

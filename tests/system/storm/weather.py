@@ -58,18 +58,19 @@ class Weather:
             self._import: 4,
             self._flood: 3,
             self._push_and_train: 6,
-            self._destroy: 2,
+            self._destroy: 1,
         }
 
     def blow(self, seconds: float) -> None:
-        """Have faults for so long, with one rotation of the signing key in the middle."""
+        """Have faults for so long: a destruction and a rotation of the signing key, and others."""
         began = time.monotonic()
-        rotated = False
+        certain = {self._destroy: 0.3, self._rotate: 0.5}
         while (elapsed := time.monotonic() - began) < seconds:
             self._keep_second_worker()
-            if not rotated and elapsed > seconds / 2:
-                self._count(self._rotate)
-                rotated = True
+            due = [each for each, share in certain.items() if elapsed > share * seconds]
+            if due:
+                del certain[due[0]]
+                self._count(due[0])
             else:
                 kinds, weights = zip(*self._kinds.items(), strict=True)
                 self._count(self._rng.choices(kinds, weights)[0])

@@ -31,6 +31,7 @@ from app.registry.datasets.tables import DatasetRow
 from app.runtime.settings import FolderPublisher, Settings
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
+from tests.support.representatives import mostly_nightly
 from tests.support.weights import WEIGHTS, network_weights
 from tests.support.workshop import DATASET, RECORDS, SCHEMA, Held, Workshop, records_parquet
 
@@ -206,6 +207,9 @@ ACTIONS: dict[str, Callable[[Workshop, Path], Callable[[], object]]] = {
 }
 
 
+OFTEN = ("publish", "push", "train anew", "compute features", "send a copy", "destroy")
+
+
 @pytest.fixture
 def standing(workshop: Workshop) -> Iterator[Callable[..., list[BaseException | None]]]:
     """Let one act up to its commit, the other until it waits or is done; return their errors."""
@@ -242,7 +246,7 @@ def standing(workshop: Workshop) -> Iterator[Callable[..., list[BaseException | 
 
 
 @pytest.mark.parametrize("it_is_first", [True, False], ids=["first", "second"])
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", mostly_nightly(ACTIONS, *OFTEN))
 def test_nothing_is_left_whoever_was_first(
     workshop: Workshop,
     standing: Callable[..., list[BaseException | None]],
