@@ -64,8 +64,9 @@ def test_a_file_becomes_a_model_that_forgets_predicts_and_learns_next_months_row
     found = json.loads(done.stdout)
     evaluation = found["model"]["certified"]["evaluation"]
     assert evaluation["metrics"]["accuracy"] > evaluation["baseline"] + 0.2
-    model, archived = found["model"]["name"], found["archived"]
-    assert {model, *archived} == {"scans-trees", "scans-linear"}
+    model = found["model"]["name"]
+    assert model in ("scans-trees", "scans-linear")
+    assert found["archived"] == []  # all parts of a small table told which is better
     again = newcomer.expunge("start", "scans.csv", "--target", "benign", "--yes")
     assert again.returncode == 1
     assert "dataset 'scans' exists" in again.stderr
@@ -145,6 +146,7 @@ def test_what_fails_before_a_row_is_sent_is_named_and_leaves_nothing_behind(
 def test_a_start_that_is_interrupted_undoes_what_it_has_begun(newcomer: Reader) -> None:
     (newcomer.directory / "purchases.csv").write_text(_purchases(20_000))
     words = ("start", "purchases.csv", "--target", "kind", "--yes")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's tests ignore it
     begun = subprocess.Popen(
         ["expunge", *words],
         cwd=newcomer.directory,

@@ -34,6 +34,7 @@ class Boosting(Deterministic):
     needs: ClassVar[Needs] = Needs.BOOSTED_TREES
     terms: ClassVar[Terms] = exact.BOOSTING
     libraries: ClassVar[tuple[str, ...]] = ("scikit-learn",)
+    optional: ClassVar[frozenset[str]] = frozenset({"patience"})
 
     trees: Whole
     leaves: Whole

@@ -68,7 +68,8 @@ class BoostedTrees(nn.Module):
             beyond = value > self.threshold.flatten()[place]
             if self.categories is not None:
                 is_category = column < len(self._categories)
-                beyond = torch.where(is_category, ~self._holds(place, value, is_category), beyond)
+                is_out = ~self._holds(place, value, is_category)
+                beyond = (is_category & is_out) | (~is_category & beyond)
             node = torch.where(left > 0, left + beyond.long(), node)
         values = self.value.flatten()[root + node].view(-1, rows, trees)
         outputs: torch.Tensor = values.sum(dim=2) + self.baseline
@@ -94,7 +95,9 @@ class BoostedTrees(nn.Module):
         What is not a finite number is 0.
         """
         flat = torch.nan_to_num(features.flatten(1).double(), nan=0.0, posinf=0.0, neginf=0.0)
-        places, numbers, end = list[torch.Tensor](), list[torch.Tensor](), 0
+        places: list[torch.Tensor] = []
+        numbers: list[torch.Tensor] = []
+        end = 0
         for start, width in self._categories:
             numbers.append(flat[:, end:start])
             end = start + width

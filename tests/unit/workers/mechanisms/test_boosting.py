@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from safetensors.numpy import save
@@ -208,6 +209,13 @@ def test_a_column_of_categories_is_split_by_sets_as_by_the_library():
     found = answers(trees, inputs, task)[:, 0]
     np.testing.assert_allclose(found, grown.predict(library), atol=1e-6)
     assert np.abs(found - targets[:, 0])[known].mean() < np.abs(worth).mean() / 2
+    records = {"features": {0: torch.export.Dim("records")}}
+    example = (torch.from_numpy(inputs[:2]),)
+    program = torch.export.export(trees, example, dynamic_shapes=records, strict=True)
+    written = torch.onnx.export(program, dynamo=True, input_names=["features"], verbose=False)
+    session = onnxruntime.InferenceSession(written.model_proto.SerializeToString())
+    (same,) = session.run(None, {"features": inputs})
+    np.testing.assert_allclose(same[:, 0], found, atol=1e-6)
 
 
 def test_what_is_no_number_counts_as_nought():
