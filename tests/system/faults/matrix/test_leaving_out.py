@@ -252,11 +252,11 @@ def test_killed_while_a_run_below_the_floor_trains_a_member(point, attempts, cli
 
 
 @pytest.mark.parametrize("point", ["mid_member", "member_trained", "member_written"])
-def test_a_helper_is_killed_in_a_refill(point, client, points, one_out):
+def test_a_helper_is_killed_in_a_refill(point, client, points, asked, left):
     """One that comes too late meets no fault; then it is tried again."""
     for _ in range(TRIES):
         while left[WITH_HELP] and len(active(client, WITH_HELP)) > POLICY["minimum_members"]:
-            one_out(WITH_HELP)
+            await_completed(client, client.forget(WITH_HELP, **asked(WITH_HELP)[1])["id"])
         before = client.certified(WITH_HELP)["number"]
         points.arm(point, "SIGKILL")
         run = refilled(client, WITH_HELP)
