@@ -8,7 +8,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module, util
 from itertools import islice
@@ -29,7 +29,6 @@ from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import ClassificationSpec, classification
 from app.domain.tasks.spec import TaskSpec
-from benchmarks.convex import shuffled
 from benchmarks.data import CLASSES, Pictures, load, network_of
 from benchmarks.public_features import LAST_LAYER, efficientnet, enlarged
 from workers.training.examples import Examples, classified
@@ -214,6 +213,34 @@ def cifar10(
         feature_range=32.0,
         sizes=(1, 8, 4, 16, 32),
         answered=(8,),
+    )
+
+
+def head(*, cache: Path, records: int = 10_000, tested: int = 4_000) -> Case:
+    """Return a network of one hidden layer on EfficientNet-Lite0's last layer."""
+    seen = cifar10(records=records, tested=tested)
+    path = cache / f"cifar10-last-layer-{_PIXELS}-{records}-{tested}.npz"
+    if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".part.npz")
+        features = {"train": seen.features_of(seen.train), "test": seen.features_of(seen.test)}
+        np.savez(unfinished, **features)
+        unfinished.rename(path)
+    with np.load(path) as found:
+        train, test = (
+            classified(torch.from_numpy(found[name]), part.target)
+            for name, part in (("train", seen.train), ("test", seen.test))
+        )
+    kept = "all of EfficientNet-Lite0 is fine-tuned from its public weights"
+    own = f"a network of one hidden layer of {_HIDDEN} on the last layer of EfficientNet-Lite0"
+    return replace(
+        seen,
+        note=seen.note.replace(kept, own),
+        train=train,
+        test=test,
+        random=partial(network_of, ArchitectureSpec("mlp", {"hidden": [_HIDDEN]}), train),
+        recipe=_PICTURES,
+        public={},
     )
 
 

@@ -6,6 +6,7 @@ day's requests at night, or leave members out and refill them: every night, or o
 or seven eighths of them are out. Gradients are counted; the score of what is served is that of the
 members that are active, after each day's requests. Members are trained anew on what is left four
 times a year; between, those of the quarter's beginning stand for the ones that a night would train.
+Scores without a quarter and a half of the members are the first day's.
 """
 
 import json
@@ -35,6 +36,7 @@ SIZES: Final = (8, 16, 32, 64)
 A_DAY: Final = 20
 _DAYS: Final = 365
 _QUARTER: Final = 91
+_OUT: Final = {"none_out": 0, "quarter_out": 1 / 4, "half_out": 1 / 2}
 _SEED: Final = 38
 _CPU: Final = torch.device("cpu")
 _SINGLY: Final = "one member each"
@@ -44,6 +46,7 @@ _NAMES: Final = {
     "customers": "customers",
     "scratch": "MNIST, from scratch",
     "public": "MNIST, public weights",
+    "head": "CIFAR-10, head on public weights",
     "texts": "texts, LoRA",
 }
 
@@ -128,6 +131,13 @@ class Ensemble:
             self.known[active] = float((said.argmax(1) == target).double().mean())
         return self.known[active]
 
+    def without(self, part: float) -> float:
+        """Return the accuracy with a part of the members out, in the mean of 1 / part choices."""
+        members, size = len(self._outputs), int(part * len(self._outputs))
+        everyone = frozenset(range(members))
+        chosen = (range(first, first + size) for first in range(0, members, size or members))
+        return float(np.mean([self.score(everyone - set(out)) for out in chosen]))
+
 
 def _outputs(module: nn.Module, case: Case) -> torch.Tensor:
     with torch.inference_mode():
@@ -135,8 +145,8 @@ def _outputs(module: nn.Module, case: Case) -> torch.Tensor:
         return torch.cat([module.eval()(each[INPUTS]) for each in batches])
 
 
-def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], float]:
-    """Return every way's year, and the seconds of one training of all members."""
+def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], Document]:
+    """Return every way's year, and the first training: seconds, and scores with members out."""
     ensemble = Ensemble(case, members)
     count = len(ensemble.of_person)
     asking = np.random.default_rng(_SEED).permutation(count)[: days * A_DAY]
@@ -145,11 +155,13 @@ def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], floa
     years = {name: Year() for name in WAYS}
     out: dict[str, set[int]] = {name: set() for name in WAYS}
     sizes = np.bincount(ensemble.of_person, weights=of_each, minlength=members)
-    epochs, seconds = case.recipe.epochs, 0.0
+    epochs = case.recipe.epochs
+    first: Document = {}
     for day in range(days):
         if day % _QUARTER == 0:
             took, _ = harness.seconds_of(partial(ensemble.train, left))
-            seconds = seconds or took
+            scores = {name: ensemble.without(part) for name, part in _OUT.items()}
+            first = first or {"seconds_of_all": took, **scores}
         today = asking[day * A_DAY : (day + 1) * A_DAY]
         for person in today:
             left[person] = False
@@ -169,7 +181,7 @@ def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], floa
             if way.batched or (way.leaves_out and way.refill_at is None):
                 years[name].gradients += epochs * sum(sizes[each] for each in out[name])
                 out[name].clear()
-    return years, seconds
+    return years, first
 
 
 def asked(way: Way, member: int, out: set[int], members: int) -> set[int]:
@@ -192,7 +204,7 @@ def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]
     document["single"] = _single(case)
     document["rows"] = []
     for members in sizes:
-        years, seconds = lived(case, members, days=days)
+        years, first = lived(case, members, days=days)
         singly = years[_SINGLY].gradients
         for name, year in years.items():
             document["rows"].append(
@@ -204,7 +216,7 @@ def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]
                     "waited": year.waited / year.answered,
                     "score": float(np.mean(year.scores)),
                     "worst": min(year.scores),
-                    "seconds_of_all": seconds,
+                    **first,
                     "scores": [round(each, 4) for each in year.scores[:: max(1, days // 60)]],
                 }
             )
@@ -230,6 +242,7 @@ def run(given: Namespace) -> Iterator[Document]:
         else partial(cases.mnist, public=True),
     }
     if not given.quick:
+        made["head"] = partial(cases.head, cache=given.cache)
         made["texts"] = partial(cases.texts, cache=given.cache)
     known = given.results is not None and given.results.exists() and not given.quick
     document: Document = json.loads(given.results.read_text()) if known else {}
@@ -244,7 +257,7 @@ def run(given: Namespace) -> Iterator[Document]:
 
 
 def table(document: Document) -> str:
-    """Return a table of all cases, in Markdown: gradients as a part, scores of refills at 1/2."""
+    """Return a table of all cases, in Markdown: gradients as a part, then scores."""
     parts = ("1/4", "1/2", "7/8")
     rows = []
     for case, found in document.items():
@@ -253,15 +266,18 @@ def table(document: Document) -> str:
             refilled = [of[f"left out, refilled at {part}"] for part in parts]
             scores = of[_SINGLY]["score"], refilled[1]["score"], refilled[1]["worst"]
             cells = (f"{row['of_singly']:.2f}" for row in refilled)
-            rows.append((_NAMES[case], members, *cells, *(f"{score:.1%}" for score in scores)))
+            single = f"{found['single']:.1%}"
+            rows.append(
+                (_NAMES[case], members, *cells, single, *(f"{each:.1%}" for each in scores))
+            )
     gradients = " | ".join(f"at {part}" for part in parts)
-    head = f"case | members | refilled {gradients} | all active | mean | worst day"
+    head = f"case | members | refilled {gradients} | single | all active | mean | worst day"
     return harness.table(head, rows)
 
 
 def figure(document: Document, path: Path) -> None:
     """Draw gradients against the score in the mean of the year, one line a case and way."""
-    with harness.picture(path, (12, 4.5), columns=len(document)) as (_, (axes,)):
+    with harness.picture(path, (4 * len(document), 4.5), columns=len(document)) as (_, (axes,)):
         for axis, (case, found) in zip(axes, document.items(), strict=True):
             for way, style in zip(WAYS, "xso^vD*", strict=True):
                 rows = [row for row in found["rows"] if row["way"] == way]

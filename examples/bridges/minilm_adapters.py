@@ -24,7 +24,9 @@ class Titles(nn.Module):
     def __init__(self, classes: int) -> None:
         super().__init__()
         folder = Path(os.environ["MINILM"])
-        known = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": LAYERS}
+        known = json.loads((folder / "config.json").read_text("utf-8")) | {
+            "num_hidden_layers": LAYERS
+        }
         known |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         config = BertConfig(**known, attn_implementation="eager")
         public = BertModel(config, add_pooling_layer=False)

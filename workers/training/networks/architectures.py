@@ -364,10 +364,9 @@ def _initialised(layer: nn.Linear | nn.Conv2d) -> nn.Module:
 
 
 def _output(width: int, classes: int) -> nn.Linear:
-    """Return a last layer that begins close to 0, so that at first all classes are about alike.
+    """Return a last layer that begins close to 0: at first all classes are about alike.
 
-    That is worth 20 points after few epochs, by retraining as under noise in the frame's
-    coordinates (benchmarks.unlearning_vs_retraining).
+    After few epochs that is worth many points, of retraining as of noise in the frame's units.
     """
     layer = nn.Linear(width, classes)
     nn.init.normal_(layer.weight, std=_OUTPUT_GAIN * math.sqrt(2 / width))

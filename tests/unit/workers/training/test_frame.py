@@ -30,7 +30,7 @@ def test_scale_is_the_standard_deviation_of_the_initialisation():
     expected = {
         "0.weight": (2 / 27) ** 0.5,
         "3.weight": (2 / 288) ** 0.5,
-        "8.weight": (2 / 64) ** 0.5,
+        "8.weight": 0.1 * (2 / 64) ** 0.5,
     }
     for name, deviation in expected.items():
         assert scale[name] == pytest.approx(deviation, rel=0.05)
