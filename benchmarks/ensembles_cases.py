@@ -29,6 +29,7 @@ from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import ClassificationSpec, classification
 from app.domain.tasks.spec import TaskSpec
+from benchmarks.convex import shuffled
 from benchmarks.data import CLASSES, Pictures, load, network_of
 from benchmarks.public_features import LAST_LAYER, efficientnet, enlarged
 from workers.training.examples import Examples, classified

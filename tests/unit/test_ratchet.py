@@ -12,15 +12,15 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 81_280,
-    "source files": 529,
-    "lines of tests": 88_860,
-    "lines of benchmarks": 6_570,
-    "words of docs": 61_400,
-    "functions": 4_660,
-    "classes": 829,
+    "lines of source": 82_067,
+    "source files": 532,
+    "lines of tests": 90_780,
+    "lines of benchmarks": 6_250,
+    "words of docs": 61_337,
+    "functions": 4_691,
+    "classes": 833,
     "settings": 56,
-    "routes": 127,
+    "routes": 129,
 }
 SLACK = 0.02
 """How far below its number a measure may lie before the number must follow."""
