@@ -33,7 +33,7 @@ from app.services import Services, create_keys, open_services
 
 RESULTS: Final = Path(__file__).parent / "results"
 DOCS: Final = Path(__file__).parents[1] / "docs"
-PAGE: Final = DOCS / "results.md"
+PAGES: Final = (DOCS / "results.md", DOCS / "speed.md")
 STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
 
 Document = dict[str, Any]
@@ -88,14 +88,15 @@ def marks(name: str) -> tuple[str, str]:
     )
 
 
-def put_on_page(name: str, text: str, page: Path = PAGE) -> None:
-    """Replace the benchmark's table on the page of results, if it has one."""
+def put_on_page(name: str, text: str, pages: Sequence[Path] = PAGES) -> None:
+    """Replace the benchmark's table on the page of results that has it, if one does."""
     begin, end = marks(name)
-    before, found, rest = page.read_text().partition(begin.strip())
-    _, ended, after = rest.partition(end.strip())
-    require(not found or ended, f"{page.name} has both marks of {name}")
-    if found:
-        page.write_text(before + begin + text + end + after)
+    for page in pages:
+        before, found, rest = page.read_text().partition(begin.strip())
+        _, ended, after = rest.partition(end.strip())
+        require(not found or ended, f"{page.name} has both marks of {name}")
+        if found:
+            page.write_text(before + begin + text + end + after)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
