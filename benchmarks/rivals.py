@@ -62,6 +62,7 @@ SISA: Final = TrainingRecipe(  # cleverhans-lab/machine-unlearning, purchase-sha
 PRIVATE_BATCH: Final = 600
 REWOUND: Final = 0.5  # of the training that R2D keeps
 _EXACT: Final = "exact, each a new training"
+_LEAST_RANGE: Final = 10  # points
 _LEAST_COST: Final = 1e-4  # where a logarithmic axis puts what costs nothing
 
 Numbers = NDArray[np.float64]
@@ -325,7 +326,7 @@ def figure(document: dict[str, Any], path: Path) -> None:
     panels = {
         "a head: MNIST, 3 against 8": [*_of_rows(document["rows"]), *_in_a_row()],
         "a network: MNIST": [*_of_ensembles("scratch")],
-        f"a network: {document['network']}": [*_of_rows(document["network_rows"])],
+        "a network: 2,000 pictures of MNIST": [*_of_rows(document["network_rows"])],
         "a CNN from scratch: CIFAR-10": [*_of_cnn()],
         "a fine-tuned backbone: CIFAR-10": [*_of_ensembles("pictures")],
         "adapters on a text model: sentences": [*_of_ensembles("texts")],
@@ -338,6 +339,8 @@ def figure(document: dict[str, Any], path: Path) -> None:
                 axis.plot(max(cost, _LEAST_COST), 100 * accuracy, marker, label=label)
             axis.set(xscale="log", title=title, ylabel="test accuracy, %")
             axis.set(xlabel="cost of one request, gradients of all records")
+            low, high = axis.get_ylim()
+            axis.margins(y=max(0.05, (_LEAST_RANGE / (high - low) - 1) / 2))
             axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
