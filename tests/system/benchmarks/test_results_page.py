@@ -160,9 +160,6 @@ CLAIMS = {
     "arithmetic is {:.1f} times as much for the ridge": lambda: growth("ridge"),
     "{:.1f} times for a member trained anew": lambda: growth("retrained"),
     "{:.1f} times for the network": lambda: growth("mlp"),
-    "of accepting by {:.0f} %": lambda: (
-        100 - 100 * result("api_load")["filled_over_empty"]["accept"]
-    ),
     "standard error is {:.1f} points;\n": lambda: chance("texts"),
     "1,000 others are for testing, so that a standard error is {:.1f} points": lambda: chance(
         "pictures"
