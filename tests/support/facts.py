@@ -100,7 +100,8 @@ def only_what_is_current_is_stored(service: Service) -> bool:
         )
         heads = session.execute(of_heads).all()
         of_versions = {blob_id for row in heads for blob_id in row if blob_id is not None}
-        public = session.scalars(select(BackboneRow.blob_id))
+        backbones = select(BackboneRow.blob_id).where(BackboneRow.archived_at.is_(None))
+        public = session.scalars(backbones.where(BackboneRow.blob_id.is_not(None)))
         shards = select(ShardRow.blob_id).join(DatasetRow, DatasetRow.id == ShardRow.dataset_id)
         living = session.scalars(shards.where(DatasetRow.archived_at.is_(None)))
         current = of_versions | {*living, *public}
