@@ -12,11 +12,11 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 82_067,
+    "lines of source": 82_069,
     "source files": 532,
-    "lines of tests": 90_780,
+    "lines of tests": 90_787,
     "lines of benchmarks": 6_254,
-    "words of docs": 61_426,
+    "words of docs": 61_433,
     "functions": 4_691,
     "classes": 833,
     "settings": 56,

@@ -46,7 +46,7 @@ def test_the_regularisation_is_the_candidate_with_the_least_cross_validation():
     def validated(candidate):
         hat = x @ np.linalg.solve(x.T @ x / n + candidate * np.eye(5), x.T / n)
         rest = ((y - hat @ y) ** 2).sum() / n
-        return rest / (1 - (1 + np.trace(hat)) / n) ** 2
+        return rest / (1 - 1.4 * (1 + np.trace(hat)) / n) ** 2
 
     chosen = ridge.solve(sums(), regularisation=None).regularisation
     assert chosen == min(ridge.CANDIDATES, key=validated)
@@ -58,6 +58,15 @@ def test_the_regularisation_is_the_candidate_with_the_least_cross_validation():
 def test_the_choice_depends_on_the_records_that_are_left():
     few = ridge.solve(sums(slice(0, 8)), regularisation=None).regularisation
     assert few > ridge.solve(sums(), regularisation=None).regularisation
+
+
+@pytest.mark.parametrize("records", [60, 100, 101])
+def test_with_as_many_features_as_records_noise_is_not_fitted(records):
+    draws = np.random.default_rng(records)
+    x = draws.integers(-1000, 1000, (records, 100)).astype(np.int16)
+    y = np.sign(x[:, :3].sum(axis=1) + draws.normal(scale=1000, size=records)).astype(np.int64)
+    found = ridge.solve(Statistics.over(x, y[:, None]), regularisation=None)
+    assert found.regularisation >= 0.1
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
