@@ -60,13 +60,16 @@ def test_the_choice_depends_on_the_records_that_are_left():
     assert few > ridge.solve(sums(), regularisation=None).regularisation
 
 
-@pytest.mark.parametrize("records", [60, 100, 101])
-def test_with_as_many_features_as_records_noise_is_not_fitted(records):
-    draws = np.random.default_rng(records)
-    x = draws.integers(-1000, 1000, (records, 100)).astype(np.int16)
-    y = np.sign(x[:, :3].sum(axis=1) + draws.normal(scale=1000, size=records)).astype(np.int64)
-    found = ridge.solve(Statistics.over(x, y[:, None]), regularisation=None)
-    assert found.regularisation >= 0.1
+@pytest.mark.parametrize("records", [80, 100, 120])
+def test_noise_is_not_fitted_where_some_of_about_as_many_records_as_features_are_twins(records):
+    draws, twins = np.random.default_rng(records), slice(records // 5)
+    x = draws.normal(size=(records, 100)) * np.linspace(1, 0.1, 100)
+    noise = draws.normal(size=records)
+    x[-twins.stop :], noise[-twins.stop :] = x[twins], noise[twins]
+    y = np.sign(x[:, :2].sum(axis=1) + noise).astype(np.int64)
+    mixed = np.rint(3000 * x @ np.linalg.qr(draws.normal(size=(100, 100)))[0]).astype(np.int16)
+    found = ridge.solve(Statistics.over(mixed, y[:, None]), regularisation=None)
+    assert found.regularisation >= 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
