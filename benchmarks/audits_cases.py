@@ -45,7 +45,13 @@ NOISY: Final[Mapping[str, dict[str, Any]]] = {
     )
 }
 MODELS: Final[Mapping[str, dict[str, Any]]] = {
-    "ridge head": {"architecture": {"name": "ridge_head", "options": {"feature_range": 4.0}}},
+    "ridge head": {
+        "architecture": {"name": "ridge_head", "options": {"feature_range": 4.0}},
+        "policy": {
+            "mechanism": "sufficient_statistics",
+            "parameters": {"regularisation": 0.001},
+        },
+    },
     "linear head": {
         "architecture": {"name": "linear_head"},
         "policy": {"mechanism": "exact_training"},
