@@ -3,6 +3,9 @@
 import numpy as np
 import safetensors.numpy
 
+from app.domain.architectures import ArchitectureSpec
+from app.registry.backbones import BackboneDefinition
+
 # What ``workers.training.networks.architectures`` builds for two features and two classes.
 NETWORK = {"1.bias": (2,), "1.weight": (2, 2)}
 NETWORK_DIMENSION = 6
@@ -31,3 +34,14 @@ def weights_of_version(number: int, *, head: bool = False) -> bytes:
 
 
 WEIGHTS = weights_of_version(1)
+
+
+def public_backbone(name: str) -> BackboneDefinition:
+    """Return the definition of a backbone of two features and two classes."""
+    return BackboneDefinition(
+        name=name,
+        architecture=ArchitectureSpec("logistic"),
+        input_shape=(2,),
+        classes=2,
+        source="a test",
+    )

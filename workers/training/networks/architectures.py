@@ -369,8 +369,8 @@ def _output(width: int, classes: int) -> nn.Linear:
     After few epochs that is worth many points, of retraining as of noise in the frame's units.
     """
     layer = nn.Linear(width, classes)
-    nn.init.normal_(layer.weight, std=_OUTPUT_GAIN * math.sqrt(2 / width))
-    nn.init.zeros_(layer.bias)
+    _initialised(layer)
+    layer.weight.data.mul_(_OUTPUT_GAIN)
     return layer
 
 

@@ -9,7 +9,6 @@ import pytest
 from redis import Redis
 from sqlalchemy import select, update
 
-from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
 from app.evidence import log
 from app.ledger.tables import ForgetRequestRow
@@ -17,7 +16,6 @@ from app.operations import erase_check
 from app.operations.erase_check import Stores
 from app.operations.storage_check import Finding, Verdict
 from app.registry import backbones
-from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features, repository
 from app.registry.datasets.tables import FeatureShardRow, ShardRow
 from app.services import Services
@@ -26,6 +24,7 @@ from app.storage.tables import BlobRow
 from tests.support.key_keepers import EVERY
 from tests.support.shards import encode_shard
 from tests.support.stored import live, pending
+from tests.support.weights import public_backbone
 from tests.support.workshop import DATASET, Workshop
 
 pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
@@ -69,14 +68,7 @@ def forgotten(workshop: Workshop) -> str:
 
 def _cache_features(workshop: Workshop) -> None:
     with workshop.transaction() as session:
-        definition = BackboneDefinition(
-            name="public",
-            architecture=ArchitectureSpec("logistic"),
-            input_shape=(2,),
-            classes=2,
-            source="a test",
-        )
-        backbone_id = backbones.define_backbone(session, definition).id
+        backbone_id = backbones.define_backbone(session, public_backbone("public")).id
         dataset = repository.dataset_named(session, DATASET)
         (shard,) = repository.shards(session, dataset.id)
         source = features.source_of(

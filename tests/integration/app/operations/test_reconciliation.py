@@ -21,7 +21,6 @@ from app.operations import reconciliation
 from app.operations.reconciliation import Findings
 from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import BackboneDefinition
 from app.registry.datasets.tables import RecordRow, ShardRow
 from app.registry.training_set import TrainingSet
 from app.runtime.locations import key_store_dir, signing_key_file
@@ -30,7 +29,7 @@ from app.storage.stores import key_store
 from app.storage.tables import BlobRow
 from tests.support.key_keepers import EVERY
 from tests.support.stored import pending
-from tests.support.weights import WEIGHTS
+from tests.support.weights import WEIGHTS, public_backbone
 from tests.support.workshop import RECORDS, Workshop
 
 pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
@@ -315,14 +314,7 @@ def test_who_was_held_out_is_answered_by_the_backbone_that_the_version_stands_on
     """Also while the backbone is lost, and when other weights have taken its place."""
     blobs = workshop.services.blobs
     with workshop.transaction() as session:
-        definition = BackboneDefinition(
-            name="public",
-            architecture=ArchitectureSpec("logistic"),
-            input_shape=(2,),
-            classes=2,
-            source="nowhere",
-        )
-        backbones.define_backbone(session, definition)
+        backbones.define_backbone(session, public_backbone("public"))
         row = backbones.upload_weights(session, blobs, "public", WEIGHTS)
         lost, before = row.blob_id, row.sha256
     own = {"name": "logistic", "backbone": {"name": "public", "frozen": False}}

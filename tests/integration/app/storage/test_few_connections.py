@@ -7,14 +7,13 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import ObjectStoreError
 from app.registry import backbones
-from app.registry.backbones import BackboneDefinition
 from app.runtime.database import Database
 from app.runtime.settings import Settings
 from app.services import Services, open_services
 from app.storage.tables import BlobRow
+from tests.support.weights import public_backbone
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 PUSHES = 8
@@ -53,15 +52,8 @@ def _import(workshop: Workshop) -> None:
 
 
 def _bring_backbone(workshop: Workshop) -> None:
-    backbone = BackboneDefinition(
-        name="public",
-        architecture=ArchitectureSpec("logistic"),
-        input_shape=(2,),
-        classes=2,
-        source="a test",
-    )
     with workshop.transaction() as session:
-        backbones.define_backbone(session, backbone)
+        backbones.define_backbone(session, public_backbone("public"))
     with workshop.transaction() as session:
         backbones.upload_weights(session, workshop.services.blobs, "public", b"weights")
 

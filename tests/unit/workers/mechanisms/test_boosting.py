@@ -57,7 +57,7 @@ def records(inputs, targets):
     return SimpleNamespace(in_order=lambda *_, **__: iter(batches))
 
 
-def reference(kind, targets):
+def reference(kind, targets, inputs=INPUT, **more):
     return kind(
         max_iter=30,
         max_leaf_nodes=12,
@@ -65,7 +65,8 @@ def reference(kind, targets):
         min_samples_leaf=5,
         learning_rate=0.2,
         early_stopping=False,
-    ).fit(INPUT, targets)
+        **more,
+    ).fit(inputs, targets)
 
 
 def answers(trees, inputs=INPUT, task=None):
@@ -143,14 +144,7 @@ def test_held_out_records_tell_how_many_trees_are_kept():
     task, told = regression(("y",), loss="squared"), records(INPUT[500:], noisy[500:])
     trees = learned(task, noisy[:500], INPUT[:500], told=told, patience=5)
     (kept,) = grown(trees)
-    library = HistGradientBoostingRegressor(
-        max_iter=30,
-        max_leaf_nodes=12,
-        max_depth=6,
-        min_samples_leaf=5,
-        learning_rate=0.2,
-        early_stopping=False,
-    ).fit(INPUT[:500], noisy[:500, 0])
+    library = reference(HistGradientBoostingRegressor, noisy[:500, 0], INPUT[:500])
     errors = [((each - noisy[500:, 0]) ** 2).mean() for each in library.staged_predict(INPUT[500:])]
     assert 0 < kept < 30 - 5
     assert errors[kept - 1] == min(errors[: kept + 5])
@@ -197,17 +191,14 @@ def test_a_column_of_categories_is_split_by_sets_as_by_the_library():
     targets = (worth + INPUT[:, 0] * (library[:, 1] == 2)).astype(np.float32)[:, None]
     trees = learned(task, targets[known], inputs[known])
     assert trees.categories.shape[-1] == 3
-    grown = HistGradientBoostingRegressor(
-        max_iter=30,
-        max_leaf_nodes=12,
-        max_depth=6,
-        min_samples_leaf=5,
-        learning_rate=0.2,
-        early_stopping=False,
+    expected = reference(
+        HistGradientBoostingRegressor,
+        targets[known, 0],
+        library[known],
         categorical_features=[0, 1],
-    ).fit(library[known], targets[known, 0])
+    ).predict(library)
     found = answers(trees, inputs, task)[:, 0]
-    np.testing.assert_allclose(found, grown.predict(library), atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.abs(found - targets[:, 0])[known].mean() < np.abs(worth).mean() / 2
     records = {"features": {0: torch.export.Dim("records")}}
     example = (torch.from_numpy(inputs[:2]),)

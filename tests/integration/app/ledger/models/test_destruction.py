@@ -22,7 +22,6 @@ from app.ledger.models.destruction import Destruction
 from app.ledger.tables import RunRow
 from app.registry import backbones
 from app.registry import repository as registry
-from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.imports import service as importing
@@ -32,7 +31,7 @@ from app.runtime.settings import FolderPublisher, Settings
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S, until
 from tests.support.representatives import mostly_nightly
-from tests.support.weights import WEIGHTS, network_weights
+from tests.support.weights import WEIGHTS, network_weights, public_backbone
 from tests.support.workshop import DATASET, RECORDS, SCHEMA, Held, Workshop, records_parquet
 
 OURS, OTHERS, APART = "made-of-it", "others", "apart"
@@ -63,14 +62,7 @@ def workshop(workshop: Workshop) -> Workshop:
 
 def _bring(workshop: Workshop, name: str, weights: bytes) -> None:
     with workshop.transaction() as session:
-        definition = BackboneDefinition(
-            name=name,
-            architecture=ArchitectureSpec("logistic"),
-            input_shape=(2,),
-            classes=2,
-            source="a test",
-        )
-        backbones.define_backbone(session, definition)
+        backbones.define_backbone(session, public_backbone(name))
         backbones.upload_weights(session, workshop.services.blobs, name, weights)
         destruction.refuse_destroyed(session, _of(session, name))
 

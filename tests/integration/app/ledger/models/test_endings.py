@@ -12,13 +12,12 @@ from app.domain.states import WeightsSource
 from app.ledger import runs
 from app.ledger.models import definitions, endings
 from app.registry import backbones
-from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features
 from app.registry.datasets import repository as datasets
 from app.registry.datasets.service import define_dataset, schema_of
 from app.storage.tables import BlobRow
 from tests.support.logbook import faults
-from tests.support.weights import WEIGHTS
+from tests.support.weights import WEIGHTS, public_backbone
 from tests.support.workshop import (
     DATASET,
     RECIPE,
@@ -219,14 +218,7 @@ def test_a_backbone_in_use_stays(workshop: Workshop) -> None:
             end(session, "public")
 
     with workshop.transaction() as session:
-        definition = BackboneDefinition(
-            name="public",
-            architecture=ArchitectureSpec("logistic"),
-            input_shape=(2,),
-            classes=2,
-            source="nowhere",
-        )
-        backbones.define_backbone(session, definition)
+        backbones.define_backbone(session, public_backbone("public"))
         backbones.upload_weights(session, blobs, "public", WEIGHTS)
     architecture = {"name": "logistic", "backbone": {"name": "public", "frozen": False}}
 

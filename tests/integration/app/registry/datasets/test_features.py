@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.domain.architectures import ArchitectureSpec
 from app.registry import backbones
-from app.registry.backbones import BackboneDefinition
 from app.registry.datasets import features, repository
 from app.registry.datasets.features import FeatureSource
 from app.registry.datasets.tables import FeatureShardRow
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S
 from tests.support.shards import decode_shard, encode_shard
+from tests.support.weights import public_backbone
 from tests.support.workshop import DATASET, RECORDS, Workshop
 
 WEIGHTS = "5a" * 32
@@ -30,14 +29,7 @@ def backbone_id(workshop: Workshop) -> str:
 
 def _backbone(workshop: Workshop, name: str) -> str:
     with workshop.transaction() as session:
-        definition = BackboneDefinition(
-            name=name,
-            architecture=ArchitectureSpec("logistic"),
-            input_shape=(2,),
-            classes=2,
-            source="a test",
-        )
-        return backbones.define_backbone(session, definition).id
+        return backbones.define_backbone(session, public_backbone(name)).id
 
 
 def _source(workshop: Workshop, backbone_id: str) -> FeatureSource:
