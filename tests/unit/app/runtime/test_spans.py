@@ -76,9 +76,9 @@ def test_an_id_of_a_trace_can_be_computed_as_the_page_says() -> None:
 
 
 def test_the_page_lists_all_that_spans_say() -> None:
-    listed = set(re.findall(r"^\| `expunge\.(\w+)`", PAGE, re.M))
+    listed = set(re.findall(r"^\* `expunge\.(\w+)`", PAGE, re.M))
     assert listed == {each.name for each in fields(Facts)}
-    names = set(re.findall(r"^\| `([a-z_ ]+)` \|", PAGE, re.M))
+    names = set(re.findall(r"^\* `([a-z_ ]+)`[ :]", PAGE, re.M))
     assert names == {str(step) for step in Step} | {str(phase) for phase in Phase}
 
 
