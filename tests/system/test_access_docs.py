@@ -10,7 +10,7 @@ PAGE = Path("docs/access.md").read_text()
 
 
 def test_every_scope_has_its_row() -> None:
-    assert re.findall(r"^\| `([a-z:]+)` \|", PAGE, re.MULTILINE) == list(Scope)
+    assert re.findall(r"^\* `([a-z:]+)`:", PAGE, re.MULTILINE) == list(Scope)
 
 
 def test_every_setting_of_access_is_explained_with_its_default() -> None:
