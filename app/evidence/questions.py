@@ -1,7 +1,7 @@
 """The questions of regulators, read from the page that answers them in general.
 
-Every table row is a question and its answer; a comment at its end, such as ``<!--dates-->``, names
-the fact about one case that answers it.
+Every item of a list is a question and its answer; a comment at its end, such as ``<!--dates-->``,
+names the fact about one case that answers it.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 NOT_ANSWERED: Final = "not answered by this product"
-_ROW = re.compile(r"\| (?P<asked>.+?) \| (?P<answer>.+?)(?: <!--(?P<fact>\w+)-->)? \|")
+_ITEM = re.compile(r"\* \*\*(?P<asked>.+?)\*\*:? (?P<answer>.+?)(?: <!--(?P<fact>\w+)-->)?")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}"
@@ -48,10 +48,9 @@ def questions() -> tuple[Question, ...]:
     for line in page.splitlines():
         if line.startswith("## "):
             source = line[3:]
-        elif (row := _ROW.fullmatch(line)) and not line.startswith("| ---"):
-            answer = _plain(row["answer"])
-            if answer != "answer":  # the tables' heads
-                found.append(Question(source, _plain(row["asked"]), answer, row["fact"]))
+        elif item := _ITEM.fullmatch(line):
+            asked, answer = _plain(item["asked"]), _plain(item["answer"])
+            found.append(Question(source, asked, answer, item["fact"]))
     return tuple(found)
 
 
