@@ -22,7 +22,7 @@ def test_the_picture_has_the_rooms_and_the_floors_that_are_checked() -> None:
     drawn: dict[str, list[set[str]]] = {}
     inside = ""
     for box, text in (("workers", boxes[0]), ("app", boxes[2])):
-        for row in re.findall(r"^ (.*)$", text, re.M):
+        for row in re.findall(r"\n (.*)", text):
             cells = row.split("│")
             names = {cell.split()[0] for cell in cells}
             inner = cells[0].startswith("   ")
