@@ -112,14 +112,26 @@ class Joined:
         return {member: since.get(member, self.number) for member in sorted(gone)}
 
 
-def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int]) -> Joined:
+def join(
+    session: Session,
+    model: ModelRow,
+    run: RunRow,
+    trained: Collection[int],
+    *,
+    number: int | None = None,
+) -> Joined:
     """Return what becomes of the members, of which the run has ``trained`` some.
+
+    ``number`` is the next version's, where the caller has read it.
 
     What a run has learned from records that were forgotten since it began stays out of a refill, as
     whatever joined meanwhile stays in; other runs answer what they began with, and leave the
     members concerned out unless they trained them.
     """
-    number, head = registry.next_number(session, model.id), registry.head_version(session, model)
+    head, number = (
+        registry.head_version(session, model),
+        number or registry.next_number(session, model.id),
+    )
     made = frozenset(trained)
     if run.kind == RunKind.TRAIN:
         return Joined(None, number, [], made, frozenset())

@@ -43,10 +43,14 @@ def record(session: Session, obligation: ObligationRow) -> None:
     )
 
 
-def start_obligations(session: Session, run: RunRow) -> None:
-    """Let a run take on every obligation whose records it leaves out, failed ones included."""
+def start_obligations(session: Session, run: RunRow) -> Sequence[ObligationRow]:
+    """Let a run take on every obligation whose records it leaves out, failed ones included.
+
+    Return them.
+    """
     if run.forget_epoch is None:
-        return
+        return []
+    started = []
     owed = repository.obligations_of_model(session, run.model_id, WAITING_OBLIGATION_STATES)
     with _unsettled(session, owed) as (requests, waiting):
         for obligation in waiting:
@@ -54,6 +58,8 @@ def start_obligations(session: Session, run: RunRow) -> None:
             if asked_at is not None and asked_at <= run.forget_epoch:
                 obligation.run_id, obligation.failure_reason = run.id, None
                 enter(session, obligation, ObligationState.RUNNING)
+                started.append(obligation)
+    return started
 
 
 def meet(session: Session, obligations: Collection[ObligationRow], certificate_id: str) -> None:
