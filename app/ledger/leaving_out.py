@@ -180,7 +180,8 @@ class LeavingOut:
 
     def _read_head(self, session: Session) -> "_Head":
         run = runs.holder(session, self.run_id, self.fencing_token)
-        return _read_head(session, run, session.get_one(ModelRow, run.model_id))
+        model = session.get_one(ModelRow, run.model_id)
+        return _read_head(session, run, model, member_trainings.join(session, model, run, ()))
 
 
 def begin(session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow) -> "Begun | None":
@@ -188,12 +189,14 @@ def begin(session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow) -
 
     They are locked. If it is None, the caller rolls back.
     """
-    plan = selections.begin_leaving_out(session, run, model, dataset)
-    return None if plan is None else Begun(plan, _read_head(session, run, model))
+    found = selections.begin_leaving_out(session, run, model, dataset)
+    if found is None:
+        return None
+    plan, joined = found
+    return Begun(plan, _read_head(session, run, model, joined))
 
 
-def _read_head(session: Session, run: RunRow, model: ModelRow) -> "_Head":
-    joined = member_trainings.join(session, model, run, ())
+def _read_head(session: Session, run: RunRow, model: ModelRow, joined: Joined) -> "_Head":
     head = session.get_one(VersionRow, joined.head_id)
     return _Head(
         joined,

@@ -13,6 +13,7 @@ from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
 from app.evidence import log
 from app.ledger import member_trainings, repository
+from app.ledger.member_trainings import Joined
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_for_good, holder
 from app.ledger.tables import RunRow
@@ -114,7 +115,7 @@ def begin(
 
 def begin_leaving_out(
     session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow
-) -> Plan | None:
+) -> tuple[Plan, Joined] | None:
     """Fix which forgotten records a run covers that trains no member of an ensemble.
 
     None, and nothing is fixed, for any other run. The run, the dataset and the model are locked.
@@ -122,14 +123,17 @@ def begin_leaving_out(
     head = registry.head_version(session, model)
     if run.kind != RunKind.UNLEARN or head is None or not head.members:
         return None
-    if member_trainings.fewest_for(session, model, head, through=dataset.forget_epoch):
+    after, through = head.covers_epoch, dataset.forget_epoch
+    with session.no_autoflush:  # so that a new run is stored once
+        gone = member_trainings.concerned(session, model, after=after, through=through)
+    if member_trainings.fewest_for(model, head, gone):
         return None
     policy = Policy.from_json(model.policy)
     plan = replace(Plan.from_json(run.plan), epsilon=policy.epsilon, delta=policy.delta)
     run.plan = plan.to_json()
     _fix(session, run, model, dataset)
     log.append(session, "run.planned", run=run.id)
-    return plan
+    return plan, member_trainings.join(session, model, run, (), gone=gone)
 
 
 def lock_for(session: Session, model: ModelRow) -> DatasetRow:

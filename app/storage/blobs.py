@@ -549,7 +549,8 @@ def adopt(session: Session, blob: str | StoredBlob) -> None:
 def doom(session: Session, blob_id: str | None) -> None:
     """Give a blob up, if there is one, in the caller's transaction; a ``sweep`` shreds it."""
     if blob_id is not None:
-        session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
+        doomed = update(BlobRow).where(BlobRow.id == blob_id).values(state=BlobState.DOOMED)
+        session.execute(doomed)
 
 
 def doom_attempt(session: Session, run_id: str) -> None:
