@@ -96,6 +96,8 @@ class LeavingOut:
     def _begin(self, session: Session) -> "Begun | None":
         run = runs.holder(session, self.run_id, self.fencing_token)
         model = session.get_one(ModelRow, run.model_id)
+        if run.kind != RunKind.UNLEARN or model.architecture.get("members") is None:
+            return None
         return begin(session, run, model, selections.lock_for(session, model))
 
     def finish(self, begun: "Begun", may_go_on: Callable[[], None], do: "Persist") -> None:
