@@ -39,7 +39,7 @@ from app.registry.datasets.reading import readers_of
 from app.registry.datasets.service import Records
 from app.runtime import locations, spans
 from app.runtime.database import Database
-from app.runtime.database.wakeups import Signal, wake
+from app.runtime.database.wakeups import Signal, wake_now
 from app.runtime.logs import describe
 from app.runtime.settings import Settings
 from app.storage import stores
@@ -189,7 +189,7 @@ class Services:
 
     def leave_out_at_once(
         self,
-        named: Callable[[Session], Collection[str]],
+        model_ids: Collection[str],
         **terms: Unpack[leaving_out.Terms],
     ) -> bool:
         """Meet what ensembles owe without a worker, where none is needed; return whether any did.
@@ -198,12 +198,11 @@ class Services:
         """
         try:
             with actor.acting_as(actor.SERVICE):
-                with self.database.transaction() as session:
-                    model_ids = sorted(named(session))
                 places = (self.database, self.blobs, self.signer)
                 lease_s = self.settings.lease_s
                 met = [
-                    leave_out_at_once(*places, each, lease_s=lease_s, **terms) for each in model_ids
+                    leave_out_at_once(*places, each, lease_s=lease_s, **terms)
+                    for each in sorted(model_ids)
                 ]
                 if any(met):
                     self._wake()
@@ -214,8 +213,8 @@ class Services:
 
     def _wake(self) -> None:
         """Have the dispatcher erase and complete what can be now: it may wait for what ended."""
-        with self.database.transaction() as session:
-            wake(session, Signal.ERASABLE)
+        with self.database.at_once() as connection:
+            wake_now(connection, Signal.ERASABLE)
 
     @property
     def _completion(self) -> Completion:

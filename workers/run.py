@@ -301,7 +301,8 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec, team: Team) -
 def _require_same_base(services: Services, lease: Lease, base: BaseDigest | None) -> None:
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
-        issuing.require_same_base(session, model, base)
+        newest = issuing.last_certificate(session, model.id)
+        issuing.require_same_base(session, model, newest, base)
 
 
 def _releases_openly(lease: Lease, model: ModelSpec) -> bool:

@@ -11,8 +11,8 @@ from statistics import NormalDist
 from typing import ClassVar
 
 from app.accounting import gaussian, renyi
+from app.accounting.numerics import confirmed, root_between
 from app.accounting.precision import weighed
-from app.accounting.search import smallest
 from app.accounting.terms import Terms
 from app.domain.checks import require_delta, require_finite, require_non_negative
 from app.domain.errors import CalibrationError, ParameterError
@@ -70,7 +70,15 @@ class GaussianGuarantee(Guarantee):
         furthest = self._turning_point()
         if self._at(furthest) > delta:
             raise CalibrationError(f"rounding leaves a delta above {delta:g} at every epsilon")
-        return smallest(lambda epsilon: self._at(epsilon) <= delta, highest=furthest)
+        if self._at(0.0) <= delta:
+            return 0.0
+        target = math.log(delta)
+        found = root_between(lambda epsilon: math.log(self._at(epsilon)) - target, 0.0, furthest)
+
+        def holds(epsilon: float) -> bool:
+            return epsilon >= furthest or self._at(epsilon) <= delta
+
+        return min(furthest, confirmed(holds, found, 1))
 
     def delta(self, *, epsilon: float) -> float:
         """Return the smallest delta, rounded outward (docs/guarantees.md, section 1)."""

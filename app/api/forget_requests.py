@@ -6,7 +6,7 @@ that no request waits for another dataset.
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
@@ -328,7 +328,8 @@ class Forgetting:
             self._services.acceptance.accept(session, request_id)
             session.flush()
             view = request_views.one(session, request_id)
-        (accepted,) = self._answered([view])
+            owing = _owing(session, [view])
+        (accepted,) = self._answered([view], owing)
         if isinstance(accepted, Exception):
             raise accepted
         return accepted
@@ -387,7 +388,8 @@ class Forgetting:
             request_id = error.request_id
         with self._services.database.transaction() as session:
             view = request_views.one(session, request_id)
-        (answer,) = self._answered([view])
+            owing = _owing(session, [view])
+        (answer,) = self._answered([view], owing)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -406,31 +408,27 @@ class Forgetting:
     def submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
         """Accept new requests in one transaction; return each, or its own error in its place."""
         try:
-            views = self._accept(calls)
+            views, owing = self._accept(calls)
         except IntegrityError:
             # Another lane accepted the same external_id meanwhile: now it is found.
-            views = self._accept(calls)
-        return self._answered(views)
+            views, owing = self._accept(calls)
+        return self._answered(views, owing)
 
-    def _answered(self, views: list[RequestView | Exception]) -> list[RequestView | Exception]:
+    def _answered(
+        self, views: list[RequestView | Exception], owing: Collection[str]
+    ) -> list[RequestView | Exception]:
         """Leave members of small ensembles out while the callers wait; return what is so then."""
-        made = {view.id: view for view in views if isinstance(view, RequestView)}
-        owing = {
-            owed.model
-            for view in made.values()
-            for owed in view.obligations
-            if owed.state == ObligationState.OPEN
-        }
-        if not owing or not self._services.leave_out_at_once(
-            lambda session: {e.id for e in registry.ensembles(session) if e.name in owing},
-            most_bytes=leaving_out.AT_ONCE_BYTES,
-        ):
+        most_bytes = leaving_out.AT_ONCE_BYTES
+        if not owing or not self._services.leave_out_at_once(owing, most_bytes=most_bytes):
             return views
-        with self._services.database.transaction() as session:
-            made = request_views.read(session, list(made))
+        ids = [view.id for view in views if isinstance(view, RequestView)]
+        with self._services.database.at_once() as connection:
+            made = request_views.read(connection, ids)
         return [made[view.id] if isinstance(view, RequestView) else view for view in views]
 
-    def _accept(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
+    def _accept(
+        self, calls: Sequence[Call]
+    ) -> tuple[list[RequestView | Exception], Collection[str]]:
         with self._services.database.transaction() as session:
             for dataset in {call.request.dataset for call in calls}:
                 self._services.acceptance.present_releases.warm(session, dataset)
@@ -441,10 +439,18 @@ class Forgetting:
             session.flush()
             ids = [accepted.request_id for accepted in answers if isinstance(accepted, Accepted)]
             views = request_views.read(session, ids)
+            owing = _owing(session, views.values())
         return [
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
-        ]
+        ], owing
+
+
+def _owing(session: Session, views: Iterable[RequestView]) -> Collection[str]:
+    """Return the ids of the ensembles that owe requests something."""
+    waiting = ObligationState.OPEN
+    names = {owed.model for view in views for owed in view.obligations if owed.state == waiting}
+    return names and {each.id for each in registry.ensembles(session) if each.name in names}
 
 
 def _require_unheld(asked: NewForgetRequest) -> None:

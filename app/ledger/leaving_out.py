@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from io import BytesIO
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
@@ -19,7 +20,14 @@ from sqlalchemy.orm import Session
 
 from app.domain import provenance
 from app.domain.architectures import by_member
-from app.domain.errors import HeadMovedError, LeaseLostError, RunFailedError
+from app.domain.errors import (
+    CalibrationError,
+    HeadMovedError,
+    LeaseLostError,
+    ParameterError,
+    PlanError,
+    RunFailedError,
+)
 from app.domain.plan import Plan
 from app.domain.provenance import Provenance
 from app.domain.states import ObligationState, Phase, RunKind
@@ -30,13 +38,18 @@ from app.ledger import member_trainings, outbox, repository, runs, scheduling, s
 from app.ledger.certificates import issuing
 from app.ledger.member_trainings import Joined
 from app.ledger.publication import RunResult, publish_checked
+from app.ledger.tables import RunRow
 from app.registry import repository as registry
+from app.registry.counts import Lineage
+from app.registry.datasets.tables import DatasetRow
+from app.registry.forecasts import Forecast, Occasion
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database import Database
 from app.runtime.database.queries import database_time
 from app.runtime.failpoints import reach
 from app.runtime.logs import describe
-from app.storage.blobs import Blobs
+from app.runtime.spans import Facts
+from app.storage.blobs import Blobs, Located, locate, reserve_for_run
 from app.storage.weights_content import WeightsContent
 
 AT_ONCE_BYTES: Final = 4 * 2**20
@@ -74,25 +87,34 @@ class LeavingOut:
             RunFailedError: the file of the version before cannot be used.
         """
         do = persist or Persist()
-        plan = do(
-            lambda: selections.begin_leaving_out(self.database, self.run_id, self.fencing_token)
-        )
-        if plan is None:
+        begun = do(lambda: self._in_transaction(self._begin))
+        if begun is None:
             return False
+        self.finish(begun, may_go_on, do)
+        return True
+
+    def _begin(self, session: Session) -> "Begun | None":
+        run = runs.holder(session, self.run_id, self.fencing_token)
+        model = session.get_one(ModelRow, run.model_id)
+        if run.kind != RunKind.UNLEARN or model.architecture.get("members") is None:
+            return None
+        return begin(session, run, model, selections.lock_for(session, model))
+
+    def finish(self, begun: "Begun", may_go_on: Callable[[], None], do: "Persist") -> None:
+        """Publish what was begun; raises what ``carry_out`` raises."""
         while True:
             try:
-                self._publish(plan, may_go_on, do)
+                return self._publish(begun, may_go_on, do)
             except HeadMovedError:
                 may_go_on()
-            else:
-                return True
+                begun = replace(begun, head=do(lambda: self._in_transaction(self._read_head)))
 
-    def _publish(self, plan: Plan, may_go_on: Callable[[], None], do: "Persist") -> None:
+    def _publish(self, begun: "Begun", may_go_on: Callable[[], None], do: "Persist") -> None:
         started = time.monotonic()
-        head = do(self._read_head)
+        plan, head = begun.plan, begun.head
         with member_trainings.read_as_head(self.database, head.version):
-            file = do(lambda: self.blobs.read(head.version.blob_id))
-            made = do(lambda: provenance_of(self.database, self.blobs, head.version.id))
+            file = do(lambda: self.blobs.read(head.file))
+            made = do(lambda: provenance_in(self.blobs, head.version))
         described = WeightsFile(BytesIO(file)).description()
         tensors = safetensors.numpy.load(file)
         own = by_member(name for name in tensors if not name.startswith(BACKBONE))
@@ -110,11 +132,10 @@ class LeavingOut:
         reach("at_target")
         described = replace(described, version=joined.number, out=joined.out)
         content = WeightsContent(tensors, described.to_metadata())
-        blob_id = do(self._reserve)
-        weights = do(lambda: self.blobs.fill(blob_id, content))
+        weights = do(lambda: self.blobs.fill(head.blob_id, content, is_noted=False))
         result = RunResult(
             weights=weights,
-            provenance=do(lambda: self._beside(blob_id, made)) if made else None,
+            provenance=do(lambda: self._beside(weights.id, made)) if made else None,
             tensors_sha256=tensors_sha256(content),
             phase=CertifyingPhase(
                 plan=plan,
@@ -127,7 +148,7 @@ class LeavingOut:
                 arithmetic=provenance.arithmetic(made, joined.kept),
             ),
             evaluation=_evaluation_without(head.stated["evaluation"]),
-            certified_at=do(lambda: self._in_transaction(database_time)),
+            certified_at=do(self._now),
             phase_seconds={Phase.LOADING: read_s},
             base=described.base,
             members={each: (str(joined.before[each].sha256), False) for each in joined.kept},
@@ -143,9 +164,14 @@ class LeavingOut:
                 result=result,
                 content=content,
                 may_go_on=may_go_on,
+                drafts=len(content) > AT_ONCE_BYTES,
             )
         )
         reach("after_publish")
+
+    def _now(self) -> datetime:
+        with self.database.at_once() as connection:
+            return database_time(connection)
 
     def _beside(self, blob_id: str, made: Mapping[int, Provenance]) -> bytes:
         return self.blobs.encrypt_beside(blob_id, provenance.KIND, provenance.to_bytes(made))
@@ -154,18 +180,33 @@ class LeavingOut:
         with self.database.transaction() as session:
             return read(session)
 
-    def _reserve(self) -> str:
-        return self._in_transaction(
-            lambda session: runs.reserve_blob(session, self.run_id, self.fencing_token)
-        )
+    def _read_head(self, session: Session) -> "_Head":
+        run = runs.holder(session, self.run_id, self.fencing_token)
+        model = session.get_one(ModelRow, run.model_id)
+        return _read_head(session, run, model, member_trainings.join(session, model, run, ()))
 
-    def _read_head(self) -> "_Head":
-        with self.database.transaction() as session:
-            run = repository.run(session, self.run_id)
-            model = session.get_one(ModelRow, run.model_id)
-            joined = member_trainings.join(session, model, run, ())
-            head = session.get_one(VersionRow, joined.head_id)
-            return _Head(joined, head, issuing.stated_of(session, head)["predicate"])
+
+def begin(session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow) -> "Begun | None":
+    """Fix what a run covers, and read what it leaves members out of; None for any other run.
+
+    They are locked. If it is None, the caller rolls back.
+    """
+    found = selections.begin_leaving_out(session, run, model, dataset)
+    if found is None:
+        return None
+    plan, joined = found
+    return Begun(plan, _read_head(session, run, model, joined))
+
+
+def _read_head(session: Session, run: RunRow, model: ModelRow, joined: Joined) -> "_Head":
+    head = session.get_one(VersionRow, joined.head_id)
+    return _Head(
+        joined,
+        head,
+        issuing.stated_of(session, head)["predicate"],
+        locate(session, head.blob_id),
+        reserve_for_run(session, "weights", run_id=run.id, dataset_id=model.dataset_id),
+    )
 
 
 def _evaluation_without(before: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,10 +226,15 @@ def provenance_of(database: Database, blobs: Blobs, version_id: str) -> dict[int
     """
     with database.transaction() as session:
         version = session.get_one(VersionRow, version_id)
-        blob_id, stored = version.blob_id, version.provenance
-    if stored is None:
+    return provenance_in(blobs, version)
+
+
+def provenance_in(blobs: Blobs, version: VersionRow) -> dict[int, Provenance]:
+    """Do as ``provenance_of`` does, of a version that was read."""
+    if version.provenance is None:
         return {}
-    return provenance.from_bytes(blobs.decrypt_beside(blob_id, provenance.KIND, stored))
+    stored = blobs.decrypt_beside(version.blob_id, provenance.KIND, version.provenance)
+    return provenance.from_bytes(stored)
 
 
 class Terms(TypedDict, total=False):
@@ -213,11 +259,21 @@ class Persist:
 
 @dataclass(frozen=True)
 class _Head:
-    """The version before, and what its certificate states."""
+    """The version before, what its certificate states, where its file is, and where the next."""
 
     joined: Joined
     version: VersionRow
     stated: Mapping[str, Any]
+    file: Located
+    blob_id: str
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that leaves members out, with what it covers fixed."""
+
+    plan: Plan
+    head: _Head
 
 
 def leave_out_at_once(
@@ -237,44 +293,70 @@ def leave_out_at_once(
         Whether a version without the members concerned was published.
     """
     with database.transaction() as session:
-        suits = _suits(session, model_id, **terms)
-    if not suits:
-        return False
-    scheduling.schedule_model(database, model_id)
-    with database.transaction() as session:
-        leased = runs.lease_new(session, model_id, lease_s=lease_s)
-        if leased is None:
+        found = _taken(session, model_id, lease_s=lease_s, **terms)
+        if found is None:
+            session.rollback()
             return False
-        held = LeavingOut(database, blobs, signer, leased.id, leased.fencing_token)
+        run, begun = found
+    held = LeavingOut(database, blobs, signer, run.id, run.fencing_token)
     with suppress(LeaseLostError):  # perhaps it was published, and what came after that failed
         try:
-            return held.carry_out() or _hand_back(held)
+            held.finish(begun, lambda: None, Persist())
         except LeaseLostError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again
             _log.warning("run %s is left to a worker: %s", held.run_id, describe(error))
-            return _hand_back(held)
+            with database.transaction() as session:
+                runs.hand_back(session, runs.holder(session, run.id, run.fencing_token))
+        else:
+            return True
     return False
 
 
-def _hand_back(held: LeavingOut) -> bool:
-    with held.database.transaction() as session:
-        runs.hand_back(session, runs.holder(session, held.run_id, held.fencing_token))
-    return False
+def _taken(
+    session: Session,
+    model_id: str,
+    *,
+    lease_s: float,
+    most_bytes: int = 2**62,
+    before_its_time: bool = False,
+) -> tuple[RunRow, Begun] | None:
+    """Begin a run for what an ensemble owes, if a copy of its file meets it, and that is small.
 
-
-def _suits(
-    session: Session, model_id: str, *, most_bytes: int = 2**62, before_its_time: bool = False
-) -> bool:
-    """Return whether an ensemble owes what a copy of its file, which is small enough, meets."""
+    It is the one that waits, or else a new one. If it is None, the caller rolls back.
+    """
+    begun_ns = time.time_ns()
     model = session.get(ModelRow, model_id)
     head = None if model is None else registry.head_version(session, model)
     if model is None or head is None or not head.members or head.size_bytes > most_bytes:
-        return False
-    if not repository.obligations_of_model(session, model_id, (ObligationState.OPEN,), limit=1):
-        return False
-    waits = repository.active_run(session, model_id, besides=RunKind.REFILL) is not None
-    due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
-    if not (waits or before_its_time or model_id in due):
-        return False
-    return not member_trainings.fewest_for(session, model, head, through=None)
+        return None
+    owed = repository.obligations_of_model(session, model_id, (ObligationState.OPEN,))
+    if not owed:
+        return None
+    waiting = repository.active_run(session, model_id, besides=RunKind.REFILL)
+    if waiting is not None:
+        run = runs.lease_new(session, waiting, lease_s=lease_s)
+        dataset = selections.lock_for(session, model)
+    else:
+        forecast = _forecast(session, model)
+        dataset = selections.lock_for(session, model)
+        late = repository.active_run(session, model_id, besides=RunKind.REFILL)
+        due = outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id) or before_its_time
+        if forecast is None or late is not None or not due or not forecast.occasion.fits(model):
+            return None
+        run = runs.create_run(session, model, RunKind.UNLEARN, forecast, lease_s=lease_s)
+        facts = Facts(model=model.name, run_kind=RunKind.UNLEARN)
+        scheduling.note_planned(session, model, owed, run, begun_ns=begun_ns, facts=facts)
+    begun = None if run is None else begin(session, run, model, dataset)
+    return None if run is None or begun is None else (run, begun)
+
+
+def _forecast(session: Session, model: ModelRow) -> Forecast | None:
+    """Plan a model's next run; None if it has no record left, or none can meet its policy."""
+    lineage = Lineage.of(session, model)
+    if lineage is None or lineage.retained <= 0:
+        return None
+    try:
+        return Occasion.of(session, model, lineage).forecast()
+    except (PlanError, ParameterError, CalibrationError):
+        return None

@@ -46,15 +46,16 @@ def members_to_train(session: Session, model: ModelRow, run: RunRow) -> frozense
         return frozenset(range(count))
     if run.kind == RunKind.REFILL:
         return frozenset(out_of(registry.members_of(head)))
-    return fewest_for(session, model, head, through=run.forget_epoch)
+    named = concerned(session, model, after=head.covers_epoch, through=run.forget_epoch)
+    return fewest_for(model, head, named)
 
 
-def fewest_for(
-    session: Session, model: ModelRow, head: VersionRow, *, through: int | None
-) -> frozenset[int]:
-    """Return which members are trained to meet what was forgotten since an ensemble's head."""
+def fewest_for(model: ModelRow, head: VersionRow, named: frozenset[int]) -> frozenset[int]:
+    """Return which members are trained to meet what was forgotten since an ensemble's head.
+
+    That concerns the members ``named``.
+    """
     members, policy = registry.members_of(head), Policy.from_json(model.policy)
-    named = concerned(session, model, after=head.covers_epoch, through=through)
     named -= out_of(members).keys()
     if policy.forget is Forgetting.RETRAIN:
         return named
@@ -112,14 +113,28 @@ class Joined:
         return {member: since.get(member, self.number) for member in sorted(gone)}
 
 
-def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int]) -> Joined:
+def join(
+    session: Session,
+    model: ModelRow,
+    run: RunRow,
+    trained: Collection[int],
+    *,
+    number: int | None = None,
+    gone: frozenset[int] | None = None,
+) -> Joined:
     """Return what becomes of the members, of which the run has ``trained`` some.
+
+    ``number`` is the next version's, and ``gone`` are the members concerned by what the run
+    answers, where the caller has read that.
 
     What a run has learned from records that were forgotten since it began stays out of a refill, as
     whatever joined meanwhile stays in; other runs answer what they began with, and leave the
     members concerned out unless they trained them.
     """
-    number, head = registry.next_number(session, model.id), registry.head_version(session, model)
+    head, number = (
+        registry.head_version(session, model),
+        number or registry.next_number(session, model.id),
+    )
     made = frozenset(trained)
     if run.kind == RunKind.TRAIN:
         return Joined(None, number, [], made, frozenset())
@@ -130,7 +145,8 @@ def join(session: Session, model: ModelRow, run: RunRow, trained: Collection[int
     if run.kind == RunKind.REFILL:
         gone = concerned(session, model, after=run.forget_epoch or 0, through=None)
         return Joined(head.id, number, before, made - active - gone, active)
-    gone = concerned(session, model, after=head.covers_epoch, through=run.forget_epoch)
+    if gone is None:
+        gone = concerned(session, model, after=head.covers_epoch, through=run.forget_epoch)
     return Joined(head.id, number, before, made, active - made - gone)
 
 

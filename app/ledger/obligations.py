@@ -43,10 +43,14 @@ def record(session: Session, obligation: ObligationRow) -> None:
     )
 
 
-def start_obligations(session: Session, run: RunRow) -> None:
-    """Let a run take on every obligation whose records it leaves out, failed ones included."""
+def start_obligations(session: Session, run: RunRow) -> Sequence[ObligationRow]:
+    """Let a run take on every obligation whose records it leaves out, failed ones included.
+
+    Return them.
+    """
     if run.forget_epoch is None:
-        return
+        return []
+    started = []
     owed = repository.obligations_of_model(session, run.model_id, WAITING_OBLIGATION_STATES)
     with _unsettled(session, owed) as (requests, waiting):
         for obligation in waiting:
@@ -54,6 +58,8 @@ def start_obligations(session: Session, run: RunRow) -> None:
             if asked_at is not None and asked_at <= run.forget_epoch:
                 obligation.run_id, obligation.failure_reason = run.id, None
                 enter(session, obligation, ObligationState.RUNNING)
+                started.append(obligation)
+    return started
 
 
 def meet(session: Session, obligations: Collection[ObligationRow], certificate_id: str) -> None:
@@ -131,7 +137,18 @@ def settle_requests(session: Session, requests: Sequence[ForgetRequestRow]) -> N
     One that was cancelled stays so.
     """
     session.flush()
-    owed = repository.obligations_of_requests(session, [request.id for request in requests])
+    _settle(session, requests, repository.obligations_of_requests(session, _ids(requests)))
+
+
+def _ids(requests: Iterable[ForgetRequestRow]) -> list[str]:
+    return [request.id for request in requests]
+
+
+def _settle(
+    session: Session,
+    requests: Iterable[ForgetRequestRow],
+    owed: Mapping[str, Collection[ObligationRow]],
+) -> None:
     for request in requests:
         obligations = owed[request.id]
         state = state_of({ObligationState(obligation.state) for obligation in obligations})
@@ -168,10 +185,8 @@ def _unsettled(
     What the block makes of these decides the states of their requests.
     """
     requests = repository.lock_requests(session, {each.request_id for each in obligations})
-    if requests:
-        repository.refresh_obligations(session, obligations)
+    owed = repository.obligations_of_requests(session, _ids(requests))
     unsettled = [each for each in obligations if each.state not in _SETTLED]
     yield {request.id: request for request in requests}, unsettled
     ids = {obligation.request_id for obligation in unsettled}
-    if ids:
-        settle_requests(session, [request for request in requests if request.id in ids])
+    _settle(session, [request for request in requests if request.id in ids], owed)

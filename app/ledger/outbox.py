@@ -38,10 +38,10 @@ def due_subjects(session: Session, topic: Topic) -> Sequence[str]:
     return session.scalars(query.order_by(OutboxRow.subject_id)).all()
 
 
-def remove(session: Session, topic: Topic, subject_id: str) -> None:
-    """Remove a subject's rows whose time has come, because their task is done."""
-    mine = OutboxRow.subject_id == subject_id
-    session.execute(delete(OutboxRow).where(mine, *_due(topic)))
+def remove(session: Session, topic: Topic, subject_id: str) -> bool:
+    """Remove a subject's rows whose time has come, as their task is done; say whether any had."""
+    mine = delete(OutboxRow).where(OutboxRow.subject_id == subject_id, *_due(topic))
+    return bool(session.scalars(mine.returning(OutboxRow.id)).all())
 
 
 def due(session: Session, topic: Topic, *, limit: int = 100) -> Sequence[OutboxRow]:

@@ -46,7 +46,7 @@ from app.ledger.certificates.bundles import bundle_of
 from app.ledger.certificates.reissue import exclude_before
 from app.ledger.member_trainings import join
 from app.ledger.obligations import meet
-from app.ledger.runs import holder, leave_nothing
+from app.ledger.runs import leave_nothing, require_held
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
@@ -64,7 +64,7 @@ _GOING_ON = (RunKind.UNLEARN, RunKind.REFILL)
 """Kinds of runs that go on with a lineage and its head."""
 
 Examiner = Callable[[Mapping[str, Any]], None]
-"""Checks a bundle, given as plain JSON values, and raises ``ExpungeError`` to refuse it."""
+"""Checks a statement or a bundle, as plain JSON values; raises ``ExpungeError`` to refuse it."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,14 @@ def publish_checked(
     result: RunResult,
     content: WeightsContent,
     may_go_on: Callable[[], None],
+    drafts: bool = True,
 ) -> None:
     """Publish a run's result if the offline verifier accepts it.
 
     Repeating it after a commit whose answer was lost publishes nothing twice. ``may_go_on`` is
-    asked before a draft that is outdated is made again. Raises what ``publish`` raises, but for
-    that.
+    asked before a draft that is outdated is made again. Without ``drafts`` the statement is checked
+    while the run and its model are locked, which must be quick. Raises what ``publish`` raises, but
+    for an outdated draft.
     """
     key = TrustedKey(signer.public_key)
 
@@ -118,11 +120,17 @@ def publish_checked(
         trusted = TrustedKeys(origin, (key,)).to_bytes()
         check_place(bundle=json.dumps(bundle).encode(), trusted=trusted)
 
+    def check(statement: Mapping[str, Any]) -> None:
+        check_statement(payload_from(statement), weights=WeightsFile(content.opened()))
+
     while True:
-        with database.transaction() as session:
-            checked = draft(session, run_id=run_id, result=result)
-        if checked is not None:
-            check_statement(payload_from(checked), weights=WeightsFile(content.opened()))
+        accept: Examiner = check
+        if drafts:
+            with database.transaction() as session:
+                checked = draft(session, run_id=run_id, result=result)
+            if checked is not None:
+                check(checked)
+            accept = the_same_as(checked)
         try:
             with database.transaction() as session:
                 publish(
@@ -131,13 +139,23 @@ def publish_checked(
                     run_id=run_id,
                     fencing_token=fencing_token,
                     result=result,
-                    checked=checked,
+                    check=accept,
                     examine=examine,
                 )
         except DraftOutdatedError:
             may_go_on()
         else:
             return
+
+
+def the_same_as(checked: Mapping[str, Any] | None) -> Examiner:
+    """Return what raises ``DraftOutdatedError`` for another statement than the checked one."""
+
+    def require(statement: Mapping[str, Any]) -> None:
+        if statement != checked:
+            raise DraftOutdatedError("another certificate of the model was issued meanwhile")
+
+    return require
 
 
 def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any] | None:
@@ -159,29 +177,32 @@ def publish(
     run_id: str,
     fencing_token: int,
     result: RunResult,
-    checked: Mapping[str, Any] | None,
+    check: Examiner,
     examine: Examiner,
 ) -> VersionRow:
     """Publish a run's result: version, certificate, obligations and head in one transaction.
 
     Calling it again after a commit whose answer was lost returns what was published.
 
-    ``checked`` is the drafted statement, which the offline verifier has accepted. ``examine``
-    receives the certificate's bundle before the commit, while the log is locked: it checks what is
-    new in it, the signature and its place in the log.
+    ``check`` receives the statement before it is signed: the offline verifier accepts it, or has
+    accepted the same one as it was drafted. ``examine`` receives the certificate's bundle before
+    the commit, while the log is locked: it checks what is new in it, the signature and its place in
+    the log.
 
     Raises:
-        DraftOutdatedError: the statement to sign is not the checked one: draft it again.
+        DraftOutdatedError: as ``check`` raises it: draft the statement again.
         HeadMovedError: other members would have to be published: put them together again.
         RunFailedError: the network's base is not the model's.
         ScoreTooLowError: the result misses the policy's ``minimum_score``.
         TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same
             weights as before, where the certificate would claim new noise.
     """
-    published = _published_before(session, run_id, fencing_token)
-    if published is not None:
-        return published
-    run = holder(session, run_id, fencing_token)
+    run = repository.run(session, run_id, lock=True)
+    if run.state == RunState.PUBLISHED and run.fencing_token == fencing_token:
+        published = registry.version_of_run(session, run_id)
+        if published is not None:
+            return published
+    require_held(run, fencing_token)
     model = session.get_one(ModelRow, run.model_id, with_for_update=True)
     previous = registry.head_version(session, model)
     drafted = _drafted(session, run, model, result)
@@ -189,8 +210,7 @@ def publish(
     claims_noise = result.phase is not None and result.phase.noise is not None
     if previous is not None and claims_noise and version.tensors_sha256 == previous.tensors_sha256:
         raise TargetNotMetError("the weights are those of the version before: nothing was added")
-    if drafted.statement != checked:
-        raise DraftOutdatedError("another certificate of the model was issued meanwhile")
+    check(drafted.statement)
     drafted.account.store()
     certificate = issuing.issue(
         session,
@@ -208,7 +228,7 @@ def publish(
         retire(session, model, previous, reason=_retirement_reason(run, version))
     session.flush()
     session.add(version)
-    adopt(session, version.blob_id)
+    adopt(session, result.weights)
     if version.statistics_blob_id is not None:
         adopt(session, version.statistics_blob_id)
     session.flush()
@@ -271,16 +291,8 @@ def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> di
     ).to_json()
 
 
-def _published_before(session: Session, run_id: str, fencing_token: int) -> VersionRow | None:
-    run = repository.run(session, run_id, lock=True)
-    if run.state != RunState.PUBLISHED or run.fencing_token != fencing_token:
-        return None
-    return registry.version_of_run(session, run_id)
-
-
-def _basis(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> Basis:
+def _basis(session: Session, run: RunRow, model: ModelRow, number: int, result: RunResult) -> Basis:
     openly = Policy.from_json(model.policy).first_release is FirstRelease.AS_TRAINED
-    number = registry.next_number(session, model.id)
     if run.kind in _GOING_ON or (number > 1 and _are_tainted(session, run, model, number)):
         basis = Basis.UNLEARNED
     elif run.kind == RunKind.TRAIN and openly:
@@ -312,7 +324,7 @@ def _are_tainted(session: Session, run: RunRow, model: ModelRow, number: int) ->
 
 
 def _new_version(
-    session: Session, run: RunRow, model: ModelRow, basis: Basis, result: RunResult
+    session: Session, run: RunRow, model: ModelRow, number: int, basis: Basis, result: RunResult
 ) -> VersionRow:
     membership = membership_of_run(model, run)
     if membership is None:
@@ -323,7 +335,6 @@ def _new_version(
         and not registry.released_versions(session, model.id, limit=1)
         and not unconcerned(session, model.id, membership)
     )
-    number = registry.next_number(session, model.id)
     head = registry.head_version(session, model) if run.kind in _GOING_ON else None
     refilled = None if head is None or run.kind != RunKind.REFILL else head.covers_epoch
     return VersionRow(
@@ -344,12 +355,12 @@ def _new_version(
         since_version=number if head is None else head.since_version,
         withheld=withheld,
         evaluation=dict(result.evaluation),
-        members=_members(session, run, model, result),
+        members=_members(session, run, model, number, result),
     )
 
 
 def _members(
-    session: Session, run: RunRow, model: ModelRow, result: RunResult
+    session: Session, run: RunRow, model: ModelRow, number: int, result: RunResult
 ) -> list[dict[str, Any]] | None:
     """Return what a version says of an ensemble's members; None if it is none.
 
@@ -361,7 +372,7 @@ def _members(
     if count is None:
         return None
     trained = frozenset(place for place, (_, anew) in result.members.items() if anew)
-    joined = join(session, model, run, trained)
+    joined = join(session, model, run, trained, number=number)
     kept = frozenset(result.members.keys() - trained)
     if (joined.head_id, joined.trained, joined.kept) != (result.head_id, trained, kept):
         raise HeadMovedError("another version was published, or records were forgotten, meanwhile")
@@ -393,11 +404,12 @@ def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) 
     too_low = why_too_low(result.evaluation, Policy.from_json(model.policy).minimum_score)
     if too_low is not None:
         raise ScoreTooLowError(f"{too_low}, so it was not published")
-    basis = _basis(session, run, model, result)
-    version = _new_version(session, run, model, basis, result)
+    number = registry.next_number(session, model.id)
+    basis = _basis(session, run, model, number, result)
+    version = _new_version(session, run, model, number, basis, result)
     account = _account(session, run, model, version)
     last = issuing.last_certificate(session, model.id)
-    issuing.require_same_base(session, model, result.base)
+    issuing.require_same_base(session, model, last, result.base)
     subject = Subject(
         model=model.name,
         version=version.number,

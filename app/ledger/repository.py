@@ -221,10 +221,13 @@ def obligations_of_request(session: Session, request_id: str) -> Sequence[Obliga
 def obligations_of_requests(
     session: Session, request_ids: Collection[str]
 ) -> dict[str, list[ObligationRow]]:
-    """Return what each of several requests is owed."""
+    """Return what each of several requests is owed, as the database says now."""
     owed: dict[str, list[ObligationRow]] = {request_id: [] for request_id in request_ids}
+    if not owed:
+        return owed
     query = select(ObligationRow).where(is_one_of(ObligationRow.request_id, request_ids))
-    for obligation in session.scalars(query.order_by(ObligationRow.id)):
+    now = query.order_by(ObligationRow.id).execution_options(populate_existing=True)
+    for obligation in session.scalars(now):
         owed[obligation.request_id].append(obligation)
     return owed
 
@@ -246,13 +249,6 @@ def obligations_of_model(
 def obligations_of_run(session: Session, run_id: str) -> Sequence[ObligationRow]:
     """Return the obligations that a run took on."""
     return session.scalars(select(ObligationRow).where(ObligationRow.run_id == run_id)).all()
-
-
-def refresh_obligations(session: Session, obligations: Collection[ObligationRow]) -> None:
-    """Have objects say what the database says now."""
-    ids = [obligation.id for obligation in obligations]
-    query = select(ObligationRow).where(is_one_of(ObligationRow.id, ids))
-    session.scalars(query.execution_options(populate_existing=True)).all()
 
 
 def lock_models_of_request(session: Session, request_id: str) -> Sequence[ModelRow]:

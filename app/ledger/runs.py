@@ -40,8 +40,18 @@ _REPORTED = ("phase", "step", "epsilon", "loss")
 _RETRY_DELAY_S = 1.0
 
 
-def create_run(session: Session, model: ModelRow, kind: RunKind, forecast: Forecast) -> RunRow:
-    """Create a queued run of a model, which is locked or new, and hand it to the dispatcher."""
+def create_run(
+    session: Session,
+    model: ModelRow,
+    kind: RunKind,
+    forecast: Forecast,
+    *,
+    lease_s: float | None = None,
+) -> RunRow:
+    """Create a run of a model, which is locked or new, and hand it to the dispatcher.
+
+    With ``lease_s`` the caller has it, leased.
+    """
     forecast.require_fit(model)
     row = RunRow(
         id=new_id("run"),
@@ -49,11 +59,16 @@ def create_run(session: Session, model: ModelRow, kind: RunKind, forecast: Forec
         kind=kind,
         state=RunState.QUEUED,
         plan=forecast.plan.to_json(),
+        attempt=0,
+        fencing_token=0,
     )
     session.add(row)
-    session.flush()
-    outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id)
     log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind)
+    if lease_s is None:
+        session.flush()
+        outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id)
+    else:
+        _lease(session, row, lease_s=lease_s)
     return row
 
 
@@ -66,16 +81,22 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
     return None if row is None else _leased(session, row, lease_s=lease_s)
 
 
-def lease_new(session: Session, model_id: str, *, lease_s: float) -> RunRow | None:
-    """Lease a model's run for its requests that was never leased; None if there is none."""
-    waiting = repository.active_run(session, model_id, besides=RunKind.REFILL)
-    row = None if waiting is None else repository.run(session, waiting.id, lock=True)
-    if row is None or (row.kind, row.state) != (RunKind.UNLEARN, RunState.QUEUED):
+def lease_new(session: Session, waiting: RunRow, *, lease_s: float) -> RunRow | None:
+    """Lease a run that answers requests and was never leased; None if it is not that."""
+    row = repository.run(session, waiting.id, lock=True)
+    if (row.kind, row.state) != (RunKind.UNLEARN, RunState.QUEUED) or row.fencing_token:
         return None
-    return None if row.fencing_token else _leased(session, row, lease_s=lease_s)
+    return _leased(session, row, lease_s=lease_s)
 
 
 def _leased(session: Session, row: RunRow, *, lease_s: float) -> RunRow:
+    _lease(session, row, lease_s=lease_s)
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def _lease(session: Session, row: RunRow, *, lease_s: float) -> None:
     row.state = RunState.LEASED
     row.attempt += 1
     row.fencing_token += 1
@@ -83,17 +104,19 @@ def _leased(session: Session, row: RunRow, *, lease_s: float) -> RunRow:
     row.started_at = func.clock_timestamp()
     row.phase = row.step = row.total_steps = row.epsilon = row.loss = row.reports = None
     log.append(session, "run.leased", run=row.id, attempt=row.attempt)
-    session.flush()
-    session.refresh(row)
-    return row
 
 
 def holder(session: Session, run_id: str, fencing_token: int) -> RunRow:
     """Lock and return a run still held under ``fencing_token``, or raise ``LeaseLostError``."""
     row = repository.run(session, run_id, lock=True)
+    require_held(row, fencing_token)
+    return row
+
+
+def require_held(row: RunRow, fencing_token: int) -> None:
+    """Raise ``LeaseLostError`` unless a run, which is locked, is still held under the token."""
     if row.fencing_token != fencing_token or row.state not in HELD_RUN_STATES:
         raise LeaseLostError("the run is held by another worker or is over")
-    return row
 
 
 def reserve_blob(

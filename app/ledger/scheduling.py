@@ -4,7 +4,7 @@ A model of whose training records none is left cannot unlearn: it is withdrawn i
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -90,17 +90,32 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
         # Without a version, the model owes a run for uploaded weights that were never certified.
         kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
         run = None
-        facts = Facts(model=model.name, run_kind=kind)
         if forecast is None:
             end_unmet(session, obligations, ObligationState.FAILED, str(refusal))
         else:
             run = create_run(session, model, kind, forecast)
-            facts = replace(facts, run=run.id, mechanism=forecast.plan.mechanism)
-        work = Work(("plan", model.id, begun_ns), [each.request_id for each in obligations])
+        facts = Facts(model=model.name, run_kind=kind)
         failed = None if refusal is None else type(refusal).__name__
-        spans = partial(work.spans, Step.PLAN, begun_ns=begun_ns, facts=facts, error=failed)
-        at_commit(session, spans)
+        note_planned(session, model, obligations, run, begun_ns=begun_ns, facts=facts, error=failed)
         return run
+
+
+def note_planned(
+    session: Session,
+    model: ModelRow,
+    obligations: Collection[ObligationRow],
+    run: RunRow | None,
+    *,
+    begun_ns: int,
+    facts: Facts,
+    error: str | None = None,
+) -> None:
+    """Have traces tell, once the session's transaction has committed, that a run was planned."""
+    if run is not None:
+        facts = replace(facts, run=run.id, mechanism=run.plan["mechanism"])
+    work = Work(("plan", model.id, begun_ns), [each.request_id for each in obligations])
+    spans = partial(work.spans, Step.PLAN, begun_ns=begun_ns, facts=facts, error=error)
+    at_commit(session, spans)
 
 
 def _waiting_obligations(session: Session, model: ModelRow) -> Sequence[ObligationRow]:

@@ -13,13 +13,16 @@ from app.domain.policy import Policy
 from app.domain.states import RunKind, RunState
 from app.evidence import log
 from app.ledger import member_trainings, repository
+from app.ledger.member_trainings import Joined
 from app.ledger.obligations import start_obligations
 from app.ledger.runs import end_for_good, holder
 from app.ledger.tables import RunRow
 from app.ledger.training import begun_at_epoch, drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.registry import counts
+from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
+from app.registry.datasets.tables import DatasetRow
 from app.registry.forecasts import Occasion
 from app.registry.tables import ModelRow
 from app.registry.training_set import TrainingSet
@@ -64,7 +67,9 @@ def begin(
             was forgotten: the model is withdrawn then.
     """
     with database.transaction() as session:
-        run, model = _fix(session, run_id, fencing_token, shards)
+        run = holder(session, run_id, fencing_token)
+        model = session.get_one(ModelRow, run.model_id)
+        _fix(session, run, model, lock_for(session, model), shards)
     with database.transaction() as session:
         trains = run.kind == RunKind.TRAIN
         membership = membership_of_run(model, run)
@@ -108,36 +113,46 @@ def begin(
     )
 
 
-def begin_leaving_out(database: Database, run_id: str, fencing_token: int) -> Plan | None:
+def begin_leaving_out(
+    session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow
+) -> tuple[Plan, Joined] | None:
     """Fix which forgotten records a run covers that trains no member of an ensemble.
 
-    None, and nothing is fixed, for any other run. Raises what ``begin`` raises.
+    None, and nothing is fixed, for any other run. The run, the dataset and the model are locked.
     """
-    with database.transaction() as session:
-        run = holder(session, run_id, fencing_token)
-        model = session.get_one(ModelRow, run.model_id)
-        if run.kind != RunKind.UNLEARN or model.architecture.get("members") is None:
-            return None
-        run, model = _fix(session, run_id, fencing_token, ())
-        if member_trainings.members_to_train(session, model, run):
-            session.rollback()
-            return None
-        policy = Policy.from_json(model.policy)
-        plan = replace(Plan.from_json(run.plan), epsilon=policy.epsilon, delta=policy.delta)
-        run.plan = plan.to_json()
-        log.append(session, "run.planned", run=run.id)
-        return plan
+    head = registry.head_version(session, model)
+    if run.kind != RunKind.UNLEARN or head is None or not head.members:
+        return None
+    after, through = head.covers_epoch, dataset.forget_epoch
+    with session.no_autoflush:  # so that a new run is stored once
+        gone = member_trainings.concerned(session, model, after=after, through=through)
+    if member_trainings.fewest_for(model, head, gone):
+        return None
+    policy = Policy.from_json(model.policy)
+    plan = replace(Plan.from_json(run.plan), epsilon=policy.epsilon, delta=policy.delta)
+    run.plan = plan.to_json()
+    _fix(session, run, model, dataset)
+    log.append(session, "run.planned", run=run.id)
+    return plan, member_trainings.join(session, model, run, (), gone=gone)
+
+
+def lock_for(session: Session, model: ModelRow) -> DatasetRow:
+    """Lock a model and its dataset, which is returned, for a run that begins."""
+    dataset = datasets.lock_dataset(session, model.dataset_id)
+    session.refresh(model, with_for_update=True)
+    return dataset
 
 
 def _fix(
-    session: Session, run_id: str, fencing_token: int, shards: Collection[str]
-) -> tuple[RunRow, ModelRow]:
-    """Start a run, on the records that are not forgotten at this moment."""
-    row = holder(session, run_id, fencing_token)
-    model = session.get_one(ModelRow, row.model_id)
-    dataset = datasets.lock_dataset(session, model.dataset_id)
-    session.refresh(model, with_for_update=True)
-    member_trainings.end_choice(session, row.id)
+    session: Session,
+    row: RunRow,
+    model: ModelRow,
+    dataset: DatasetRow,
+    shards: Collection[str] = (),
+) -> None:
+    """Start a run, on the records that are not forgotten at this moment; all are locked."""
+    if row.state == RunState.RUNNING:
+        member_trainings.end_choice(session, row.id)
     row.state = RunState.RUNNING
     row.forget_epoch = dataset.forget_epoch
     if row.kind == RunKind.TRAIN:
@@ -146,7 +161,6 @@ def _fix(
     elif row.kind != RunKind.REFILL:
         start_obligations(session, row)
     log.append(session, "run.running", run=row.id)
-    return row, model
 
 
 def _counts(training_set: TrainingSet) -> list[list[int]]:

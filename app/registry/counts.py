@@ -226,6 +226,8 @@ class Lineage:
 
     @cached_property
     def _named(self) -> list[TrainingRecord]:
+        if not self._forgetting:
+            return []
         found = datasets.records_numbered(self._session, self._forgetting)
         left = [record for record in found if record.forgotten_epoch is None]
         return [each._replace(forgotten_epoch=_NEXT_EPOCH) for each in self._learned(left)]

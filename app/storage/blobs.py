@@ -263,6 +263,10 @@ _AWAKE_S: Final = 5.0
 """How often a transaction that waits for a write shows Postgres that it is not idle."""
 
 
+Located = tuple[Identity, int]
+"""What a blob is, and the size of its content."""
+
+
 @dataclass(frozen=True)
 class StoredBlob:
     """A written blob that waits to be adopted."""
@@ -313,10 +317,18 @@ class Blobs:
                 return blob_id
             # A sweep gave it up in between; nothing was written yet.
 
-    def fill(self, blob_id: str, content: Content, *, session: Session | None = None) -> StoredBlob:
+    def fill(
+        self,
+        blob_id: str,
+        content: Content,
+        *,
+        session: Session | None = None,
+        is_noted: bool = True,
+    ) -> StoredBlob:
         """Write the content of a reserved blob under a new key; safe to repeat.
 
-        ``session`` is the transaction that reserved it; None for a run's blob.
+        ``session`` is the transaction that reserved it; None for a run's blob. One that is not
+        ``is_noted`` cannot be read before ``adopt`` has noted what it is.
         """
         blob = _described(blob_id, content)
 
@@ -331,9 +343,10 @@ class Blobs:
             parts = encrypt(content, key, Identity(blob_id, kind))
             self._objects.write(blob_id, parts if session is None else _awake(parts, session))
             _reach_store("after_blob_write")
-            with step() as current:
-                _require_pending(current, blob_id)
-                _note_content(current, blob)
+            if is_noted:
+                with step() as current:
+                    _require_pending(current, blob_id)
+                    _note_content(current, blob)
         except Exception:
             self._take_back(blob_id)
             raise
@@ -386,15 +399,15 @@ class Blobs:
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(start, stop))
 
-    def open(self, blob_id: str) -> BlobRange:
-        """Read a whole blob; as ``open_range``."""
+    def open(self, blob: str | Located) -> BlobRange:
+        """Read a whole blob, given by its id or as it was located; as ``open_range``."""
         _reach_store("before_blob_read")
-        identity, size = self._stored(blob_id)
+        identity, size = self._stored(blob) if isinstance(blob, str) else blob
         return BlobRange(self._objects, self._keys, identity, size, range(size))
 
-    def read(self, blob_id: str) -> bytes:
+    def read(self, blob: str | Located) -> bytes:
         """Return a whole blob; raises what ``open_range`` raises."""
-        return self.open(blob_id).read_all()
+        return self.open(blob).read_all()
 
     def encrypt_beside(self, blob_id: str, kind: str, content: bytes) -> bytes:
         """Return a short content encrypted under a written blob's key, which shreds both."""
@@ -493,12 +506,17 @@ class Blobs:
 
     def _stored(self, blob_id: str) -> tuple[Identity, int]:
         with self._database.beside() as session:
-            row = session.get(BlobRow, blob_id)
-        if row is None:
-            raise GoneError("this stored object does not exist")
-        if row.state == BlobState.SHREDDED or row.size_bytes is None:
-            raise GoneError("the stored object was shredded, or never written")
-        return Identity(blob_id, row.kind), row.size_bytes
+            return locate(session, blob_id)
+
+
+def locate(session: Session, blob_id: str) -> Located:
+    """Return what a blob is, and its size; raise ``GoneError`` if it has no content."""
+    row = session.get(BlobRow, blob_id)
+    if row is None:
+        raise GoneError("this stored object does not exist")
+    if row.state == BlobState.SHREDDED or row.size_bytes is None:
+        raise GoneError("the stored object was shredded, or never written")
+    return Identity(blob_id, row.kind), row.size_bytes
 
 
 def reserve_for_run(session: Session, kind: str, *, run_id: str, dataset_id: str) -> str:
@@ -514,18 +532,25 @@ def reserve_for_run(session: Session, kind: str, *, run_id: str, dataset_id: str
     return blob_id
 
 
-def adopt(session: Session, blob_id: str) -> None:
-    """Make a pending blob live within the transaction; ``GoneError`` if it was given up."""
+def adopt(session: Session, blob: str | StoredBlob) -> None:
+    """Make a pending blob live within the transaction; ``GoneError`` if it was given up.
+
+    What was written is noted where it is given.
+    """
+    blob_id = blob if isinstance(blob, str) else blob.id
     row = session.get_one(BlobRow, blob_id, with_for_update=True)
     if row.state != BlobState.PENDING:
         raise GoneError(f"the stored object is {row.state}; it must be written again")
     row.state = BlobState.LIVE
+    if isinstance(blob, StoredBlob):
+        row.sha256, row.size_bytes = blob.sha256, blob.size_bytes
 
 
 def doom(session: Session, blob_id: str | None) -> None:
     """Give a blob up, if there is one, in the caller's transaction; a ``sweep`` shreds it."""
     if blob_id is not None:
-        session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
+        doomed = update(BlobRow).where(BlobRow.id == blob_id).values(state=BlobState.DOOMED)
+        session.execute(doomed)
 
 
 def doom_attempt(session: Session, run_id: str) -> None:

@@ -276,7 +276,7 @@ class Workshop:
                 run_id=held.run_id,
                 fencing_token=held.token,
                 result=result,
-                checked=checked,
+                check=publication.the_same_as(checked),
                 examine=lambda _: None,
             )
 

@@ -59,10 +59,13 @@ def wake(session: Session, model_id: str) -> None:
 def _wake(session: Session, which: ColumnElement[bool]) -> None:
     now = func.clock_timestamp()
     # In one order, so that two who wake several do not wait for each other.
-    rows = select(PlacementRow.id).where(which).order_by(PlacementRow.id).with_for_update()
+    query = select(PlacementRow.id).where(which).order_by(PlacementRow.id).with_for_update()
+    found = session.scalars(query).all()
+    if not found:
+        return
     session.execute(
         update(PlacementRow)
-        .where(PlacementRow.id.in_(session.scalars(rows).all()))
+        .where(PlacementRow.id.in_(found))
         .values(
             generation=PlacementRow.generation + 1,
             attempts=0,

@@ -8,7 +8,7 @@ subtrees of level 0.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -18,7 +18,6 @@ from sqlalchemy import (
     String,
     bindparam,
     func,
-    insert,
     select,
     text,
 )
@@ -52,24 +51,45 @@ _SUBTREES = text(
     ) AS node
     """
 ).bindparams(bindparam("leaves", type_=ARRAY(BigInteger)), *_PLACES)
-_ADD = text(
-    """
+_NODES: Final = (*_PLACES, bindparam("hashes", type_=ARRAY(LargeBinary)))
+_INSERT_NODES: Final = """
     INSERT INTO tree_nodes (tree, level, position, hash)
     SELECT * FROM unnest(:trees, :levels, :positions, :hashes)
-    """
-).bindparams(*_PLACES, bindparam("hashes", type_=ARRAY(LargeBinary)))
+"""
+_ADD = text(_INSERT_NODES).bindparams(*_NODES)
+# One statement however many entries there are: it is prepared, and the lock is held.
+_EXTEND = text(
+    f"""
+    WITH entered AS (
+        INSERT INTO log_entries (index, kind, body)
+        SELECT :first + place - 1, kind, body
+        FROM unnest(:kinds, :bodies) WITH ORDINALITY AS entry (kind, body, place)
+    )
+    {_INSERT_NODES}
+    """  # noqa: S608 - of constants
+).bindparams(
+    bindparam("first", type_=BigInteger),
+    bindparam("kinds", type_=ARRAY(String)),
+    bindparam("bodies", type_=ARRAY(String)),
+    *_NODES,
+)
 
 
 def add(session: Session, grown: Iterable[tuple[str, NodeRun]]) -> None:
     """Insert nodes, each run with its tree. The caller holds the tree's lock."""
+    nodes = _columns(grown)
+    if nodes["trees"]:
+        session.execute(_ADD, nodes)
+
+
+def _columns(grown: Iterable[tuple[str, NodeRun]]) -> dict[str, list[Any]]:
     rows = [
         (tree, run.level, run.position + i, digest)
         for tree, run in grown
         for i, digest in enumerate(run.hashes)
     ]
-    if rows:
-        names = ("trees", "levels", "positions", "hashes")
-        session.execute(_ADD, dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    names = ("trees", "levels", "positions", "hashes")
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
 def read(session: Session, wanted: Collection[Place]) -> dict[Place, bytes]:
@@ -160,14 +180,9 @@ def extend(
     session: Session, frontier: Frontier, *, kinds: Sequence[str], bodies: Sequence[str]
 ) -> None:
     """Insert entries and the nodes that they complete. The caller holds the log's lock."""
-    first = frontier.size
+    entries = {"first": frontier.size, "kinds": list(kinds), "bodies": list(bodies)}
     runs = frontier.extend([merkle.leaf_hash(body.encode()) for body in bodies])
-    entries = [
-        {"index": first + i, "kind": kind, "body": body}
-        for i, (kind, body) in enumerate(zip(kinds, bodies, strict=True))
-    ]
-    session.execute(insert(LogEntryRow), entries)
-    add(session, [(LOG, run) for run in runs])
+    session.execute(_EXTEND, entries | _columns((LOG, run) for run in runs))
 
 
 def root(session: Session, size: int) -> bytes:

@@ -102,15 +102,16 @@ def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) 
     )
 
 
-def require_same_base(session: Session, model: ModelRow, base: BaseDigest | None) -> None:
-    """Check that a run's network has the base and the backbone that certificates name.
+def require_same_base(
+    session: Session, model: ModelRow, newest: CertificateRow | None, base: BaseDigest | None
+) -> None:
+    """Check that a run's network has the base and the backbone that the newest certificate names.
 
     One that changed may have been trained on records meanwhile.
 
     Raises:
         RunFailedError: it has another.
     """
-    newest = last_certificate(session, model.id)
     if newest is None:
         return
     stated = statement_of(newest.envelope)

@@ -37,6 +37,8 @@ PROCESSES = "expunge "
 # None is the column's NULL: JSON's own null would be a value to every query.
 _JSON = JSONB(none_as_null=True)
 _CONNECT_S = 10
+_PREPARED = 400
+"""How many statements a connection keeps prepared: more than a request's way takes, all told."""
 _BESIDE = 4
 _IDLE = "idle_in_transaction_session_timeout"
 _LIMIT = "SELECT set_config(%s, %s, %s) WHERE current_setting(%s) = '0'"
@@ -156,6 +158,7 @@ def _engine(url: str, limit_ms: int, *, connections: int, process: str | None = 
         pool_pre_ping=True,
         pool_size=kept,
         max_overflow=connections - kept,
+        pool_use_lifo=True,  # what is prepared on one connection is of no use on another
         connect_args=options,
     )
     # Many rows in one statement: psycopg would send them in a pipeline (see direct.py).
@@ -174,6 +177,7 @@ def _prepare(limit_ms: int, connection: Any, _record: object) -> None:  # noqa: 
     if row.fetchone()[1] != connection.info.backend_pid:
         connection.prepare_threshold = None
     else:
+        connection.prepared_max = _PREPARED
         connection.execute(_LIMIT, (_IDLE, str(limit_ms), False, _IDLE))
     connection.commit()
 

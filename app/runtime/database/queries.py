@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import ARRAY, ColumnElement, Select, any_, func, literal, select, tuple_
+from sqlalchemy import ARRAY, ColumnElement, Connection, Select, any_, func, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.errors import NotFoundError
@@ -27,9 +27,9 @@ def stored(session: Session, row: Found) -> Found:
     return row
 
 
-def database_time(session: Session) -> datetime:
+def database_time(database: Session | Connection) -> datetime:
     """Return the present moment by the database's clock, the only one that all hosts share."""
-    moment: datetime = session.scalars(select(func.clock_timestamp())).one()
+    moment: datetime = database.scalars(select(func.clock_timestamp())).one()
     return moment.astimezone(UTC)
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -38,7 +38,12 @@ def wake(session: Session, signal: Signal) -> None:
     given: set[Signal] = session.info.setdefault(_CHANNEL, set())
     if signal not in given:
         given.add(signal)
-        session.execute(_NOTIFY, {"channel": _CHANNEL, "signal": signal})
+        wake_now(session, signal)
+
+
+def wake_now(database: Session | Connection, signal: Signal) -> None:
+    """Do as ``wake`` does; a connection may commit each statement by itself."""
+    database.execute(_NOTIFY, {"channel": _CHANNEL, "signal": signal})
 
 
 class WakeUps:

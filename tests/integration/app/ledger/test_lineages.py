@@ -214,7 +214,7 @@ class Lineages(RuleBasedStateMachine):
                     run_id=held.run_id,
                     fencing_token=held.token,
                     result=Mock(),
-                    checked=None,
+                    check=lambda _: None,
                     examine=lambda _: None,
                 )
             return

@@ -366,7 +366,7 @@ def test_a_head_that_is_replaced_and_shredded_while_it_is_read_costs_no_attempt(
     forget(trained, records[0][0])
     carry_out(trained)
     run = refill(trained)
-    at_once = partial(trained.services.leave_out_at_once, lambda _: [trained.model().id])
+    at_once = partial(trained.services.leave_out_at_once, [trained.model().id])
 
     def replace():
         if reader == "refill":
@@ -376,11 +376,12 @@ def test_a_head_that_is_replaced_and_shredded_while_it_is_read_costs_no_attempt(
             carry_out(trained, run_id=run)
         trained.services.clean_up()
 
-    def opened(blobs, blob_id):
+    def opened(blobs, blob):
+        blob_id = blob if isinstance(blob, str) else blob[0].blob_id
         if not met and blob_id == head_of(trained).blob_id:
             met.append(blob_id)
             replace()
-        return open_blob(blobs, blob_id)
+        return open_blob(blobs, blob)
 
     open_blob = stored.open
     if reader == "leaving_out":
@@ -419,7 +420,7 @@ def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, m
     carry_out(trained)
     refill(trained)
     request = trained.forget(records_by_member(trained)[1][0])
-    at_once = partial(trained.services.leave_out_at_once, lambda _: [trained.model().id])
+    at_once = partial(trained.services.leave_out_at_once, [trained.model().id])
     with monkeypatch.context() as broken:
         broken.setattr(leaving_out, "publish_checked", fail)
         assert not at_once()
@@ -433,7 +434,7 @@ def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, m
 def test_the_log_names_the_service_and_not_the_caller_it_answered(trained):
     with actor.acting_as("key_desk"):
         trained.forget(records_by_member(trained)[1][0])
-        assert trained.services.leave_out_at_once(lambda _: [trained.model().id])
+        assert trained.services.leave_out_at_once([trained.model().id])
     with trained.transaction() as session:
         bodies = [json.loads(body) for body in session.scalars(select(LogEntryRow.body))]
     published = [each["by"] for each in bodies if each["kind"] == "version.published"]
@@ -451,7 +452,7 @@ def test_a_fault_anywhere_loses_nothing_and_doubles_nothing(trained, tmp_path, m
     monkeypatch.setattr(failpoints, "_DIRECTORY", tmp_path)
     (tmp_path / f"{point}.0.EIO").touch()
     request = trained.forget(records_by_member(trained)[1][0])
-    done = trained.services.leave_out_at_once(lambda _: [trained.model().id])
+    done = trained.services.leave_out_at_once([trained.model().id])
     assert not list(tmp_path.glob(f"{point}.*"))
     assert not done
     if trained.active_run() is not None:
@@ -476,10 +477,10 @@ def test_only_what_is_due_small_and_without_a_training_needs_no_worker(trained, 
     trained.forget(records[0][0])
     named = [trained.model().id]
     terms = {"most_bytes": head_of(trained).size_bytes - 1} if why == "large" else {}
-    assert not trained.services.leave_out_at_once(lambda _: named, **terms)
+    assert not trained.services.leave_out_at_once(named, **terms)
     assert trained.active_run() is None
     if why in ("large", "window"):
-        assert trained.services.leave_out_at_once(lambda _: named, before_its_time=True)
+        assert trained.services.leave_out_at_once(named, before_its_time=True)
         assert states(trained) == ["out", 1, 1, 1]
 
 
@@ -603,7 +604,7 @@ def test_a_policy_stays_while_a_run_goes_on_beside_a_refill_that_waits(trained):
     refill_and_run(trained)
     change = partial(policies.change_policy, trained.services.database, "model")
     with trained.transaction() as session:
-        assert runs.lease_new(session, trained.model().id, lease_s=30.0)
+        assert runs.lease_new(session, trained.runs()[-1], lease_s=30.0)
     with pytest.raises(ConflictError, match="a run is active"):
         change({"minimum_members": 1})
 
