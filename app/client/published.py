@@ -163,6 +163,8 @@ def _trees(
         [*places, np.delete(seen, np.concatenate([[], *features]).astype(int), axis=1)], axis=1
     )
     rows, trees, nodes = tensors["column"].shape
+    inner = (tensors[name].flat for name in ("column", "left"))
+    boosted_trees.require_nodes(*inner, nodes=nodes, seen=seen.shape[1])
     flat = {name: numbers.reshape(-1) for name, numbers in tensors.items()}
     root = np.arange(rows * trees) * nodes
     place = np.broadcast_to(root, (len(seen), rows * trees))

@@ -15,6 +15,7 @@ from app.domain.tasks import catalogue
 from tests.support.own_tasks import OWN
 from tests.support.specs import classification
 from workers.training.networks.architectures import build, build_features
+from workers.training.networks.trees import BoostedTrees
 
 PLAIN = {
     "name": "classification",
@@ -83,6 +84,7 @@ _FRONT = {
     "inputs": [{"name": "front", "kind": "image", "shape": [3, 8, 8]}],
     "target": {"column": "open", "classes": [False, True]},
 }
+_TREES = {"name": "boosted_trees", "options": {"trees": 3, "leaves": 6, "depth": 3}}
 
 
 def _members(of: dict) -> dict:
@@ -120,6 +122,10 @@ DESCRIPTIONS = {
     "ridge_head_of_numbers": _learns(
         {"name": "ridge_head", "options": {"feature_range": 0.5}}, _RENTS
     ),
+    "trees": _of(_TREES),
+    "trees_of_a_table": _learns(_TREES, PLAIN),
+    "trees_of_numbers": _learns(_TREES, _RENTS),
+    "trees_on_backbone": _on_backbone(_TREES),
     "labels": _learns({"name": "mlp", "options": {"hidden": [6]}}, _LABELS),
     "numbers": _learns({"name": "mlp", "options": {"hidden": [6]}}, _RENTS),
     "images": _learns({"name": "cnn", "options": {"channels": [3]}}, _FRONT),
@@ -134,6 +140,7 @@ DESCRIPTIONS = {
 HEADS = (
     *("linear_head", "bounded_head", "head_of_two", "head_of_a_table"),
     *("ridge_head", "ridge_head_of_two"),
+    *("trees", "trees_of_a_table", "trees_of_numbers"),
     *("head_of_labels", "head_of_a_number", "ridge_head_of_labels", "ridge_head_of_numbers"),
 )
 
@@ -160,6 +167,13 @@ def written(description: ModelDescription, path: Path) -> Path:
         task=description.task,
     )
     own = {name: torch.randn_like(tensor) for name, tensor in network.state_dict().items()}
+    if isinstance(network, BoostedTrees):
+        _, _, nodes = own["left"].shape
+        left = 2 * torch.arange(nodes) + 1
+        own["left"][:] = torch.where(left + 1 < nodes, left, 0)
+        own["column"].random_(network.seen(torch.zeros(1, *schema.shape)).shape[1])
+        if "categories" in own:
+            own["categories"].random_(2**32)
     safetensors.torch.save_file({**own, **tensors}, path, metadata=description.to_metadata())
     return path
 

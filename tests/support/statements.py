@@ -252,12 +252,15 @@ def weights_of(
 ) -> bytes:
     """Return a safetensors file of numbers between -1 and 1, rounded to a grid if there is one.
 
+    Of trees all nodes are leaves.
+
     Only a file of a network with a base describes itself.
     """
     random = np.random.default_rng(7)
     tensors = {name: random.uniform(-1, 1, shape) for name, shape in (shapes | frozen).items()}
     if grid is not None:
         tensors |= {name: np.rint(tensors[name] / grid) * grid for name in shapes}
+    tensors |= {name: np.zeros(shapes[name]) for name in ("column", "left") if name in shapes}
     typed = {
         name: tensor.astype(np.float32 if name in frozen else dtype)
         for name, tensor in tensors.items()

@@ -4,7 +4,7 @@ They are a function of the retained records in the order of their arrival, witho
 anew for each request (docs/guarantees.md, section 13).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -49,6 +49,23 @@ def categories_of(architecture: ArchitectureSpec, task: TaskSpec) -> tuple[tuple
 def words_of(categories: Sequence[tuple[int, int]]) -> int:
     """Return how many numbers hold a node's set of categories."""
     return -(-max((width for _, width in categories), default=0) // WORD_BITS)
+
+
+def require_nodes(
+    columns: Iterable[float], left: Iterable[float], *, nodes: int, seen: float
+) -> None:
+    """Raise ``InvalidInputError`` unless each node compares what is seen and leads further down.
+
+    Args:
+        columns: of the nodes of all trees, one tree after the other.
+        left: the places of their left children, 0 for leaves.
+        nodes: of each tree.
+        seen: how many columns the trees see; infinity where it is unknown.
+    """
+    for number, (column, child) in enumerate(zip(columns, left, strict=True)):
+        inside = child == 0 or number % nodes < child < nodes - 1
+        if not (inside and child % 1 == 0 and 0 <= column < seen and column % 1 == 0):
+            raise InvalidInputError("a node of the trees names no column, or no node below it")
 
 
 def require_task(task: TaskSpec) -> None:

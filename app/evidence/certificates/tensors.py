@@ -4,6 +4,7 @@ The dimension, the number of classes and the dtype come from the file. Constants
 them are compared with what the service enforces.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Final
@@ -85,7 +86,7 @@ def _check_against(
         )
         _check_sums(mechanism, tensors[BIAS], description)
     if isinstance(mechanism, Boosting):
-        _check_trees(predicate, mechanism, tensors, description)
+        _check_trees(predicate, mechanism, weights, description)
     if isinstance(mechanism, NoisyGdNonconvex) and description is not None:
         _check_curvature(mechanism, description)
     if mechanism.needs is Needs.ENSEMBLE:
@@ -205,10 +206,11 @@ def _check_linear_head(
 def _check_trees(
     predicate: Release,
     mechanism: Boosting,
-    tensors: Mapping[str, StoredTensor],
+    weights: WeightsFile,
     description: ModelDescription | None,
 ) -> None:
     """Check that every number of the model belongs to trees of the stated options."""
+    tensors = weights.tensors()
     sets = tensors.get(_SETS)
     names = sorted([*_TREES, *([] if sets is None else [_SETS])])
     _require(predicate.mechanism.tensors == _own(tensors) == names, "not boosted trees")
@@ -221,6 +223,11 @@ def _check_trees(
             tensor.dtype == "F64" and list(tensor.shape) == shape,
             "not boosted trees of the stated number and size, in float64",
         )
+    columns, left = (weights.numbers(tensors[name]) for name in ("column", "left"))
+    try:
+        boosted_trees.require_nodes(columns, left, nodes=nodes[-1], seen=_seen(description))
+    except InvalidInputError as error:
+        raise VerificationError("weights", str(error)) from error
     if description is None:
         return
     stopping = {} if mechanism.patience is None else {"patience": mechanism.patience}
@@ -238,6 +245,14 @@ def _check_trees(
     _require(rows == task.rows, f"boosted trees for {task.name} have {task.rows} rows")
     categories = boosted_trees.categories_of(description.architecture, task)
     _require(words == boosted_trees.words_of(categories), "its sets are not those of its task")
+
+
+def _seen(description: ModelDescription | None) -> float:
+    """Return how many columns a file's trees see; infinity where the file does not tell."""
+    if description is None or description.architecture.on_features:
+        return math.inf
+    categories = boosted_trees.categories_of(description.architecture, description.task)
+    return math.prod(description.schema.shape) - sum(width - 1 for _, width in categories)
 
 
 def _check_tracked(

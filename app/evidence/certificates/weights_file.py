@@ -6,6 +6,7 @@ Source: https://github.com/huggingface/safetensors#format
 """
 
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -133,13 +134,16 @@ class WeightsFile:
         """Return whether every number of an F64 tensor is a finite multiple of a power of two."""
         return all(
             (steps := number / grid).is_integer() and steps * grid == number  # not underflown
-            for part in self._numbers(tensor)
-            for number in part
+            for number in self.numbers(tensor)
         )
 
     def norm(self, tensor: StoredTensor) -> float:
         """Return the norm of an F64 tensor."""
         return math.hypot(*(math.hypot(*part) for part in self._numbers(tensor)))
+
+    def numbers(self, tensor: StoredTensor) -> Iterator[float]:
+        """Yield the numbers of an F64 tensor in C order."""
+        return itertools.chain.from_iterable(self._numbers(tensor))
 
     def _numbers(self, tensor: StoredTensor) -> Iterator["array[float]"]:
         for content in self._parts(tensor):

@@ -180,7 +180,7 @@ def add_records(
     session: Session,
     *,
     dataset_id: str,
-    shard_id: str,
+    shard_ids: Sequence[str],
     seqs: npt.NDArray[np.int64],
     record_keys: npt.NDArray[np.uint8],
     subject_keys: npt.NDArray[np.uint8],
@@ -189,12 +189,13 @@ def add_records(
     """Insert n records under the given sequence numbers; keys are of shape (n, 32).
 
     They are inserted in key order, so that two transactions that insert the same keys by one call
-    each cannot deadlock.
+    each cannot deadlock. All shards' ids are equally long.
 
     Raises:
         IntegrityError: the dataset holds one of the keys, not forgotten.
     """
     # Sort by the first bytes, which distinguish keyed hashes; NumPy releases the GIL meanwhile.
+    shards = np.array(shard_ids, dtype=np.bytes_).view(np.uint8).reshape(len(seqs), -1)
     order = np.argsort(np.ascontiguousarray(record_keys[:, :8]).view(">u8")[:, 0], kind="stable")
     copy_parts(
         session,
@@ -204,7 +205,7 @@ def add_records(
             [
                 seqs[order].astype(">i8").view(np.uint8).reshape(-1, 8),
                 np.frombuffer(dataset_id.encode(), np.uint8),
-                np.frombuffer(shard_id.encode(), np.uint8),
+                shards[order],
                 record_keys[order],
                 subject_keys[order],
             ],

@@ -1,6 +1,7 @@
 """Operations on datasets: define, push, erase."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -160,7 +161,7 @@ def give_up_records(session: Session, dataset: DatasetRow) -> None:
             records=len(marked),
             rows=digests.marked(dataset.id, epoch, marked),
         )
-    for shard in repository.shards(session, dataset.id):
+    for shard in sorted(repository.shards(session, dataset.id), key=lambda shard: shard.id):
         session.refresh(shard, with_for_update=True)
         features.give_up(session, shard_id=shard.id)
         doom(session, shard.blob_id)
@@ -364,28 +365,30 @@ class Records:
 
     def _write(self, session: Session, dataset_id: str, records: KeyedUpload) -> int:
         """Write the records in shards; return the first one's sequence number."""
-        content, count = records.upload.content, len(records.record_keys)
-        without_subject = records.without_subject
-        seqs = repository.new_seqs(session, count)
-        at_once = max(1, count * _SHARD_BYTES // max(1, content.nbytes))
-        for start in range(0, count, at_once):
-            some = slice(start, start + at_once)
-            blob = self.blobs.reserve(session, "shard", dataset_id=dataset_id)
-            rows = len(seqs[some])
-            shard = ShardRow(id=new_id("shard"), dataset_id=dataset_id, blob_id=blob, rows=rows)
-            session.add(shard)
-            session.flush()
-            packed = partial(pack, seqs[some], content.slice(start, at_once))
-            with self.blobs.filling(session, blob, packed):
-                repository.add_records(
-                    session,
-                    dataset_id=dataset_id,
-                    shard_id=shard.id,
-                    seqs=seqs[some],
-                    record_keys=records.record_keys[some],
-                    subject_keys=records.subject_keys[some],
-                    without_subject=without_subject[some],
-                )
+        seqs = repository.new_seqs(session, len(records.record_keys))
+        shard_ids = list[str]()
+        with ExitStack() as writing:
+            blobs = []
+            for some in _cuts(records.upload.content):
+                blob = self.blobs.reserve(session, "shard", dataset_id=dataset_id)
+                rows = len(some)
+                shard = ShardRow(id=new_id("shard"), dataset_id=dataset_id, blob_id=blob, rows=rows)
+                session.add(shard)
+                session.flush()
+                own = seqs[len(shard_ids) : len(shard_ids) + rows]
+                writing.enter_context(self.blobs.filling(session, blob, partial(pack, own, some)))
+                blobs.append(blob)
+                shard_ids += [shard.id] * rows
+            repository.add_records(
+                session,
+                dataset_id=dataset_id,
+                shard_ids=shard_ids,
+                seqs=seqs,
+                record_keys=records.record_keys,
+                subject_keys=records.subject_keys,
+                without_subject=records.without_subject,
+            )
+        for blob in blobs:
             adopt(session, blob)
         return int(seqs[0])
 
@@ -399,7 +402,7 @@ class Records:
         for record in repository.lock_records(session, seqs):
             if record.shard_id is not None:
                 by_shard.setdefault(record.shard_id, []).append(record.seq)
-        for shard_id, erased in by_shard.items():
+        for shard_id, erased in sorted(by_shard.items()):  # all lock shards in one order
             shard = session.get_one(ShardRow, shard_id, with_for_update=True)
             left = without_rows(self.blobs.read(shard.blob_id), erased)
             rewritten = self.blobs.put(session, "shard", left, dataset_id=shard.dataset_id)
@@ -419,6 +422,16 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
         return to_parquet(pa.table({name: [row.get(name) for row in rows] for name in names}))
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # they quote values
         raise InvalidInputError("a column of the replacement has values of several kinds") from None
+
+
+def _cuts(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows, in order, in parts that make no shard larger than it may be."""
+    if rows.nbytes <= _SHARD_BYTES or len(rows) == 1:
+        yield rows
+        return
+    half = len(rows) // 2
+    yield from _cuts(rows.slice(0, half))
+    yield from _cuts(rows.slice(half))
 
 
 class _OvertakenError(Exception):

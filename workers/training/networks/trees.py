@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from app.domain.heads.boosted_trees import WORD_BITS, words_of
+from app.domain.heads.boosted_trees import WORD_BITS, require_nodes, words_of
 
 
 class BoostedTrees(nn.Module):
@@ -88,6 +88,12 @@ class BoostedTrees(nn.Module):
         word = words[place * self.categories.shape[-1] + code // WORD_BITS]
         bits = words.new_tensor([2.0**bit for bit in range(WORD_BITS)])
         return torch.floor(word / bits[code % WORD_BITS]) % 2 > 0
+
+    def require_nodes(self, features: int) -> None:
+        """Raise ``InvalidInputError`` unless the nodes are ones of trees that see features."""
+        inner = (tensor.flatten().tolist() for tensor in (self.column, self.left))
+        seen = features - sum(width - 1 for width in self.widths)
+        require_nodes(*inner, nodes=self.left.shape[-1], seen=seen)
 
     def seen(self, features: torch.Tensor) -> torch.Tensor:
         """Return what the trees see, float64 [n, columns]: places of categories, then numbers.

@@ -31,6 +31,7 @@ from workers.training.networks.architectures import build, build_features, zeros
 from workers.training.networks.base import digests_of, public_tensors
 from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.operator_code import called
+from workers.training.networks.trees import BoostedTrees
 from workers.training.tasks.custom import CustomTask
 from workers.training.tasks.task import INPUTS, Batch
 from workers.training.vectors import as_float16
@@ -266,6 +267,8 @@ def assembled(
             "or base=… in Python"
         )
     _fill(network, own, base=public_tensors(network).keys())
+    if isinstance(network, BoostedTrees):
+        network.require_nodes(math.prod(shape))
     return PublishedModel(description, network, features, factories=factories).eval()
 
 

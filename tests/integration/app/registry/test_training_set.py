@@ -34,7 +34,7 @@ def _add_without_subject(session: Session, workshop: Workshop, count: int) -> No
     datasets.add_records(
         session,
         dataset_id=workshop.model().dataset_id,
-        shard_id=shard,
+        shard_ids=[shard] * count,
         seqs=datasets.new_seqs(session, count),
         record_keys=np.frombuffer(os.urandom(32 * count), np.uint8).reshape(count, 32),
         subject_keys=np.zeros((count, 32), np.uint8),

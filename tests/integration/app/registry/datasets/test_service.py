@@ -1,6 +1,12 @@
 """Pushing records in, and erasing them."""
 
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +17,14 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, InvalidRecordsError, PayloadTooLargeError
+from app.domain.schema import TableSchema
 from app.ledger import accepting
 from app.registry.datasets import repository, service
 from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.service import define_dataset
+from app.registry.datasets.shards import unpack
 from app.registry.datasets.tables import DatasetRow, RecordRow, ShardRow
+from app.storage.blobs import Blobs
 from app.storage.tables import BlobRow
 from tests.support.arrays import array_schema
 from tests.support.shards import decode_shard
@@ -251,20 +260,85 @@ def test_no_part_of_a_push_is_stored_where_one_cannot_be(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_SHARD_BYTES", 300)
-    add, parts = repository.add_records, []
 
     def refused(session: Session, **given: object) -> None:
-        parts.append(given)
-        if len(parts) == 3:
-            raise RuntimeError
-        add(session, **given)
+        raise RuntimeError
 
     monkeypatch.setattr(repository, "add_records", refused)
     with pytest.raises(RuntimeError):
         workshop.push(100, first=100)
     workshop.services.clean_up()
     assert _stored(workshop)[1].tolist() == list(range(RECORDS))
-    assert _blobs(workshop) == {"live": 1, "shredded": 3}
+    blobs = _blobs(workshop)
+    assert (blobs.keys(), blobs["live"]) == ({"live", "shredded"}, 1)
+    assert blobs["shredded"] > 4
+
+
+def test_no_shard_is_larger_for_rows_of_very_different_sizes(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 4096
+    monkeypatch.setattr(service, "_SHARD_BYTES", most)
+    schema = TableSchema.of({"note": "string"}, record_id="id")
+    with workshop.transaction() as session:
+        dataset = define_dataset(session, name="notes", schema=schema).id
+    notes = ["short"] * 90 + ["x" * 2000] * 9 + ["y" * 2 * most]
+    table = pa.table({"id": [str(number) for number in range(100)], "note": notes})
+    workshop.services.records.push("notes", to_parquet(table))
+    with workshop.transaction() as session:
+        blobs = [shard.blob_id for shard in repository.shards(session, dataset)]
+    stored = [unpack(workshop.services.blobs.read(blob))[1] for blob in blobs]
+    assert max(rows.nbytes for rows in stored if len(rows) > 1) <= most
+    assert sorted(note for rows in stored for note in rows["note"].to_pylist()) == sorted(notes)
+    assert len(stored) < 12
+
+
+def test_pushes_of_the_same_records_in_other_orders_do_not_wait_for_each_other(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each inserts its keys in one order, whatever shards the records are in."""
+    monkeypatch.setattr(service, "_SHARD_BYTES", 300)
+    monkeypatch.setattr(service, "_ATTEMPTS", 1)
+    add = repository.add_records
+
+    def slow(session: Session, **given: Any) -> None:
+        add(session, **given)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(repository, "add_records", slow)
+    table = pq.read_table(pa.BufferReader(records_parquet(100, first=100)))
+    orders = map(np.random.default_rng(3).permutation, [100] * 4)
+    uploads = [to_parquet(table.take(pa.array(order))) for order in orders]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(partial(workshop.services.records.push, DATASET), uploads))
+    assert sorted(result.added for result in results) == [0, 0, 0, 100]
+    assert len(_stored(workshop)[0]) == RECORDS + 100
+
+
+def test_erasures_in_the_same_shards_do_not_wait_for_each_other(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two pushes at once, whose numbers alternate."""
+    with workshop.transaction() as session:
+        drawn = repository.new_seqs(session, 40)
+    numbers = [drawn[0::2], drawn[1::2]]
+    monkeypatch.setattr(repository, "new_seqs", lambda *_: numbers.pop(0))
+    workshop.push(20, first=100)
+    workshop.push(20, first=200)
+    requests = [workshop.forget("record-100", "record-219")]
+    requests.append(workshop.forget("record-119", "record-200"))
+    read, both = Blobs.read, threading.Barrier(2)
+
+    def meeting(self: Blobs, blob_id: str) -> bytes:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(1)
+        return read(self, blob_id)
+
+    monkeypatch.setattr(Blobs, "read", meeting)
+    complete = workshop.services.complete_at_once
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda each: complete(lambda _session: [each]), requests))
+    assert [workshop.request(each).state for each in requests] == ["completed"] * 2
 
 
 def test_a_shard_may_become_empty(workshop: Workshop) -> None:

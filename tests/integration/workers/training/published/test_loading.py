@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 
 import expunge
 from app.client.published import head_outputs, read_published
@@ -18,7 +19,16 @@ from tests.support import hostile
 from tests.support.described import DESCRIPTIONS, FACTORIES, IMAGES, raw_features, written
 from tests.support.specs import classification
 
-SEEDS = ("mlp", "cnn", "ensemble", "logistic_on_backbone", "linear_head", "ridge_head", "texts")
+SEEDS = (
+    "mlp",
+    "cnn",
+    "ensemble",
+    "logistic_on_backbone",
+    "linear_head",
+    "trees_of_a_table",
+    "ridge_head",
+    "texts",
+)
 MUTATIONS = 500
 
 
@@ -52,6 +62,23 @@ def test_a_head_whose_tensors_are_of_another_size_is_refused_without_pytorch(
     published = read_published(path, check=False)
     with pytest.raises(ExpungeError, match="not those of its head"):
         head_outputs(published, raw_features(published.description))
+
+
+@pytest.mark.parametrize(("tensor", "number"), [("left", 99), ("column", -1), ("column", 64)])
+@pytest.mark.parametrize("name", ["trees", "trees_of_a_table", "trees_on_backbone"])
+def test_trees_whose_nodes_lead_nowhere_are_refused(
+    name: str, tensor: str, number: float, tmp_path: Path
+) -> None:
+    path = written(DESCRIPTIONS[name], tmp_path / "m.safetensors")
+    tensors = safetensors.torch.load_file(path)
+    tensors[tensor].view(-1)[1] = number
+    safetensors.torch.save_file(tensors, path, metadata=DESCRIPTIONS[name].to_metadata())
+    published = read_published(path, check=False)
+    with pytest.raises(ExpungeError, match="no node below it"):
+        expunge.load(path, check=False)
+    if published.is_plain_head:
+        with pytest.raises(ExpungeError, match="not those of its head"):
+            head_outputs(published, raw_features(published.description))
 
 
 @pytest.mark.slow

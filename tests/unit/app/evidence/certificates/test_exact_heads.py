@@ -5,13 +5,14 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from app.domain.errors import VerificationError
 from app.evidence.certificates.plain_words import guarantee_in_words, recomputable_in_words
 from app.evidence.certificates.verification import check_statement
 from tests.support import statements
 from tests.support.mechanisms import SOLVED, TRAINED_EXACTLY
-from tests.support.statements import exact_case, synthetic
+from tests.support.statements import Case, exact_case, synthetic
 
 HEADS = ("exact_training", "sufficient_statistics")
 
@@ -98,3 +99,34 @@ def test_the_words_say_what_adaptive_requests_are_promised(name):
     assert "never saw the forgotten records" in text
     assert "gives away, by whom else it names, is not covered" in text
     assert "only ever given the retained records" in text
+
+
+@pytest.mark.parametrize(
+    ("tensor", "place", "number"),
+    [
+        ("left", 0, 14),  # whose right sibling is another tree's
+        ("left", 2, 1),  # back to where it came from
+        ("left", 15, 16.5),
+        ("left", 15, np.inf),
+        ("left", 15, np.nan),
+        ("column", 0, -1),
+        ("column", 0, 0.5),
+        ("column", 0, np.nan),
+    ],
+)
+def test_trees_whose_nodes_lead_nowhere_are_refused(tensor, place, number):
+    case = synthetic()["boosting"]
+    check(case)
+    tensors = safetensors.numpy.load(case.weights)
+    tensors["left"].flat[[0, 2]] = [1, 3]
+    statement = deepcopy(case.statement)
+
+    def changed():
+        weights = safetensors.numpy.save(tensors)
+        statement["subject"][0]["digest"]["sha256"] = statements.digest_of(weights)
+        return Case(statement, weights)
+
+    check(changed())
+    tensors[tensor].flat[place] = number
+    with pytest.raises(VerificationError, match="names no column, or no node below it"):
+        check(changed())

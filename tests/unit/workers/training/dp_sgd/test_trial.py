@@ -157,6 +157,18 @@ def test_dropout_is_fine_and_torchs_generator_is_left_alone():
     assert layers[1].training
 
 
+@pytest.mark.parametrize("certainty", [90.0, 96.0, 102.0])
+def test_a_made_up_record_that_is_fitted_to_the_last_digit_of_float32_is_no_mixture(certainty):
+    torch.manual_seed(0)
+    layers = nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)
+    module, flat = attached(nn.Sequential(*layers))
+    with torch.no_grad():
+        layers[2].weight.mul_(0.1)
+        layers[2].bias[0] = certainty
+    with per_record(module, flat, (6,), expected=100) as gradients:
+        assert gradients.rows == 128
+
+
 class LastBits(nn.Module):
     """Rounds as kernels do that treat some rows otherwise: only in rows beyond the third."""
 
