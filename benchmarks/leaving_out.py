@@ -48,6 +48,7 @@ _NAMES: Final = {
     "public": "MNIST, public weights",
     "head": "CIFAR-10, head on public weights",
     "texts": "texts, LoRA",
+    "backbone": "CIFAR-10, EfficientNet-Lite0 whole",
 }
 
 
@@ -244,6 +245,7 @@ def run(given: Namespace) -> Iterator[Document]:
     if not given.quick:
         made["head"] = partial(cases.head, cache=given.cache)
         made["texts"] = partial(cases.texts, cache=given.cache)
+        made["backbone"] = cases.cifar10
     known = given.results is not None and given.results.exists() and not given.quick
     document: Document = json.loads(given.results.read_text()) if known else {}
     for name, make in made.items():
@@ -257,35 +259,31 @@ def run(given: Namespace) -> Iterator[Document]:
 
 
 def table(document: Document) -> str:
-    """Return a table of all cases, in Markdown: gradients as a part, then scores."""
-    parts = ("1/4", "1/2", "7/8")
+    """Return a table of all cases, in Markdown: scores with none, a quarter and half out."""
     rows = []
     for case, found in document.items():
-        for members in sorted({row["members"] for row in found["rows"]}):
-            of = {row["way"]: row for row in found["rows"] if row["members"] == members}
-            refilled = [of[f"left out, refilled at {part}"] for part in parts]
-            scores = of[_SINGLY]["score"], refilled[1]["score"], refilled[1]["worst"]
-            cells = (f"{row['of_singly']:.2f}" for row in refilled)
-            single = f"{found['single']:.1%}"
-            rows.append(
-                (_NAMES[case], members, *cells, single, *(f"{each:.1%}" for each in scores))
-            )
-    gradients = " | ".join(f"at {part}" for part in parts)
-    head = f"case | members | refilled {gradients} | single | all active | mean | worst day"
-    return harness.table(head, rows)
+        of = {row["members"]: row for row in found["rows"]}
+        cells = (
+            " / ".join(f"{100 * of[members][part]:.1f}" for part in _OUT) for members in sorted(of)
+        )
+        rows.append((_NAMES[case], f"{100 * found['single']:.1f}", *cells))
+    sizes = " | ".join(f"{members} members" for members in SIZES)
+    return harness.table(f"none / a quarter / half out | single | {sizes}", rows)
 
 
 def figure(document: Document, path: Path) -> None:
     """Draw gradients against the score in the mean of the year, one line a case and way."""
-    with harness.picture(path, (4 * len(document), 4.5), columns=len(document)) as (_, (axes,)):
-        for axis, (case, found) in zip(axes, document.items(), strict=True):
+    with harness.picture(path, (12, 8), rows=2, columns=3) as (_, grid):
+        for axis, (case, found) in zip(grid.flat, document.items(), strict=False):
             for way, style in zip(WAYS, "xso^vD*", strict=True):
                 rows = [row for row in found["rows"] if row["way"] == way]
                 harness.plot(axis, rows, "gradients", "score", f"{style}-", scale=100, label=way)
             axis.axhline(100 * found["single"], color="grey", linestyle=":")
             axis.set(xscale="log", xlabel="gradients a year", title=_NAMES[case])
-        axes[0].set_ylabel("accuracy, %")
-        axes[-1].legend(fontsize=7)
+        for axis in grid.flat[len(document) :]:
+            axis.remove()
+        grid[0][0].set_ylabel("accuracy, %")
+        grid[0][0].legend(fontsize=7)
 
 
 if __name__ == "__main__":
