@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.architectures import MOST_MEMBERS
 from app.domain.errors import VerificationError
 from app.evidence.certificates.bundle import (
     Growth,
@@ -302,6 +303,16 @@ def test_a_proof_of_a_tree_has_one_form(
     bundle = deepcopy(WHOLE)
     (bundle[section] if tree is None else bundle[section][tree]).update(changes)
     with pytest.raises(VerificationError, match=f"its {section} section is not in the form"):
+        read_bundle(json.dumps(bundle).encode())
+
+
+@pytest.mark.parametrize("member", [MOST_MEMBERS, 2**64, -1, True, "1"])
+def test_a_record_belongs_to_a_member_that_there_can_be(member: object) -> None:
+    bundle = deepcopy(WHOLE)
+    bundle["request"]["covered"]["members"] = [0, MOST_MEMBERS - 1]
+    assert read_bundle(json.dumps(bundle).encode()).request
+    bundle["request"]["covered"]["members"] = [0, member]
+    with pytest.raises(VerificationError, match="bundle"):
         read_bundle(json.dumps(bundle).encode())
 
 
