@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from app.domain.architectures import MOST_MEMBERS
 from app.domain.errors import VerificationError
 from app.evidence.certificates.bundle import (
+    MAX_PROOF,
     Growth,
     LeafProof,
     RequestProof,
@@ -303,6 +304,23 @@ def test_a_proof_of_a_tree_has_one_form(
     bundle = deepcopy(WHOLE)
     (bundle[section] if tree is None else bundle[section][tree]).update(changes)
     with pytest.raises(VerificationError, match=f"its {section} section is not in the form"):
+        read_bundle(json.dumps(bundle).encode())
+
+
+@pytest.mark.parametrize(
+    ("hashes", "reason"),
+    [
+        ([to_text(b"c" * 31)], "wrong length"),
+        ([to_text(b"c" * 33)], "wrong length"),
+        (["*"], "not in base64"),
+        ([to_text(b"c" * 32)] * (MAX_PROOF + 1), "too long"),
+        (to_text(b"c" * 32), "too long"),
+    ],
+)
+def test_a_proof_is_of_hashes_and_no_longer_than_one_can_be(hashes: Any, reason: str) -> None:
+    bundle = deepcopy(WHOLE)
+    bundle["log"]["inclusion"] = hashes
+    with pytest.raises(VerificationError, match=reason):
         read_bundle(json.dumps(bundle).encode())
 
 
