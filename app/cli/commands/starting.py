@@ -268,6 +268,11 @@ def _task_leaving_out(
         left_out |= found
         again = replace(choices, drop=tuple(left_out))
         return _task_leaving_out(left_out, schema, again, source)
+    except InvalidInputError as error:
+        if not left_out:
+            raise
+        reasons = [f"{column} ({reason})" for column, reason in left_out.items()]
+        raise InvalidInputError(f"{error}: not read are {', '.join(reasons)}") from error
     if isinstance(task, RegressionSpec):
         task = replace(task, loss=SQUARED)  # which trees learn
     boosted_trees.require_task(task)

@@ -27,6 +27,7 @@ from app.domain.columns import (
     TextColumn,
 )
 from app.domain.errors import InvalidInputError
+from app.domain.ids import EXACT_BELOW
 from app.domain.schema import WIDTHS, ColumnType, TableSchema
 from app.domain.tasks.built_in import HUBER, ClassificationSpec, LanguageModelSpec, RegressionSpec
 from app.domain.tasks.spec import BuiltInSpec
@@ -40,6 +41,8 @@ MOST_PROPOSED: Final = 100
 _MOST_NUMBERED: Final = 20
 """A target of more different whole numbers is a quantity."""
 _LEAST_FOR_SCALE: Final = 10 * LEAST_ROWS
+_LEAST_HALF: Final = 1e-300
+"""Of the width of a column's numbers; the largest is its inverse."""
 _TEXT_LENGTH: Final = 256
 _IMAGE_SHAPE: Final = (3, 64, 64)
 T = TypeVar("T")
@@ -164,7 +167,7 @@ class _Proposer:
     def _noting(self, name: str, propose: Callable[[str], T]) -> T | None:
         try:
             return propose(name)
-        except _UnfitError as error:
+        except (_UnfitError, InvalidInputError) as error:  # such as values that cannot be listed
             self._problems.add(None, name, str(error))
             return None
 
@@ -173,7 +176,7 @@ class _Proposer:
         listed = self._choices.categories.get(name)
         if listed is not None:
             column: Column = CategoryColumn(name=name, values=listed.values, other=listed.other)
-        elif self._rows is not None and self._rows[name].null_count == len(self._rows):
+        elif self._is_empty(name):
             raise _UnfitError(f"holds no values; leave it out with --drop {spelt(name)}")
         elif kind.is_list:
             return self._array(name, kind, given)
@@ -189,6 +192,9 @@ class _Proposer:
         if "missing" in given and not isinstance(column, NumberColumn | CategoryColumn):
             raise _UnfitError("takes no --missing")
         return self._with(column, given)
+
+    def _is_empty(self, name: str) -> bool:
+        return self._rows is not None and self._rows[name].null_count == len(self._rows)
 
     def _given(self, name: str) -> dict[str, Any]:
         """Return the options about a column."""
@@ -243,11 +249,15 @@ class _Proposer:
         low, high = np.quantile(values, [0.05, 0.95])
         if high <= low:
             return 0.0, 1.0
-        half = (high - low) / 2
+        half = high / 2 - low / 2
+        if not _LEAST_HALF < half < 1 / _LEAST_HALF:
+            raise _UnfitError(
+                f"numbers that no scale brings to about 1; leave it out with --drop {spelt(name)}"
+            )
         step = 10.0 ** math.floor(math.log10(half))
         reach = next(each for each in (1, 2, 5, 10) if half <= each * step)
         scale = float(f"{1 / (reach * step):.1g}")
-        offset = float(f"{round((low + high) / 2 / step) * step:.12g}")
+        offset = float(f"{round((low / 2 + high / 2) / step) * step:.12g}")
         if (offset, scale) != (0, 1):
             self._unconfirmed.append(name)
         return offset, scale
@@ -311,6 +321,8 @@ class _Proposer:
     def _target(self, name: str) -> Callable[[InputColumns], BuiltInSpec]:
         """Return what makes the task on some inputs."""
         kind = self._kinds[name]
+        if self._is_empty(name):
+            raise _UnfitError("holds no values")
         if kind.is_list or kind.kind not in (*WIDTHS, "bool", "string"):
             raise _UnfitError(f"{kind}, which cannot be a target")
         if self._choices.regression or self._is_quantity(name, kind):
@@ -334,7 +346,9 @@ class _Proposer:
             return True
         values = cells.numbers_of(cells.plain(self._rows[name])).values
         found = np.unique(values[np.isfinite(values)])
-        return bool((np.floor(found) != found).any()) or len(found) > _MOST_NUMBERED
+        if (np.floor(found) != found).any() or len(found) > _MOST_NUMBERED:
+            return True
+        return bool((np.abs(found) > EXACT_BELOW).any())
 
     def _classes(self, name: str, kind: ColumnType) -> Sequence[ClassName]:
         if self._choices.class_count is not None:
@@ -356,7 +370,9 @@ class _Proposer:
         if not counts_up and len(common) < len(found) <= MOST_PROPOSED:
             raise _UnfitError(f"values of {self._few}; name all classes with --classes")
         if not 2 <= len(found) <= MOST_PROPOSED:
-            told = f"{len(found)} different values" if len(found) > 1 else "one value in all rows"
+            told = {0: "no value in any row", 1: "one value in all rows"}.get(
+                len(found), f"{len(found)} different values"
+            )
             raise _UnfitError(f"{told}; name the public classes with --classes")
         if not counts_up:
             self._unconfirmed.append(name)

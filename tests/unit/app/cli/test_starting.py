@@ -100,6 +100,53 @@ def test_a_mistake_is_named_and_leaves_nothing_behind(
     assert told in ended.stderr
 
 
+def _halves(**cells: tuple[str, str]) -> tuple[str, list[str]]:
+    """Return the header and rows of which every other one has the first cells."""
+    columns = {"age": ("20", "30"), "plan": ("basic", "plus"), "churned": ("no", "yes")} | cells
+    rows = [",".join(each[number % 2] for each in columns.values()) for number in range(120)]
+    numbered = [f"c{number},{row}" for number, row in enumerate(rows)]
+    return ",".join(["contract", *columns]), numbered
+
+
+LINES, LONG = ('"a\nb"', "c"), ("x" * 600, "c")
+HUGE, TINY = ("-1.7e308", "1.7e308"), ("1e-310", "3e-310")
+
+
+def test_what_cannot_be_read_is_left_out_and_named(started: Callable[..., Result]) -> None:
+    header, rows = _halves(lines=LINES, long=LONG, huge=HUGE, tiny=TINY, wide=("-1e299", "1e299"))
+    ended = started("--target", "churned", rows=rows, header=header)
+    assert "pass --yes" in ended.stderr
+    for said in (
+        "read      age, plan, wide",
+        "not kept  lines: input 'lines': values must be text of 1 to 512",
+        "not kept  long: input 'long': values must be text of 1 to 512",
+        "not kept  huge: numbers that no scale brings to about 1",
+        "not kept  tiny: numbers that no scale brings to about 1",
+    ):
+        assert said in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ({"churned": ("", "NA")}, "'churned' cannot be learned: no value in any row"),
+        ({"churned": ("", "")}, "'churned' cannot be learned: holds no values"),
+        ({"churned": ("5", "5")}, "'churned' cannot be learned: one value in all rows"),
+        ({"churned": LINES}, "'churned' cannot be learned: target.classes must be text"),
+        ({"churned": HUGE}, "'churned' cannot be learned: numbers that no scale"),
+        (
+            {"age": ("", ""), "plan": LONG},
+            "no column is left for the inputs: not read are age (holds no values), plan (input",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_learned_is_refused_with_the_reason(
+    started: Callable[..., Result], cells: dict[str, tuple[str, str]], told: str
+) -> None:
+    header, rows = _halves(**cells)
+    assert told in started("--target", "churned", rows=rows, header=header).stderr
+
+
 def test_an_encoding_must_be_told(started: Callable[..., Result], tmp_path: Path) -> None:
     Path("latin.csv").write_bytes("\n".join([HEADER, *ROWS]).replace("basic", "é").encode("cp1252"))
     assert "pass --encoding" in _start("latin.csv", "--target", "churned").stderr

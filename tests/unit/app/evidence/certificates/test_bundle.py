@@ -13,8 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.architectures import MOST_MEMBERS
 from app.domain.errors import VerificationError
 from app.evidence.certificates.bundle import (
+    MAX_PROOF,
     Growth,
     LeafProof,
     RequestProof,
@@ -302,6 +304,33 @@ def test_a_proof_of_a_tree_has_one_form(
     bundle = deepcopy(WHOLE)
     (bundle[section] if tree is None else bundle[section][tree]).update(changes)
     with pytest.raises(VerificationError, match=f"its {section} section is not in the form"):
+        read_bundle(json.dumps(bundle).encode())
+
+
+@pytest.mark.parametrize(
+    ("hashes", "reason"),
+    [
+        ([to_text(b"c" * 31)], "wrong length"),
+        ([to_text(b"c" * 33)], "wrong length"),
+        (["*"], "not in base64"),
+        ([to_text(b"c" * 32)] * (MAX_PROOF + 1), "too long"),
+        (to_text(b"c" * 32), "too long"),
+    ],
+)
+def test_a_proof_is_of_hashes_and_no_longer_than_one_can_be(hashes: Any, reason: str) -> None:
+    bundle = deepcopy(WHOLE)
+    bundle["log"]["inclusion"] = hashes
+    with pytest.raises(VerificationError, match=reason):
+        read_bundle(json.dumps(bundle).encode())
+
+
+@pytest.mark.parametrize("member", [MOST_MEMBERS, 2**64, -1, True, "1"])
+def test_a_record_belongs_to_a_member_that_there_can_be(member: object) -> None:
+    bundle = deepcopy(WHOLE)
+    bundle["request"]["covered"]["members"] = [0, MOST_MEMBERS - 1]
+    assert read_bundle(json.dumps(bundle).encode()).request
+    bundle["request"]["covered"]["members"] = [0, member]
+    with pytest.raises(VerificationError, match="bundle"):
         read_bundle(json.dumps(bundle).encode())
 
 

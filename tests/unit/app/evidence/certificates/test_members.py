@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 
 from app.domain.errors import VerificationError
+from app.domain.merkle import EMPTY_ROOT
 from app.evidence.certificates.bundle import Growth
 from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.schema import Statement, read_statement
@@ -231,6 +232,16 @@ def test_absence_and_training_fit_the_versions(
     """A member that was trained before a request, or left out before it was, is a forgery."""
     with pytest.raises(VerificationError, match=why):
         beside(old, new)
+
+
+def test_no_ensemble_forgets_more_without_losing_or_training_a_member() -> None:
+    old = deepcopy(CASE.statement)
+    old["predicate"]["model"]["version"] = 1
+    assert "accounts for all" in beside(old, CASE.statement)
+    nothing = {"requests": 0, "records": 0, "covered": {"size": 0, "root": EMPTY_ROOT.hex()}}
+    old["predicate"]["forgotten"] |= nothing
+    with pytest.raises(VerificationError, match="no member was left out or trained anew"):
+        beside(old, CASE.statement)
 
 
 UNMEASURED = {"outside_the_guarantee": True, "held_out_records": 0}

@@ -154,3 +154,13 @@ def test_a_tensor_knows_its_size() -> None:
 def _on_grid(numbers: np.ndarray, grid: float) -> bool:
     with opened(safetensors.numpy.save({"weight": numbers})) as file:
         return file.is_on_grid(file.tensors()["weight"], grid)
+
+
+def test_only_an_ensembles_file_has_members() -> None:
+    number = np.zeros(1, np.float32)
+    with opened(safetensors.numpy.save({"members.3.a": number, "members.5.a": number})) as file:
+        assert file.digests_of_members().keys() == {3, 5}
+    for beside in ({"a": number}, {"members.1.a": number, "a": number}):
+        refused = pytest.raises(VerificationError, match="not those of an ensemble")
+        with opened(safetensors.numpy.save(beside)) as file, refused:
+            file.digests_of_members()

@@ -80,6 +80,16 @@ def test_a_number_of_few_persons_is_no_class_by_itself(tmp_path: Path) -> None:
     assert found.unconfirmed == ["out"]
 
 
+@pytest.mark.parametrize(("least", "is_class"), [(2**53 - 5, True), (2**53, False)])
+def test_whole_numbers_that_float64_does_not_tell_apart_are_no_classes(
+    least: int, is_class: bool, tmp_path: Path
+) -> None:
+    lines = [f"{i},p{i},{i},{least + i % 4}" for i in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,person,n,out", *lines]))
+    found = _proposal(_read(tmp_path / "t.csv"))
+    assert isinstance(found.task, ClassificationSpec) == is_class
+
+
 def test_what_the_user_lists_needs_no_confirmation(tmp_path: Path) -> None:
     listed = Listed(values=("basic", "gold"), other=False)
     found = _proposal(_rows(tmp_path, persons=30), categories={"plan": listed}, classes=("y", "n"))
