@@ -19,19 +19,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app.domain.tasks.built_in import classification
-from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks import harness
 from benchmarks import public_features as public
-from benchmarks.convex import Case, seen_by, service_head
+from benchmarks.convex import Case, seen_by, service_head, softmax_minimum
 from benchmarks.convex_runs import Method, Target, Trainings, answer, tracked
 from benchmarks.data import CLASSES
 from benchmarks.harness import require, seconds_of
-from workers.mechanisms.exact_training import minimum
-from workers.training.evaluate import evaluate
 from workers.training.exact import ridge
 from workers.training.exact.statistics import Statistics
-from workers.training.tasks.built_in import CLASSIFICATION
 
 TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5
@@ -105,17 +100,14 @@ class Heads:
 
     def softmax_row(self, forgotten: int, tolerance: float = TOLERANCE) -> Row:
         """Return a softmax head that is trained anew on what is left, whatever was asked."""
-        mechanism = ExactTraining(regularisation=self._scale.weight_decay, tolerance=tolerance)
         train, test = self._features.train, self._features.test
         left = train.select(np.arange(forgotten, len(train)))
         head = service_head(train.inputs.shape[1], CLASSES)
-        seconds, found = seconds_of(lambda: minimum(mechanism, head, left, classification(CLASSES)))
-        with torch.no_grad():
-            head.weight.copy_(torch.from_numpy(found.weight))
-        accuracy = evaluate(head, CLASSIFICATION, test).score
-        gradients = float(found.evaluations * len(left))
-        note = f"{found.evaluations} passes to a gradient of {tolerance:g}"
-        return self._row("softmax", forgotten, bool(forgotten), accuracy, seconds, gradients, note)
+        how = {"regularisation": self._scale.weight_decay, "tolerance": tolerance}
+        found = softmax_minimum(head, CLASSES, left, test, **how)
+        answered = (forgotten, bool(forgotten), found.evaluation.score, found.seconds)
+        note = f"{found.passes} passes to a gradient of {tolerance:g}"
+        return self._row("softmax", *answered, float(found.passes * len(left)), note)
 
     def tracked_rows(self, settings: tuple[tuple[int, int], ...]) -> Iterator[Row]:
         """Yield tracked release after (forgotten, requests); of many the last one is run."""

@@ -223,7 +223,7 @@ def network_rows(case: ensembles_cases.Case) -> Iterator[dict[str, Any]]:
         "exact, a shard trained anew",
     )
     for group in (1, 10):
-        runs = [_voted([_privately(case, group)], case.test) for _ in range(SEEDS)]
+        runs = [_voted([privately(case, group)], case.test) for _ in range(SEEDS)]
         name = f"DP-SGD, groups of {group}"
         yield _row(name, [(run[0], 0.0) for run in runs], 0.0, f"({EPSILON:g}, 1e-5) for a group")
 
@@ -236,19 +236,31 @@ def _trained(
     return network, time.process_time() - started
 
 
-def _privately(case: ensembles_cases.Case, group: int) -> tuple[Network, float]:
-    rate = min(1.0, PRIVATE_BATCH / len(case.train))
-    steps = int(case.recipe.epochs / rate)
-    target = {"epsilon": EPSILON, "delta": 1e-5, "sampling_rate": rate, "steps": steps}
-    noise = dp_sgd.calibrate(**target, group_size=group, records=len(case.train))
-    private = PrivateTraining(
-        noise_multiplier=noise, gradient_clip=1.0, sampling_rate=rate, steps=steps
-    )
-    recipe = replace(case.recipe, learning_rate=0.5, batch_size=int(rate * len(case.train)))
-    recipe = replace(recipe, momentum=0.0, weight_decay=0.0)
+def privately(
+    case: ensembles_cases.Case, group: int, *, epsilon: float = EPSILON, learning_rate: float = 0.5
+) -> tuple[Network, float]:
+    """Return a network that was trained by our DP-SGD at (epsilon, 1e-5), and the seconds."""
+    private, recipe = _plan_of(case, group, epsilon, learning_rate)
     network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
     train_privately(network, case.train, recipe, private, noise=SecureNoise())
     return network, time.process_time() - started
+
+
+def _plan_of(
+    case: ensembles_cases.Case, group: int, epsilon: float, learning_rate: float
+) -> tuple[PrivateTraining, TrainingRecipe]:
+    """Return what DP-SGD does at (epsilon, 1e-5) for a group, and its plain SGD."""
+    rate = min(1.0, PRIVATE_BATCH / len(case.train))
+    steps = int(case.recipe.epochs / rate)
+    target = {"epsilon": epsilon, "delta": 1e-5, "sampling_rate": rate, "steps": steps}
+    noise = dp_sgd.calibrate(**target, group_size=group, records=len(case.train))
+    recipe = replace(
+        case.recipe, learning_rate=learning_rate, batch_size=int(rate * len(case.train))
+    )
+    return (
+        PrivateTraining(noise_multiplier=noise, gradient_clip=1.0, sampling_rate=rate, steps=steps),
+        replace(recipe, momentum=0.0, weight_decay=0.0),
+    )
 
 
 def _voted(trained: list[tuple[Network, float]], test: Examples) -> tuple[float, float]:

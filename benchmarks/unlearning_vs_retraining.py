@@ -53,7 +53,7 @@ FORGOTTEN_SHARE: Final = 0.1
 RATES: Final = (0.06, 0.1, 0.3, 1.0)
 DECAYS: Final = (0.0, 5e-4, 5e-3)
 OWN: Final = "own"
-RAW: Final = {"mnist": 0.01, "cifar10": 0.5, "digits": 0.1}
+RAW: Final = {"mnist": 0.01, "cifar10": 0.5, "digits": 0.1, "features": 0.03}
 _FACTORS: Final = (0.5, 2, 4)
 _ORDER_SEED: Final = 17
 
@@ -69,6 +69,7 @@ class Arm:
     method: str
     start: str = OWN
     control: bool = False
+    epsilon: float = EPSILON
 
 
 RETRAINING: Final = "retraining"
@@ -112,7 +113,8 @@ class Case:
             batch_size=self._recipe.batch_size,
             recipe_epochs=self._recipe.epochs,
         )
-        policy = Policy(epsilon=EPSILON, delta=DELTA, mechanism=arm.method, budget_epochs=budget)
+        target = {"epsilon": arm.epsilon, "delta": DELTA}
+        policy = Policy(**target, mechanism=arm.method, budget_epochs=budget)
         plan = make_plan(policy=policy, shape=shape)
         steps, end_std = rule_of(plan).steps, plan.predicted["noise_per_coordinate"]
         frame = ReferenceFrame.of(self._factory)
@@ -149,7 +151,7 @@ def unlearned(
     frame: ReferenceFrame,
 ) -> Certified:
     """Return an original after a plan's noisy steps, as the service takes them."""
-    sealed = Sealed(factory, epsilon=EPSILON, delta=DELTA, device=retain.device)
+    sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=retain.device)
     noise = SecureNoise()
     try:
         sealed.load(original)
