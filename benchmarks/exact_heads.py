@@ -96,7 +96,7 @@ class Heads:
         accuracy = self._all.accuracy(solution, self._features.test)
         spent = median(seconds) if seconds else 0.0
         note = f"regularisation {solution.regularisation:g}"
-        return self._row("ridge", forgotten, requests, accuracy, spent, 0.0, note)
+        return self._row("ridge", forgotten, requests, accuracy, spent, note)
 
     def softmax_row(self, forgotten: int, tolerance: float = TOLERANCE) -> Row:
         """Return a softmax head that is trained anew on what is left, whatever was asked."""
@@ -105,9 +105,9 @@ class Heads:
         head = service_head(train.inputs.shape[1], CLASSES)
         how = {"regularisation": self._scale.weight_decay, "tolerance": tolerance}
         found = softmax_minimum(head, CLASSES, left, test, **how)
-        answered = (forgotten, bool(forgotten), found.evaluation.score, found.seconds)
         note = f"{found.passes} passes to a gradient of {tolerance:g}"
-        return self._row("softmax", *answered, float(found.passes * len(left)), note)
+        scored = (found.evaluation.score, found.seconds)
+        return self._row("softmax", forgotten, bool(forgotten), *scored, note)
 
     def tracked_rows(self, settings: tuple[tuple[int, int], ...]) -> Iterator[Row]:
         """Yield tracked release after (forgotten, requests); of many the last one is run."""
@@ -132,30 +132,14 @@ class Heads:
                 gradients = outcome.gradients / requests
             seconds = spent * gradients / outcome.training_gradients
             accuracy = outcome.accuracies[-1]
-            yield self._row(
-                "tracked release", forgotten, requests, accuracy, seconds, gradients, note
-            )
+            yield self._row("tracked release", forgotten, requests, accuracy, seconds, note)
 
     def _row(
-        self,
-        head: str,
-        forgotten: int,
-        requests: int,
-        accuracy: float,
-        seconds: float,
-        gradients: float,
-        note: str,
+        self, head: str, forgotten: int, requests: int, accuracy: float, seconds: float, note: str
     ) -> Row:
-        return {
-            "head": head,
-            "features": self._group,
-            "forgotten": forgotten,
-            "requests": int(requests),
-            "accuracy": accuracy,
-            "seconds": seconds,
-            "gradients": gradients,
-            "note": note,
-        }
+        row = {"head": head, "features": self._group, "forgotten": forgotten}
+        row |= {"requests": int(requests), "accuracy": accuracy, "seconds": seconds}
+        return row | {"note": note}
 
     def _require_fresh(self, sums: Statistics, solution: ridge.Solution, forgotten: int) -> None:
         if forgotten not in self._fresh:
