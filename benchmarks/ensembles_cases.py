@@ -247,6 +247,7 @@ def head(*, cache: Path, records: int = 10_000, tested: int = 4_000) -> Case:
         random=partial(network_of, ArchitectureSpec("mlp", {"hidden": [_HIDDEN]}), train),
         recipe=_PICTURES,
         public={},
+        features=torch.Tensor.float,
     )
 
 

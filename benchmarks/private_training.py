@@ -64,6 +64,7 @@ def privately(case: Case, plan: tuple[TrainingRecipe, PrivateTraining]) -> tuple
 def by_opacus(case: Case, plan: tuple[TrainingRecipe, PrivateTraining]) -> tuple[Network, float]:
     """Return the same by Opacus."""
     recipe, private = plan
+    import_module("opacus.optimizers")  # takes seconds
     network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
     train_by_opacus(network.module, case.train, recipe, private)
     return network, (time.process_time() - started) / private.steps

@@ -5,9 +5,9 @@ seal, on the feed and in the frame of its lineage (DP-SGD, which trains, in its 
 step is one of the service's own training by SGD on the same network and records. All take turns
 within one run, so a machine that slows down slows all of them. The target: gradient clipping and
 model clipping at most 1.05 times a plain step. Beside it, how many numbers a second the service's
-noise adds to a vector, and ``torch.randn``; on a CPU a second is one of a core's work. Where Opacus
-is installed (``benchmarks.private_training``), its DP-SGD takes turns with ours. ``--cuda`` measures
-a GPU and prints JSON alone.
+noise adds to a vector, and ``torch.randn``; on a CPU a second is one of a core's work. DP-SGD by
+Opacus takes turns with ours where it is installed (``benchmarks.private_training``). ``--cuda``
+measures a GPU and prints JSON alone.
 """
 
 import time
