@@ -26,12 +26,12 @@ from app.planning.shape import ModelShape
 from benchmarks import ensembles_cases as cases
 from benchmarks import harness
 from benchmarks.ensembles_cases import Case
+from benchmarks.leaving_out import Ensemble
 from benchmarks.public_features import RidgeSums, default_cache
 from benchmarks.unlearning_vs_retraining import DELTA, EPSILON, unlearned
 from workers.training.exact import ridge
 from workers.training.examples import classified
 from workers.training.frame import ReferenceFrame
-from workers.training.networks.ensemble import Ensemble
 
 PEOPLE: Final = 100
 _SEED: Final = 11
