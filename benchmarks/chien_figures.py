@@ -255,11 +255,11 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     for name in given.case:
         case = makers[name]()
         row = {"case": case.name, "records": case.records, "weight_decay": case.weight_decay}
-        found = known.setdefault(case.name, row | dict.fromkeys(PARTS, ()) | {"repeats": {}})
+        found = known.setdefault(case.name, row | dict.fromkeys(PARTS, ()))
         for part in given.part:
             found[part] = list(PARTS[part](case, given.seeds))
-            found["repeats"][part] = given.seeds
-            yield {"requests": REQUESTS, "cases": list(known.values())}
+            found.setdefault("repeats", {})[part] = given.seeds
+            yield document | {"requests": REQUESTS, "cases": list(known.values())}
 
 
 def figure(document: dict[str, Any], path: Path) -> Path:
