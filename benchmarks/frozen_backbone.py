@@ -113,7 +113,8 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     recipe = replace(known.recipe, epochs=given.passes)
     case = replace(known, train=known.train.select(chosen), person=chosen, recipe=recipe)
     case = replace(case, random=partial(network_of, HEAD, case.train))
-    pictures = Pictures("features", HEAD, case.train, case.test, case.note)
+    note = f"{len(chosen):,} of {case.note.partition(';')[0]}, as the public network sees them"
+    pictures = Pictures("features", HEAD, case.train, case.test, note)
     private = private_rates(case)
     others = partial(beside, case, private=private)
     for found in measure(pictures, given, arms=lambda _: arms(), beside=others):
@@ -130,7 +131,9 @@ def table(document: dict[str, Any]) -> str:
     rows = [(name, *cells) for name, cells in lines.items()]
     blank = [""] * (len(budgets) - 1)
     rows += [(row["method"], *blank, cell(row)) for row in document["beside"]]
-    return harness.table(f"method | {' | '.join(f'{each:g} epochs' for each in budgets)}", rows)
+    return harness.table(
+        " | ".join(["method, after so many epochs", *map("{:g}".format, budgets)]), rows
+    )
 
 
 def _name(row: Row) -> str:

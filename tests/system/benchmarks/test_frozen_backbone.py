@@ -33,6 +33,6 @@ def test_exact_heads_beat_members_that_are_left_out_and_dp_sgd(written):
 
 def test_the_table_has_what_needs_no_budget_in_its_last_column(written):
     text = frozen_backbone.table(written)
-    assert text.startswith("| method | 2 epochs | 3 epochs |")
+    assert text.startswith("| method, after so many epochs | 2 | 3 |")
     assert "| ridge head |  | " in text
     assert "| gradient clipping, ε = 0.1 | " in text
