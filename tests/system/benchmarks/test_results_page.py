@@ -186,7 +186,14 @@ STATED = {
         "its aims of 50 ms",
     },
     "a version": {"1.6.0"},
-    "the set-up": {"2 × 2", "forgets 10 % of the records", "at 95 %", "1 GiB", "of 256 MiB", "0.5 % of the"},
+    "the set-up": {
+        "2 × 2",
+        "forgets 10 % of the records",
+        "at 95 %",
+        "1 GiB",
+        "of 256 MiB",
+        "0.5 % of the",
+    },
     "other papers": {"Koloskova et al. 2025"},
     "a licence": {"Apache-2.0"},
 }
