@@ -7,7 +7,8 @@ Noise comes from a repeatable generator.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +20,17 @@ from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from app.domain.heads import linear_head
 from app.domain.tasks.built_in import classification, rows_of
+from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks.data import Pictures
+from benchmarks.harness import seconds_of
 from workers.mechanisms.descent import Descent
-from workers.training.evaluate import Evaluation
+from workers.mechanisms.exact_training import minimum
+from workers.training.evaluate import Evaluation, evaluate
 from workers.training.examples import Examples, classified
 from workers.training.networks.heads import LinearHead
 from workers.training.networks.network import Network
 from workers.training.noisy_phase import FixedBatches, descend
+from workers.training.tasks.built_in import CLASSIFICATION
 
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
 _SMALL: Final = 5000  # fewer are a smoke test's
@@ -119,6 +124,26 @@ def of_pair(name: str, train: Examples, test: Examples) -> Case:
         train=shuffled(seen_by(head, train), count),
         test=seen_by(head, test),
     )
+
+
+class Minimum(NamedTuple):
+    """A softmax head at its minimum: seconds, passes over the records, and its scores."""
+
+    seconds: float
+    passes: int
+    evaluation: Evaluation
+
+
+def softmax_minimum(
+    head: LinearHead, classes: int, train: Examples, test: Examples, **how: float
+) -> Minimum:
+    """Train a head as exact training does, ``how`` being its regularisation and tolerance."""
+    mechanism = ExactTraining(**how)
+    work = partial(minimum, mechanism, head, train, classification(classes))
+    seconds, found = seconds_of(work)
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(found.weight))
+    return Minimum(seconds, found.evaluations, evaluate(head, CLASSIFICATION, test))
 
 
 def service_head(size: int, classes: int) -> LinearHead:

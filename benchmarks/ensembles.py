@@ -2,18 +2,15 @@
 
 Pictures from scratch, the same fine-tuned whole from public weights, a table of customers, texts
 with adapters on a frozen transformer, and all of EfficientNet-Lite0: each as an ensemble of 1, 4,
-8, 16 and 32 members. 100 people ask by themselves, then 100 together: compared are the gradients of
-the members that are trained anew with those of one training of everything, and the accuracy before
-and after. Beside them two other ways to forget the same 100: clipped and noised steps, and a ridge
-head. What is in the results already is not measured again, so that the benchmark can be stopped and
-go on.
+8, 16 and 32 members. 100 people ask by themselves, then 100 together: the gradients of the members
+that are trained anew are compared with those of one training of everything. Beside them two other
+ways to forget the same 100: clipped and noised steps, and a ridge head. What is in the results
+already is not measured again, so that the benchmark can be stopped and go on.
 """
 
-import json
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +18,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from app.accounting.exact import expected_members
 from app.domain.policy import Policy
 from app.planning.mechanisms.gradient_clipping import GradientClipping
 from app.planning.planner import make_plan
@@ -31,13 +26,12 @@ from app.planning.shape import ModelShape
 from benchmarks import ensembles_cases as cases
 from benchmarks import harness
 from benchmarks.ensembles_cases import Case
+from benchmarks.leaving_out import Ensemble
 from benchmarks.public_features import RidgeSums, default_cache
 from benchmarks.unlearning_vs_retraining import DELTA, EPSILON, unlearned
 from workers.training.exact import ridge
 from workers.training.examples import classified
 from workers.training.frame import ReferenceFrame
-from workers.training.networks.ensemble import Ensemble
-from workers.training.networks.network import Network
 
 PEOPLE: Final = 100
 _SEED: Final = 11
@@ -54,62 +48,34 @@ _NAMES: Final = {
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One ensemble: accuracy before and, where that was carried out, after people were forgotten.
-
-    Attributes:
-        each: gradients of a request of one person, as a part of one training of everything, in the
-            mean of requests one after the other.
-        together: the same of one request of all these people.
-        expected: what the planner expects of that, from the number of members alone.
-        seconds: of one training of all members, on one thread.
-    """
-
-    members: int
-    accuracy: float
-    after: float | None
-    each: float
-    together: float
-    expected: float
-    seconds: float
-
-
 def leaving(case: Case) -> NDArray[np.int64]:
     """Return the people who ask to be forgotten, the same ones of each ensemble."""
     draws = np.random.default_rng(_SEED)
     return draws.choice(np.unique(case.person), size=PEOPLE, replace=False)
 
 
-def row_of(case: Case, members: int) -> Row:
-    """Measure an ensemble of so many members."""
-    people = np.unique(case.person, return_inverse=True)[1]
-    draws = np.random.default_rng((_SEED, members))
-    owner = draws.integers(members, size=people.max() + 1)[people]
-    started = time.perf_counter()
-    networks = [_trained(case, owner == own) for own in range(members)]
-    seconds = time.perf_counter() - started
-    before = _accuracy(case, networks)
-    left, each, concerned = np.ones(len(owner), dtype=bool), list[float](), set[int]()
+def row_of(case: Case, members: int) -> Document:
+    """Measure an ensemble of so many members.
+
+    Returns:
+        Its accuracy, and the gradients of a request as a part of one training of everything: of
+        ``each`` person, in the mean of requests one after the other, and of all ``together``.
+    """
+    ensemble = Ensemble(case, members)
+    ensemble.train(np.ones(len(ensemble.of_person), dtype=bool))
+    owner = ensemble.of_person[np.unique(case.person, return_inverse=True)[1]]
+    left, each = np.ones(len(owner), dtype=bool), list[float]()
     for person in leaving(case):
         own = case.person == person
         left[own] = False
-        member = int(owner[own][0])
-        concerned.add(member)
-        each.append(float((left & (owner == member)).sum() / left.sum()))
-    answered = case.answered is None or members in case.answered
-    for member in sorted(concerned) if answered else ():
-        networks[member] = _trained(case, left & (owner == member))
-    anew = left & np.isin(owner, sorted(concerned))
-    return Row(
-        members=members,
-        accuracy=before,
-        after=_accuracy(case, networks) if answered else None,
-        each=float(np.mean(each)),
-        together=float(anew.sum() / left.sum()),
-        expected=expected_members(members, PEOPLE) / members,
-        seconds=seconds,
-    )
+        each.append(float((owner[left] == owner[own][0]).mean()))
+    concerned = np.unique(owner[~left])
+    return {
+        "members": members,
+        "accuracy": ensemble.without(0),
+        "each": float(np.mean(each)),
+        "together": float(np.isin(owner[left], concerned).mean()),
+    }
 
 
 def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Document:
@@ -117,8 +83,7 @@ def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Document:
 
     Both together may compute as many gradients as one training of the records that are left.
     """
-    network = Network(case.start, device=_CPU)
-    network.train(case.train, case.recipe, epochs=case.recipe.epochs)
+    network = case.trained()
     retain = case.train.select(np.flatnonzero(left))
     shape = ModelShape(
         retained=len(retain),
@@ -173,26 +138,12 @@ def measure(case: Case, known: Mapping[str, Any]) -> Iterator[Document]:
     }
     for count in case.sizes:
         if count not in {row["members"] for row in document["rows"]}:
-            document["rows"].append(asdict(row_of(case, count)))
+            document["rows"].append(row_of(case, count))
             yield document
     if not document["rivals"]:
         left = ~np.isin(case.person, leaving(case))
         document["rivals"] = [rival(case, left) for rival in (ridge_head, gradient_clipping)]
     yield document
-
-
-def _trained(case: Case, chosen: NDArray[np.bool_]) -> nn.Module:
-    """Return a network that learned from the chosen records."""
-    network = Network(case.start, device=_CPU)
-    if chosen.any():
-        records = case.train.select(np.flatnonzero(chosen))
-        network.train(records, case.recipe, epochs=case.recipe.epochs)
-    return network.module
-
-
-def _accuracy(case: Case, networks: list[nn.Module]) -> float:
-    whole = Network(lambda: Ensemble(networks, case.task), device=_CPU)
-    return float(whole.evaluate(case.test).metrics["accuracy"])
 
 
 def all_cases(given: Namespace) -> dict[str, Callable[[], Case]]:
@@ -215,9 +166,7 @@ def all_cases(given: Namespace) -> dict[str, Callable[[], Case]]:
 def run(given: Namespace) -> Iterator[Document]:
     """Yield all cases, again with each figure."""
     torch.set_num_threads(1)
-    results, made = given.results, all_cases(given)
-    known = results is not None and results.exists()
-    document: Document = json.loads(results.read_text()) if known else {}
+    made, document = all_cases(given), harness.earlier(given)
     for name in given.case or made:
         case = made[name]()
         if given.quick:

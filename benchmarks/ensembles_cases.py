@@ -74,7 +74,6 @@ class Case:
         public: weights that every training starts from, by name; those that are missing are drawn.
         features: what a ridge head sees of a batch's inputs, within ``feature_range``.
         sizes: numbers of members that are measured, in this order.
-        answered: those of them at which members are trained anew; None: all.
     """
 
     note: str
@@ -88,13 +87,20 @@ class Case:
     features: Features = torch.Tensor.float
     feature_range: float = 1.0
     sizes: tuple[int, ...] = (1, 4, 8, 16, 32)
-    answered: tuple[int, ...] | None = None
 
     def start(self) -> nn.Module:
         """Return the network as each training begins with it."""
         module = self.random()
         module.load_state_dict(dict(self.public), strict=False)
         return module
+
+    def trained(self, chosen: NDArray[np.int64] | None = None) -> Network:
+        """Return a network that learned from the chosen records by the recipe; None: from all."""
+        network = Network(self.start, device=_CPU)
+        records = self.train if chosen is None else self.train.select(chosen)
+        if len(records):
+            network.train(records, self.recipe, epochs=self.recipe.epochs)
+        return network
 
     def features_of(self, examples: Examples) -> NDArray[np.float32]:
         """Return what a ridge head sees, [n, size]."""
@@ -213,7 +219,6 @@ def cifar10(
         features=last_layer,
         feature_range=32.0,
         sizes=(1, 8, 4, 16, 32),
-        answered=(8,),
     )
 
 
@@ -242,6 +247,7 @@ def head(*, cache: Path, records: int = 10_000, tested: int = 4_000) -> Case:
         random=partial(network_of, ArchitectureSpec("mlp", {"hidden": [_HIDDEN]}), train),
         recipe=_PICTURES,
         public={},
+        features=torch.Tensor.float,
     )
 
 

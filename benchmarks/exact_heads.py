@@ -19,19 +19,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app.domain.tasks.built_in import classification
-from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks import harness
 from benchmarks import public_features as public
-from benchmarks.convex import Case, seen_by, service_head
+from benchmarks.convex import Case, seen_by, service_head, softmax_minimum
 from benchmarks.convex_runs import Method, Target, Trainings, answer, tracked
 from benchmarks.data import CLASSES
 from benchmarks.harness import require, seconds_of
-from workers.mechanisms.exact_training import minimum
-from workers.training.evaluate import evaluate
 from workers.training.exact import ridge
 from workers.training.exact.statistics import Statistics
-from workers.training.tasks.built_in import CLASSIFICATION
 
 TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5
@@ -101,21 +96,18 @@ class Heads:
         accuracy = self._all.accuracy(solution, self._features.test)
         spent = median(seconds) if seconds else 0.0
         note = f"regularisation {solution.regularisation:g}"
-        return self._row("ridge", forgotten, requests, accuracy, spent, 0.0, note)
+        return self._row("ridge", forgotten, requests, accuracy, spent, note)
 
     def softmax_row(self, forgotten: int, tolerance: float = TOLERANCE) -> Row:
         """Return a softmax head that is trained anew on what is left, whatever was asked."""
-        mechanism = ExactTraining(regularisation=self._scale.weight_decay, tolerance=tolerance)
         train, test = self._features.train, self._features.test
         left = train.select(np.arange(forgotten, len(train)))
         head = service_head(train.inputs.shape[1], CLASSES)
-        seconds, found = seconds_of(lambda: minimum(mechanism, head, left, classification(CLASSES)))
-        with torch.no_grad():
-            head.weight.copy_(torch.from_numpy(found.weight))
-        accuracy = evaluate(head, CLASSIFICATION, test).score
-        gradients = float(found.evaluations * len(left))
-        note = f"{found.evaluations} passes to a gradient of {tolerance:g}"
-        return self._row("softmax", forgotten, bool(forgotten), accuracy, seconds, gradients, note)
+        how = {"regularisation": self._scale.weight_decay, "tolerance": tolerance}
+        found = softmax_minimum(head, CLASSES, left, test, **how)
+        note = f"{found.passes} passes to a gradient of {tolerance:g}"
+        scored = (found.evaluation.score, found.seconds)
+        return self._row("softmax", forgotten, bool(forgotten), *scored, note)
 
     def tracked_rows(self, settings: tuple[tuple[int, int], ...]) -> Iterator[Row]:
         """Yield tracked release after (forgotten, requests); of many the last one is run."""
@@ -140,30 +132,14 @@ class Heads:
                 gradients = outcome.gradients / requests
             seconds = spent * gradients / outcome.training_gradients
             accuracy = outcome.accuracies[-1]
-            yield self._row(
-                "tracked release", forgotten, requests, accuracy, seconds, gradients, note
-            )
+            yield self._row("tracked release", forgotten, requests, accuracy, seconds, note)
 
     def _row(
-        self,
-        head: str,
-        forgotten: int,
-        requests: int,
-        accuracy: float,
-        seconds: float,
-        gradients: float,
-        note: str,
+        self, head: str, forgotten: int, requests: int, accuracy: float, seconds: float, note: str
     ) -> Row:
-        return {
-            "head": head,
-            "features": self._group,
-            "forgotten": forgotten,
-            "requests": int(requests),
-            "accuracy": accuracy,
-            "seconds": seconds,
-            "gradients": gradients,
-            "note": note,
-        }
+        row = {"head": head, "features": self._group, "forgotten": forgotten}
+        row |= {"requests": int(requests), "accuracy": accuracy, "seconds": seconds}
+        return row | {"note": note}
 
     def _require_fresh(self, sums: Statistics, solution: ridge.Solution, forgotten: int) -> None:
         if forgotten not in self._fresh:

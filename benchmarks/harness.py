@@ -55,8 +55,8 @@ def main(
 
     ``run`` yields the document of results/NAME.json, again whenever there is more of it; ``table``
     shows it, also on the page with its marks, and ``figure`` draws it beside the JSON.
-    ``options`` are as ``add_argument`` takes them; ``--quick`` writes only to ``--results``, and
-    ``--redraw`` measures nothing: it shows and draws the JSON that is there.
+    ``options`` are as ``add_argument`` takes them; ``--quick`` and ``--cuda`` write only to
+    ``--results``, and ``--redraw`` measures nothing: it shows and draws the JSON that is there.
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--results", type=Path, help="JSON file; a picture lies beside it")
@@ -64,7 +64,8 @@ def main(
     for option, how in (options or {}).items():
         parser.add_argument(option, **how)
     given = parser.parse_args(arguments)
-    usual = given.results is None and not getattr(given, "quick", False)
+    apart = getattr(given, "quick", False) or getattr(given, "cuda", False)
+    usual = given.results is None and not apart
     if usual:
         given.results = RESULTS / f"{name}.json"
     document: Document = {}
@@ -78,6 +79,13 @@ def main(
         put_on_page(name, table(document))
     if not met(document):
         sys.exit(1)
+
+
+def earlier(given: argparse.Namespace) -> Document:
+    """Return what is in the results already; nothing of it with ``--quick``."""
+    path = given.results
+    known = path is not None and path.exists() and not getattr(given, "quick", False)
+    return dict(json.loads(path.read_text())) if known else {}
 
 
 def marks(name: str) -> tuple[str, str]:

@@ -16,19 +16,16 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from app.domain.tasks.built_in import classification
 from app.planning.lineage import DEFAULT_RELEASE_NOISE
 from app.planning.mechanisms.exact_training import DEFAULT_TOLERANCE, ExactTraining
 from app.planning.mechanisms.retraining import Retraining
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import harness
-from benchmarks.convex import Case, seen_by, service_head
+from benchmarks.convex import Case, seen_by, service_head, softmax_minimum
 from benchmarks.convex_runs import Method, Target, Trainings, retrained, tracked
 from benchmarks.harness import seconds_of
-from workers.mechanisms.exact_training import minimum
-from workers.training.evaluate import Evaluation, evaluate
+from workers.training.evaluate import Evaluation
 from workers.training.examples import classified
-from workers.training.tasks.built_in import CLASSIFICATION
 
 RESULTS: Final = harness.RESULTS / "head_costs.json"
 EQUAL: Final = 0.003  # nats
@@ -90,13 +87,9 @@ def measure(setting: Setting) -> Iterator[dict[str, Any]]:
     """Carry out every offer: seconds, passes over the retained records, loss and accuracy."""
     case = _case(setting)
     left = case.train.select(np.arange(setting.forgotten, setting.records))
-    mechanism = ExactTraining(regularisation=setting.weight_decay, tolerance=DEFAULT_TOLERANCE)
-    head, task = case.head(), classification(case.classes)
-    seconds, found = seconds_of(lambda: minimum(mechanism, head, left, task))
-    with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(found.weight))
-    measured = evaluate(head, CLASSIFICATION, case.test)
-    yield _offer(ExactTraining.name, seconds, float(found.evaluations), measured)
+    how = {"regularisation": setting.weight_decay, "tolerance": DEFAULT_TOLERANCE}
+    found = softmax_minimum(case.head(), case.classes, left, case.test, **how)
+    yield _offer(ExactTraining.name, found.seconds, float(found.passes), found.evaluation)
     yield from _by_steps(setting, case)
 
 

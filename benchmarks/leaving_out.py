@@ -6,10 +6,8 @@ day's requests at night, or leave members out and refill them: every night, or o
 or seven eighths of them are out. Gradients are counted; the score of what is served is that of the
 members that are active, after each day's requests. Members are trained anew on what is left four
 times a year; between, those of the quarter's beginning stand for the ones that a night would train.
-Scores without a quarter and a half of the members are the first day's.
 """
 
-import json
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -29,14 +27,12 @@ from benchmarks import harness
 from benchmarks.ensembles_cases import Case
 from benchmarks.public_features import default_cache
 from workers.training.networks.ensemble import average_of
-from workers.training.networks.network import Network
 from workers.training.tasks.task import INPUTS
 
 SIZES: Final = (8, 16, 32, 64)
 A_DAY: Final = 20
 _DAYS: Final = 365
 _QUARTER: Final = 91
-_OUT: Final = {"none_out": 0, "quarter_out": 1 / 4, "half_out": 1 / 2}
 _SEED: Final = 38
 _CPU: Final = torch.device("cpu")
 _SINGLY: Final = "one member each"
@@ -117,11 +113,7 @@ class Ensemble:
         people = np.unique(self._case.person, return_inverse=True)[1]
         for member in range(len(self._outputs)):
             chosen = np.flatnonzero(left[people] & (self._owner == member))
-            network = Network(self._case.start, device=_CPU)
-            if len(chosen):
-                records = self._case.train.select(chosen)
-                network.train(records, self._case.recipe, epochs=self._case.recipe.epochs)
-            self._outputs[member] = _outputs(network.module, self._case)
+            self._outputs[member] = _outputs(self._case.trained(chosen).module, self._case)
         self.known.clear()
 
     def score(self, active: frozenset[int]) -> float:
@@ -146,8 +138,8 @@ def _outputs(module: nn.Module, case: Case) -> torch.Tensor:
         return torch.cat([module.eval()(each[INPUTS]) for each in batches])
 
 
-def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], Document]:
-    """Return every way's year, and the first training: seconds, and scores with members out."""
+def lived(case: Case, members: int, *, days: int) -> dict[str, Year]:
+    """Return every way's year."""
     ensemble = Ensemble(case, members)
     count = len(ensemble.of_person)
     asking = np.random.default_rng(_SEED).permutation(count)[: days * A_DAY]
@@ -157,12 +149,9 @@ def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], Docu
     out: dict[str, set[int]] = {name: set() for name in WAYS}
     sizes = np.bincount(ensemble.of_person, weights=of_each, minlength=members)
     epochs = case.recipe.epochs
-    first: Document = {}
     for day in range(days):
         if day % _QUARTER == 0:
-            took, _ = harness.seconds_of(partial(ensemble.train, left))
-            scores = {name: ensemble.without(part) for name, part in _OUT.items()}
-            first = first or {"seconds_of_all": took, **scores}
+            ensemble.train(left)
         today = asking[day * A_DAY : (day + 1) * A_DAY]
         for person in today:
             left[person] = False
@@ -182,7 +171,7 @@ def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], Docu
             if way.batched or (way.leaves_out and way.refill_at is None):
                 years[name].gradients += epochs * sum(sizes[each] for each in out[name])
                 out[name].clear()
-    return years, first
+    return years
 
 
 def asked(way: Way, member: int, out: set[int], members: int) -> set[int]:
@@ -202,10 +191,10 @@ def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]
     """Yield a case's figures, again with every number of members."""
     days = min(days, len(np.unique(case.person)) // 2 // A_DAY)
     document: Document = {"note": case.note, "days": days, "recipe": case.recipe.to_json()}
-    document["single"] = _single(case)
+    document["single"] = case.trained().evaluate(case.test).metrics["accuracy"]
     document["rows"] = []
     for members in sizes:
-        years, first = lived(case, members, days=days)
+        years = lived(case, members, days=days)
         singly = years[_SINGLY].gradients
         for name, year in years.items():
             document["rows"].append(
@@ -217,37 +206,26 @@ def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]
                     "waited": year.waited / year.answered,
                     "score": float(np.mean(year.scores)),
                     "worst": min(year.scores),
-                    **first,
                     "scores": [round(each, 4) for each in year.scores[:: max(1, days // 60)]],
                 }
             )
         yield document
 
 
-def _single(case: Case) -> float:
-    network = Network(case.start, device=_CPU)
-    network.train(case.train, case.recipe, epochs=case.recipe.epochs)
-    return float(network.evaluate(case.test).metrics["accuracy"])
-
-
 def run(given: Namespace) -> Iterator[Document]:
     """Yield all cases, again with each figure; what is in the results already is kept."""
     torch.set_num_threads(1)
+    pictures = cases.digits if given.quick else cases.mnist
     made = {
         "customers": partial(cases.churn, customers=600 if given.quick else 10_000),
-        "scratch": partial(cases.digits, public=False)
-        if given.quick
-        else partial(cases.mnist, public=False),
-        "public": partial(cases.digits, public=True)
-        if given.quick
-        else partial(cases.mnist, public=True),
+        "scratch": partial(pictures, public=False),
+        "public": partial(pictures, public=True),
     }
     if not given.quick:
         made["head"] = partial(cases.head, cache=given.cache)
         made["texts"] = partial(cases.texts, cache=given.cache)
         made["backbone"] = cases.cifar10
-    known = given.results is not None and given.results.exists() and not given.quick
-    document: Document = json.loads(given.results.read_text()) if known else {}
+    document = harness.earlier(given)
     for name, make in made.items():
         if name in document and name not in (given.case or ()):
             continue

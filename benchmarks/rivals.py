@@ -11,8 +11,8 @@ of norm at most G: noise of sqrt(2 log(1.25/delta))/epsilon times that hides it.
 
 A network of one hidden layer of 128 on some of MNIST: SISA with the settings of its authors' own
 code (five shards of one slice, votes, plain SGD at 0.001 in batches of 16 for 20 epochs), DP-SGD by
-our own step, and retraining. Seconds are a processor's, of one request. The picture has the costs
-of all methods that other results have, too.
+our own step and by Opacus (``benchmarks.private_training``), and retraining. Seconds are a
+processor's, of one request. The picture has the costs of all methods that other results have, too.
 """
 
 import json
@@ -31,20 +31,17 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 
-from app.accounting import dp_sgd
 from app.domain.recipes import TrainingRecipe
 from benchmarks import ensembles_cases, harness
 from benchmarks.convex import Case, two_digits
 from benchmarks.data import load
+from benchmarks.private_training import EPSILON, by_opacus, has_opacus, plan_of, privately
 from benchmarks.public_features import RidgeSums
-from workers.noise.generators import SecureNoise
-from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.exact import ridge
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
 from workers.training.tasks.task import INPUTS
 
-EPSILON: Final = 1.0
 REQUESTS: Final = 100
 SEEDS: Final = 5
 CURVATURE_SLOPE: Final = 0.25  # Guo et al.'s constant for the logistic loss
@@ -59,7 +56,6 @@ SISA: Final = TrainingRecipe(  # cleverhans-lab/machine-unlearning, purchase-sha
     schedule="constant",
     held_out_fraction=0.0,
 )
-PRIVATE_BATCH: Final = 600
 REWOUND: Final = 0.5  # of the training that R2D keeps
 _EXACT: Final = "exact, each a new training"
 _LEAST_RANGE: Final = 10  # points
@@ -205,50 +201,42 @@ def head_rows(case: Case) -> Iterator[dict[str, Any]]:
 
 def network_rows(case: ensembles_cases.Case) -> Iterator[dict[str, Any]]:
     """Yield a row for each method for a network; its first records are forgotten."""
-    rest = case.train.select(np.arange(REQUESTS, len(case.train)))
+    rest = np.arange(REQUESTS, len(case.train))
     retrained = [_voted([_trained(case, rest, case.recipe)], case.test) for _ in range(SEEDS)]
     yield _row("retraining", retrained, case.recipe.epochs, _EXACT)
     sharded, ours = [], []
     for seed in range(SEEDS):
         shard = np.random.default_rng(seed).integers(SHARDS, size=len(rest))
-        parts = [rest.select(np.flatnonzero(shard == own)) for own in range(SHARDS)]
+        parts = [rest[shard == own] for own in range(SHARDS)]
         for votes, recipe in ((sharded, SISA), (ours, case.recipe)):
             votes.append(_voted([_trained(case, part, recipe) for part in parts], case.test))
-    name = f"SISA as published, {SHARDS} shards"
-    yield _row(name, sharded, SISA.epochs / SHARDS, "exact, a shard trained anew")
-    yield _row(
-        "the same shards, our recipe",
-        ours,
-        case.recipe.epochs / SHARDS,
-        "exact, a shard trained anew",
-    )
+    proved = "exact, a shard trained anew"
+    published = f"SISA as published, {SHARDS} shards"
+    yield _row(published, sharded, SISA.epochs / SHARDS, proved)
+    yield _row("the same shards, our recipe", ours, case.recipe.epochs / SHARDS, proved)
+    yield from private_rows(case)
+
+
+def private_rows(case: ensembles_cases.Case) -> Iterator[dict[str, Any]]:
+    """Yield DP-SGD by our step and by Opacus; a request costs nothing."""
     for group in (1, 10):
-        runs = [_voted([_privately(case, group)], case.test) for _ in range(SEEDS)]
-        name = f"DP-SGD, groups of {group}"
-        yield _row(name, [(run[0], 0.0) for run in runs], 0.0, f"({EPSILON:g}, 1e-5) for a group")
+        plan = plan_of(case, group)
+        for name, trained in {"ours": privately, "Opacus": by_opacus}.items():
+            if name == "ours" or has_opacus():
+                runs = [_voted([trained(case, plan)], case.test) for _ in range(SEEDS)]
+                step = 1000 * fmean(seconds for _, seconds in runs)
+                proved = f"({EPSILON:g}, 1e-5) for a group; {step:.1f} ms a step of training"
+                scores = [(accuracy, 0.0) for accuracy, _ in runs]
+                yield _row(f"DP-SGD by {name}, groups of {group}", scores, 0.0, proved)
+            else:
+                print("Opacus is not installed, so its rows are missing: see private_training")
 
 
 def _trained(
-    case: ensembles_cases.Case, records: Examples, recipe: TrainingRecipe
+    case: ensembles_cases.Case, chosen: NDArray[np.int64], recipe: TrainingRecipe
 ) -> tuple[Network, float]:
-    network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
-    network.train(records, recipe, epochs=recipe.epochs)
-    return network, time.process_time() - started
-
-
-def _privately(case: ensembles_cases.Case, group: int) -> tuple[Network, float]:
-    rate = min(1.0, PRIVATE_BATCH / len(case.train))
-    steps = int(case.recipe.epochs / rate)
-    target = {"epsilon": EPSILON, "delta": 1e-5, "sampling_rate": rate, "steps": steps}
-    noise = dp_sgd.calibrate(**target, group_size=group, records=len(case.train))
-    private = PrivateTraining(
-        noise_multiplier=noise, gradient_clip=1.0, sampling_rate=rate, steps=steps
-    )
-    recipe = replace(case.recipe, learning_rate=0.5, batch_size=int(rate * len(case.train)))
-    recipe = replace(recipe, momentum=0.0, weight_decay=0.0)
-    network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
-    train_privately(network, case.train, recipe, private, noise=SecureNoise())
-    return network, time.process_time() - started
+    started = time.process_time()
+    return replace(case, recipe=recipe).trained(chosen), time.process_time() - started
 
 
 def _voted(trained: list[tuple[Network, float]], test: Examples) -> tuple[float, float]:

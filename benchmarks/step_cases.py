@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
 from benchmarks import harness
+from benchmarks.private_training import OPACUS, train_by_opacus
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import rule_of
 from workers.mechanisms.lineage import Lineage, lineage_of
@@ -35,6 +36,7 @@ from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.examples import Examples, classified
 from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
+from workers.training.tasks.task import INPUTS
 
 CLASSES: Final = 10
 _TASK: Final = classification(CLASSES)
@@ -62,7 +64,9 @@ class Clock:
         """Note the end of a step."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self.stamps.append(time.perf_counter())
+            self.stamps.append(time.perf_counter())
+        else:
+            self.stamps.append(time.process_time())
         if len(self.stamps) > self._steps:
             raise _EnoughError
 
@@ -135,9 +139,15 @@ class Case:
         Output perturbation takes none: it gets two stamps, before and after its perturbation.
         """
         clock = Clock(device, steps)
+        sampling = {"sampling_rate": self.batch / self.records, "steps": 10**6}
+        private = PrivateTraining(noise_multiplier=1.0, gradient_clip=1.0, **sampling)
+        if mechanism == OPACUS:  # its own fast layer where the network is a linear head
+            module = nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
+            module = (module if self.is_convex else self.module()).to(device)
+            module(next(self.examples.in_order(1, device=device))[INPUTS])
+            work = partial(train_by_opacus, module, self.examples, self.recipe, private)
+            return clock.time(partial(work, on_progress=clock.tick))
         if mechanism == dp_sgd.NAME:
-            sampling = {"sampling_rate": self.batch / self.records, "steps": 10**6}
-            private = PrivateTraining(noise_multiplier=1.0, gradient_clip=1.0, **sampling)
             network, given = Network(self.module, device=device), (self.examples, self.recipe)
             return clock.time(
                 lambda: train_privately(

@@ -1,11 +1,13 @@
-"""What a noisy step costs beside a plain one: ``python -m benchmarks.step_overhead``.
+"""What a noisy step costs beside a plain one: ``python -m benchmarks.step_overhead [--cuda]``.
 
 Every mechanism takes its steps where the service takes them: planned by the planner, behind the
 seal, on the feed and in the frame of its lineage (DP-SGD, which trains, in its own loop). A plain
 step is one of the service's own training by SGD on the same network and records. All take turns
 within one run, so a machine that slows down slows all of them. The target: gradient clipping and
 model clipping at most 1.05 times a plain step. Beside it, how many numbers a second the service's
-noise adds to a vector, and ``torch.randn``; on a CPU a second is one of a core's work.
+noise adds to a vector, and ``torch.randn``; on a CPU a second is one of a core's work. DP-SGD by
+Opacus takes turns with ours where it is installed (``benchmarks.private_training``). ``--cuda``
+measures a GPU and prints JSON alone.
 """
 
 import time
@@ -16,12 +18,13 @@ from typing import Any, Final
 
 import torch
 
+from app.accounting import dp_sgd
 from benchmarks import harness
 from benchmarks.convex import OrdinaryNoise
+from benchmarks.private_training import OPACUS, has_opacus
 from benchmarks.step_cases import CASES, Case, Clock
 from workers.data.memory import keep_freed
 from workers.noise.generators import NoiseSource, SecureNoise
-from workers.training.team import choose_device
 
 STEPS: Final = 3
 SIZE: Final = 1 << 23
@@ -32,11 +35,11 @@ LIMITED: Final = ("gradient_clipping", "model_clipping")
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield the ratios of every case."""
     keep_freed()  # as workers do
-    device, rounds = choose_device(), given.rounds
+    device, rounds = torch.device("cuda" if given.cuda else "cpu"), given.rounds
+    harness.require(torch.cuda.is_available() or not given.cuda, "torch finds a CUDA device")
     rows = [row for case in CASES for row in measure(case, device, rounds=rounds, steps=STEPS)]
     yield {
-        "device": str(device),
-        "threads": torch.get_num_threads(),
+        **harness.machine(device),
         "rounds": rounds,
         "limit": LIMIT,
         "noise_numbers_a_second": noise_a_second(device, rounds=rounds),
@@ -73,7 +76,8 @@ def measure(
     The first round warms up.
     """
     plain, noise_alone = list[float](), list[float]()
-    taken: dict[str, list[float]] = {name: [] for name in case.mechanisms}
+    rival = [OPACUS] if dp_sgd.NAME in case.mechanisms and has_opacus() else []
+    taken: dict[str, list[float]] = {name: [] for name in (*case.mechanisms, *rival)}
     for _ in range(rounds + 1):
         plain.append(_seconds_a_step(case.plain(device, steps)))
         noise_alone.append(_seconds_of_noise(SecureNoise(device), case.size, device))
@@ -121,5 +125,8 @@ def _ratio(taken: list[float], of: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    options = {"--rounds": {"type": int, "default": 8}}
+    options = {
+        "--rounds": {"type": int, "default": 8},
+        "--cuda": {"action": "store_true", "help": "measure a GPU; the CPU's results stay"},
+    }
     harness.main("step_overhead", __doc__, run, options=options, met=met)

@@ -15,10 +15,9 @@ so, clips and noises raw weights at 0.5 (CIFAR-10, Table 8) or 0.01 (MNIST, Tabl
 at the network's own start; retraining and clipping at the best other one and at raw weights.
 """
 
-import json
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,6 +68,7 @@ class Arm:
     method: str
     start: str = OWN
     control: bool = False
+    epsilon: float = EPSILON
 
 
 RETRAINING: Final = "retraining"
@@ -112,7 +112,8 @@ class Case:
             batch_size=self._recipe.batch_size,
             recipe_epochs=self._recipe.epochs,
         )
-        policy = Policy(epsilon=EPSILON, delta=DELTA, mechanism=arm.method, budget_epochs=budget)
+        target = {"epsilon": arm.epsilon, "delta": DELTA}
+        policy = Policy(**target, mechanism=arm.method, budget_epochs=budget)
         plan = make_plan(policy=policy, shape=shape)
         steps, end_std = rule_of(plan).steps, plan.predicted["noise_per_coordinate"]
         frame = ReferenceFrame.of(self._factory)
@@ -149,7 +150,7 @@ def unlearned(
     frame: ReferenceFrame,
 ) -> Certified:
     """Return an original after a plan's noisy steps, as the service takes them."""
-    sealed = Sealed(factory, epsilon=EPSILON, delta=DELTA, device=retain.device)
+    sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=retain.device)
     noise = SecureNoise()
     try:
         sealed.load(original)
@@ -179,10 +180,13 @@ def raw(module: nn.Module, *, std: float) -> nn.Module:
 
 
 def starts_of(name: str) -> Mapping[str, Start]:
-    """Return the starts that are tried on a data set, the network's own first, raw weights last."""
-    starts: dict[str, Start] = {OWN: partial(multiplied, factor=1)}
-    starts |= {f"{factor:g} times": partial(multiplied, factor=factor) for factor in _FACTORS}
-    return starts | {f"raw {RAW[name]:g}": partial(raw, std=RAW[name])}
+    """Return the starts that are tried on a data set, the network's own first, raw weights last.
+
+    Of data without raw weights only the network's own is.
+    """
+    own: dict[str, Start] = {OWN: partial(multiplied, factor=1)}
+    starts = own | {f"{factor:g} times": partial(multiplied, factor=factor) for factor in _FACTORS}
+    return starts | {f"raw {RAW[name]:g}": partial(raw, std=RAW[name])} if name in RAW else own
 
 
 def recipe_of(rate: float, decay: float) -> TrainingRecipe:
@@ -228,18 +232,30 @@ def arms(starts: Sequence[str]) -> Iterator[Arm]:
             yield from (Arm(method, start) for method in (RETRAINING, *METHODS[1:]))
 
 
-def measure(pictures: Pictures, given: Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the figures so far after every repeat."""
+def measure(
+    pictures: Pictures,
+    given: Namespace,
+    *,
+    arms: Callable[[Sequence[str]], Iterable[Arm]] = arms,
+    beside: Callable[[int], Iterable[tuple[str, float, float]]] = lambda _: (),
+) -> Iterator[dict[str, Any]]:
+    """Yield the figures so far after every repeat.
+
+    ``arms`` are those of the starts that are shown; what stands ``beside`` them in a repeat has no
+    budget: a name, its accuracy, and gradients as passes over all records.
+    """
     started = time.perf_counter()
     order = np.random.default_rng(_ORDER_SEED).permutation(len(pictures.train))
     pictures = replace(pictures, train=pictures.train.select(order[: given.records]))
     starts = starts_of(pictures.name)
     tuning = tuned(pictures, budget=given.budgets[len(given.budgets) // 2])
     decay = best_of(tuning)["weight_decay"]
-    shown = dict.fromkeys([OWN, best_of(tuning, other=OWN)["start"], list(starts)[-1]])
+    other = best_of(tuning, other=OWN if len(starts) > 1 else "")["start"]
+    shown = dict.fromkeys([OWN, other, list(starts)[-1]])
     rates = {start: best_of(tuning, start=start)["learning_rate"] for start in shown}
     originals: list[float] = []
     rows: dict[tuple[float, Arm], Row] = {}
+    others: dict[str, Row] = {}
     for seed in range(given.seeds):
         cases = {
             start: Case(pictures, recipe_of(rate, decay), seed=seed, start=starts[start])
@@ -253,7 +269,10 @@ def measure(pictures: Pictures, given: Namespace) -> Iterator[dict[str, Any]]:
                 accuracy = outcome.pop("accuracy")
                 row = {"budget_epochs": budget, **asdict(arm), **outcome, "accuracies": []}
                 rows.setdefault((budget, arm), row)["accuracies"].append(accuracy)
-        for row in rows.values():
+        for name, accuracy, passes in beside(seed):
+            row = {"method": name, "passes": passes, "accuracies": []}
+            others.setdefault(name, row)["accuracies"].append(accuracy)
+        for row in (*rows.values(), *others.values()):
             row["mean"], row["standard_error"] = harness.mean_and_error(row["accuracies"])
         yield {
             "note": pictures.note,
@@ -264,6 +283,7 @@ def measure(pictures: Pictures, given: Namespace) -> Iterator[dict[str, Any]]:
             "weight_decay": decay,
             "original_accuracies": originals,
             "rows": list(rows.values()),
+            "beside": list(others.values()),
             "wall_s": round(time.perf_counter() - started, 1),
         }
 
@@ -271,8 +291,7 @@ def measure(pictures: Pictures, given: Namespace) -> Iterator[dict[str, Any]]:
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield the figures so far; another data set's earlier ones stay."""
     keep_freed()  # as workers do
-    path = given.results
-    document = json.loads(path.read_text()) if path and path.exists() else {}
+    document = harness.earlier(given)
     pictures = load(given.dataset).to(choose_device())
     for found in measure(pictures, given):
         yield document | {f"{pictures.name}, {found['records']:,} pictures": found}
@@ -286,7 +305,7 @@ def table(document: dict[str, Any]) -> str:
         longest = max(row["budget_epochs"] for row in found["rows"])
         for start in found["learning_rates"]:
             cells = {
-                (row["method"], row["control"]): _cell(row)
+                (row["method"], row["control"]): cell(row)
                 for row in found["rows"]
                 if (row["budget_epochs"], row["start"]) == (longest, start)
             }
@@ -295,7 +314,8 @@ def table(document: dict[str, Any]) -> str:
     return harness.table(f"data | start | {named} | a random start", lines)
 
 
-def _cell(row: Row) -> str:
+def cell(row: Row) -> str:
+    """Return an accuracy and its error, in percent."""
     error = f" ± {100 * row['standard_error']:.1f}" if row["standard_error"] else ""
     return f"{100 * row['mean']:.1f}{error}"
 
@@ -313,11 +333,12 @@ def figure(document: dict[str, Any], path: Path) -> None:
     panels = [(name, start) for name, each in document.items() for start in each["learning_rates"]]
     with harness.picture(path, (6 * len(panels), 5), columns=len(panels)) as (_, (axes,)):
         for axis, (name, start) in zip(axes, panels, strict=True):
-            _panel(axis, [row for row in document[name]["rows"] if row["start"] == start])
+            panel(axis, [row for row in document[name]["rows"] if row["start"] == start])
             axis.set_title(f"{name}, start: {start}")
 
 
-def _panel(axis: Any, rows: Sequence[Row]) -> None:
+def panel(axis: Any, rows: Sequence[Row]) -> None:
+    """Draw accuracy against budget, a line for each method and for each random start."""
     for method, (colour, marker) in _STYLES.items():
         for control in (False, True):
             some = [row for row in rows if (row["method"], row["control"]) == (method, control)]

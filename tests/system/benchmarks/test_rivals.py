@@ -72,15 +72,16 @@ def test_the_rivals_of_a_network_are_trained_without_what_is_forgotten(monkeypat
     seen = []
     real = rivals._trained
 
-    def watched(case, records, recipe):
-        seen.append(len(records))
-        return real(case, records, replace(recipe, epochs=1))
+    def watched(case, chosen, recipe):
+        seen.append(len(chosen))
+        return real(case, chosen, replace(recipe, epochs=1))
 
     monkeypatch.setattr(rivals, "SEEDS", 1)
+    monkeypatch.setattr(rivals, "has_opacus", lambda: False)
     monkeypatch.setattr(rivals, "_trained", watched)
     torch.manual_seed(0)
     rows = list(network_rows(replace(case, recipe=replace(case.recipe, epochs=1))))
-    names = ["retraining", "SISA", "the", "DP-SGD,", "DP-SGD,"]
+    names = ["retraining", "SISA", "the", "DP-SGD", "DP-SGD"]
     assert [row["method"].split()[0] for row in rows] == names
     assert seen[0] == sum(seen[1:6]) == sum(seen[6:]) == len(case.train) - rivals.REQUESTS
     assert "| network: SISA as published, 5 shards |" in table({"rows": [], "network_rows": rows})

@@ -32,10 +32,14 @@ def test_each_mechanism_of_a_head_takes_as_many_steps_as_are_timed(case):
         assert stamps == sorted(stamps)
 
 
-def test_rows_tell_the_ratio_and_the_share_of_the_noise():
+@pytest.mark.parametrize("installed", [False, True])
+def test_rows_tell_the_ratio_and_the_share_of_the_noise(monkeypatch, installed):
     case = HEADS[0]
+    if installed:
+        pytest.importorskip("opacus")
+    monkeypatch.setattr(step_overhead, "has_opacus", lambda: installed)
     rows = list(step_overhead.measure(case, CPU, rounds=1, steps=2))
-    assert [row["mechanism"] for row in rows] == list(case.mechanisms)
+    assert [row["mechanism"] for row in rows] == [*case.mechanisms, *["opacus"] * installed]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["step_ms"] / row["plain_ms"])
         assert row["noise_share"] > 0
