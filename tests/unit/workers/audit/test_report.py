@@ -41,6 +41,7 @@ def made(
     weights.write_bytes(b"weights")
     certificate.write_bytes(certified(guarantee))
     pairs = [[0.0, 40.0 - place] for place in range(40)]
+    alike = [[0.0, 0.0]] * 40  # the other attack is right where the coin is 0
     return Report.of(
         audited={"model": name, "version": 3, "weights": "train"},
         release=Downloaded(weights, certificate),
@@ -50,12 +51,15 @@ def made(
             "guarantee": guarantee,
         },
         method=METHOD,
-        scores=pairs,
+        scores=[alike, pairs],
         before=None
         if before is None
         else [
-            pair if (place < before) == (place < right) else pair[::-1]
-            for place, pair in enumerate(pairs)
+            [
+                pair if (place < before) == (place < right) else pair[::-1]
+                for place, pair in enumerate(pairs)
+            ],
+            alike,
         ],
         coins=[int(place < right) for place in range(40)],
         started_at=datetime.now(UTC),
@@ -120,16 +124,18 @@ def test_the_claim_decides_the_verdict(tmp_path: Path) -> None:
         (("result", "verdict"), "consistent", "result"),
         (("result", "p_value"), 0.4, "result"),
         (("result", "epsilon_lower_bound"), 1.0, "result"),
-        (("coins",), "0" * 40, "result"),
+        (("coins",), "01" * 20, "result"),
         (("coins",), "1" * 39, "statement"),
         (("claim", "epsilon"), 3.0, "result"),
         (("method", "guesses"), 10, "result"),
         (("method", "guesses"), 41, "statement"),
         (("result", "right_before"), 19, "result"),
         (("scores_before",), None, "result"),
-        (("scores_before",), [[0.0, 1.0]], "statement"),
+        (("scores_before",), [[[0.0, 1.0]]] * 2, "statement"),
         (("method", "confidence"), 1.0, "statement"),
-        (("scores",), [[0.0, 1.0]], "statement"),
+        (("scores",), [[[0.0, 1.0]]] * 2, "statement"),
+        (("scores",), [[[0.0, 1.0]] * 40], "statement"),
+        (("scores",), [[[0.0, 1.0]] * 40] * 3, "statement"),
         (("more",), 1, "statement"),
     ],
 )
