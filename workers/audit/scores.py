@@ -86,8 +86,11 @@ def _losses(model: PublishedModel, rows: pa.Table, factories: Sequence[str]) -> 
         name: torch.from_numpy(np.array(each))
         for name, each in encoder_of(spec, task)(rows).items()
     }
+    schema = model.description.schema
+    inputs = encoded[INPUTS].reshape(-1, *schema.shape)
+    encoded[INPUTS] = inputs.long() if schema.tokens else inputs  # as networks see them
     targets = torch.empty(0)
-    if {INPUTS, TARGET} <= encoded.keys():
+    if TARGET in encoded:
         known = torch.unique(encoded[TARGET], dim=0)
         targets = known[np.linspace(0, len(known) - 1, min(len(known), _MOST_TARGETS)).astype(int)]
     parts = []
