@@ -65,7 +65,7 @@ def _picture(predicate: Mapping[str, Any]) -> str:
     """Return two panels: the scores' differences, and the right guesses against chance."""
     result, method = predicate["result"], predicate["method"]
     label = (
-        "Left: how much more each pushed content scores than the other one, by the better of two "
+        "Left: how much more each pushed content scores than the other one, by the best of three "
         "attacks. Right: "
         f"{result['right']} right of {method['guesses']} guesses, and how likely each number is "
         "by chance."

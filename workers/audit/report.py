@@ -196,8 +196,8 @@ class Report:
         return [
             f"The certificate promises {promised}, by {claim['mechanism'] or 'no run'}.",
             f"{method['canaries']} canaries were learned and forgotten among "
-            f"{method['other_records']} other records; of {method['guesses']} coins the better of "
-            f"two attacks guessed {result['right']} right, where chance gives each "
+            f"{method['other_records']} other records; of {method['guesses']} coins the best of "
+            f"three attacks guessed {result['right']} right, where chance gives each "
             f"{method['guesses'] / 2:g} "
             + (
                 "and no number would contradict so weak a promise."

@@ -1,10 +1,10 @@
-"""How much a release knows of each content, by two attacks: a larger score says it was learned.
+"""How much a release knows of each content, by three attacks: a larger score says it was there.
 
-* ``CHANGE``: by how much its loss at the content, with the content's random target, differs from
-  that of a reference, a model of the same definition that never saw a canary. To first order it is
-  the product of the loss's gradient at the reference with the difference of their weights; of a
-  head that is the residual times the record's leverage. Weights that were pushed away from what
-  they should forget differ as those that kept it.
+* ``BETTER``: by how much its loss at the content, with the content's random target, lies below that
+  of a reference, a model of the same definition that never saw a canary. To first order it is the
+  product of the loss's gradient at the reference with the difference of their weights; of a head
+  that is the residual times the record's leverage.
+* ``WORSE``: the same above it, since weights may be pushed away from what they should forget.
 * ``BELIEF``: by how much the likelihood e^-loss has grown of the target, among those of other
   contents, of which it has grown most. So content is found that was learned with another target,
   as by a backbone that answers with the features of another record.
@@ -27,7 +27,7 @@ from workers.training.tasks.catalogue import encoder_of, task_of
 from workers.training.tasks.task import INPUTS, TARGET
 
 Floats = npt.NDArray[np.float64]
-CHANGE, BELIEF = range(2)
+BETTER, WORSE, BELIEF = range(3)
 _ROWS_AT_ONCE = 512
 _MOST_TARGETS = 16
 _LARGEST = 1e30
@@ -55,13 +55,14 @@ def scores(
 
     if reference is not None:
         before, after = losses(reference), losses(release)
-        change, grown = np.abs(before[0] - after[0]), _likelihood(after) - _likelihood(before)
+        better = before[0] - after[0]
+        found = [better, -better, (_likelihood(after) - _likelihood(before)).max(axis=0)]
     else:
         each = np.stack([_likelihood(losses(member)) for member in release.members()])
         apart = each - (each.sum(axis=0) - each) / max(1, len(each) - 1)
-        change, grown = np.abs(apart[:, 0]).max(axis=0), apart.max(axis=0)
-    found = np.stack([change, grown.max(axis=0)])
-    return found.reshape(2, 2, -1).transpose(0, 2, 1).tolist()
+        own = apart[:, 0]
+        found = [own.max(axis=0), -own.min(axis=0), apart.max(axis=(0, 1))]
+    return np.stack(found).reshape(len(found), 2, -1).transpose(0, 2, 1).tolist()
 
 
 def _likelihood(losses: Floats) -> Floats:

@@ -5,10 +5,10 @@ a certificate refers to, none of the canaries was there, so the release does not
 coins, and of k guesses made from it the number of right ones is Binomial(k, ½). The certificate
 speaks of all forgotten records together. So in the real world, for every t,
 
-    P(the better of two attacks is right ≥ t) ≤ e^ε · 2 P(Binomial(k, ½) ≥ t) + δ
+    P(the best of three attacks is right ≥ t) ≤ e^ε · 3 P(Binomial(k, ½) ≥ t) + δ
 
-without a factor for the number of canaries. k is fixed before the scores are seen. The second
-attack costs ln 2 of ε.
+without a factor for the number of canaries. k is fixed before the scores are seen. That
+there are three costs ln 3 of ε.
 """
 
 import math
@@ -17,14 +17,14 @@ from typing import Final
 
 from app.domain.errors import InvalidInputError
 
-ATTACKS: Final = 2
+ATTACKS: Final = 3
 _LOG_ROUNDING: Final = 1e-9
 """Added to a logarithm of a probability: more than float64 loses on the way, for any k here."""
 MOST_GUESSES: Final = 100_000
 
 
 def log_binomial_tails(guesses: int, right: int) -> float:
-    """Return ln 2 P(Binomial(guesses, ½) ≥ right), a tail for each attack, rounded up; at most 0.
+    """Return ln 3 P(Binomial(guesses, ½) ≥ right), a tail for each attack, rounded up; at most 0.
 
     Raises:
         InvalidInputError: there are not 0 to ``guesses`` right ones, or too many guesses.

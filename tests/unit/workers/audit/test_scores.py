@@ -12,7 +12,7 @@ from app.domain.columns import ArrayColumn
 from app.domain.schema import TableSchema
 from tests.support.described import DESCRIPTIONS, FACTORIES, written
 from workers.audit.canaries import prepare
-from workers.audit.scores import BELIEF, CHANGE, scores
+from workers.audit.scores import BELIEF, BETTER, WORSE, scores
 from workers.audit.statistics import right_guesses
 from workers.training.published.model import PublishedModel, load
 
@@ -54,9 +54,9 @@ def head(weight: torch.Tensor, path: Path) -> PublishedModel:
 @pytest.mark.parametrize(
     ("targets", "moved", "sees"),
     [
-        (OWN, [4.0], {CHANGE, BELIEF}),
-        (OWN, [-4.0], {CHANGE, BELIEF}),
-        (OWN, [4.0, -4.0], {CHANGE, BELIEF}),
+        (OWN, [4.0], {BETTER, BELIEF}),
+        (OWN, [-4.0], {WORSE, BELIEF}),
+        (OWN, [4.0, -4.0], {BELIEF}),
         (OTHER, [2.0], {BELIEF}),
         (OWN, [0.0], set()),
     ],
@@ -71,7 +71,9 @@ def test_what_a_head_learned_or_was_pushed_away_from_is_seen(
         weight[targets[coin, place], CONTENTS[coin, place]] += moved[place % len(moved)]
     attacks = scores(head(weight, tmp_path / "a"), head(reference, tmp_path / "b"), tables())
     rights = [right_guesses([each], COINS, CANARIES) for each in attacks]
-    assert {attack for attack in (CHANGE, BELIEF) if rights[attack] >= CANARIES - 1} == sees, rights
+    assert {
+        attack for attack in (BETTER, WORSE, BELIEF) if rights[attack] >= CANARIES - 1
+    } == sees, rights
 
 
 @pytest.mark.parametrize("name", sorted({*DESCRIPTIONS} - {"images"}))
@@ -92,6 +94,6 @@ def test_models_of_every_task_have_scores(name: str, tmp_path: Path) -> None:
             factories=FACTORIES,
         )
     )
-    assert attacks.shape == (2, 6, 2)
+    assert attacks.shape == (3, 6, 2)
     assert np.isfinite(attacks).all()
     assert attacks.any() == bool(release.members())  # a release is no other than itself
