@@ -3,8 +3,8 @@
 It holds the scores and the coins, so that whoever checks it counts right guesses, bound and verdict
 again. It holds no content of a canary. ``verify`` needs neither the service nor PyTorch.
 
-*Consistent* it is only if the same attack has found the canaries while they were there: otherwise a
-service that never trained on them, or a score that sees nothing, would do as well.
+*Consistent* it is only if the same attacks have found the canaries while they were there: otherwise
+a service that never trained on them, or a score that sees nothing, would do as well.
 """
 
 import hashlib
