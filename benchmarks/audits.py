@@ -193,7 +193,7 @@ def worst_case(case: WorstCase, builds: int = 100) -> dict[str, Any]:
     for _ in range(builds):
         coins = generator.integers(2, size=RELEASES)
         scores = np.stack([np.zeros(RELEASES), case.releases(2.0 * coins - 1)], axis=1)
-        right = right_guesses(scores.tolist(), coins.tolist(), CLEAREST)
+        right = right_guesses([scores.tolist()], coins.tolist(), CLEAREST)
         chance = binom.sf(right - 1, CLEAREST, knows) + RELEASES * TARGET["delta"]
         contradicted += bool(chance < 1 - CONFIDENCE)
     beyond = case.place + FAR * case.noise_std
@@ -289,8 +289,8 @@ def figure(document: dict[str, Any], path: Path) -> None:
                 epsilon=MODELS[model].get("policy", {}).get("epsilon", 0.0),
                 delta=0.0,
             )
-            for limit in (needed, guesses - needed) if needed else ():
-                axis.plot([limit / guesses] * 2, [place - 0.4, place + 0.4], "C3")
+            if needed:
+                axis.plot([needed / guesses] * 2, [place - 0.4, place + 0.4], "C3")
         axis.set_yticks(range(len(cases)), labels=[name for name, _, _ in cases])
         axis.invert_yaxis()
         axis.set(xlabel="right guesses before (grey) and after; red: contradicted", xlim=(0, 1.02))

@@ -7,7 +7,7 @@
 5. forget all canaries, and wait for the certificate
 6. download the release and verify its certificate with the request's receipt: it must cover every
    canary, and promise no less than the audited model's does
-7. score both contents of each canary, guess the coins, and compare
+7. score both contents of each canary by three attacks, guess the coins, and compare
 8. archive all that was made, also after an error or an interruption
 """
 
@@ -250,7 +250,7 @@ class Audit:
     ) -> report.Report:
         before, reference = compared
 
-        def scores_of(model: PublishedModel) -> list[list[float]]:
+        def scores_of(model: PublishedModel) -> list[list[list[float]]]:
             return scores(model, reference, canaries.contents, factories=self.factories)
 
         return report.Report.of(
@@ -267,9 +267,12 @@ class Audit:
                 "confidence": self.confidence,
                 "other_records": canaries.others.num_rows,
                 "rows": "generated" if self.rows is None else "brought by the auditor",
-                "score": "one member's likelihood against the others'"
-                if reference is None
-                else "loss against a reference without canaries",
+                "score": "better, worse, and belief: "
+                + (
+                    "one member's likelihood against the others'"
+                    if reference is None
+                    else "loss against a reference without canaries"
+                ),
             },
             scores=scores_of(released.model),
             before=None if before is None else scores_of(before),

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any, Final
 
 from workers.audit.report import Report, fewest_contradicting
+from workers.audit.statistics import right_guesses
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 460, 220, 20, 190, 24
 _BINS: Final = 24
@@ -64,7 +65,8 @@ def _picture(predicate: Mapping[str, Any]) -> str:
     """Return two panels: the scores' differences, and the right guesses against chance."""
     result, method = predicate["result"], predicate["method"]
     label = (
-        "Left: how much more each pushed content scores than the other one. Right: "
+        "Left: how much more each pushed content scores than the other one, by the best of three "
+        "attacks. Right: "
         f"{result['right']} right of {method['guesses']} guesses, and how likely each number is "
         "by chance."
     )
@@ -76,10 +78,15 @@ def _picture(predicate: Mapping[str, Any]) -> str:
 
 
 def _scores(predicate: Mapping[str, Any]) -> str:
-    """Return a histogram of the pushed content's score less the other's; the tails are cut."""
+    """Return a histogram of the pushed content's score less the other's; the tails are cut.
+
+    It is of the attack that was right more often.
+    """
+    coins, guesses = [int(each) for each in predicate["coins"]], predicate["method"]["guesses"]
+    scores = max(predicate["scores"], key=lambda each: right_guesses([each], coins, guesses))
     pushed = [
-        (second - first) * (1 if coin == "1" else -1)
-        for (first, second), coin in zip(predicate["scores"], predicate["coins"], strict=True)
+        (second - first) * (1 if coin else -1)
+        for (first, second), coin in zip(scores, coins, strict=True)
     ]
     sizes = sorted(map(abs, pushed))
     reach = sizes[math.ceil(_KEPT_SHARE * len(sizes)) - 1] or 1.0
@@ -102,7 +109,7 @@ def _chances(predicate: Mapping[str, Any]) -> str:
     guesses, right = predicate["method"]["guesses"], predicate["result"]["right"]
     spread = 5 * math.sqrt(guesses) / 2
     needed = fewest_contradicting(predicate)
-    limits = [] if needed is None else [guesses - needed, needed]
+    limits = [] if needed is None else [needed]
     shown = [guesses / 2 - spread, guesses / 2 + spread, right, *limits]
     low, high = max(0, math.floor(min(shown))), min(guesses, math.ceil(max(shown)))
     chances = [

@@ -3,8 +3,8 @@
 It holds the scores and the coins, so that whoever checks it counts right guesses, bound and verdict
 again. It holds no content of a canary. ``verify`` needs neither the service nor PyTorch.
 
-*Consistent* it is only if the same attack has found the canaries while they were there: otherwise a
-service that never trained on them, or a score that sees nothing, would do as well.
+*Consistent* it is only if the same attacks have found the canaries while they were there: otherwise
+a service that never trained on them, or a score that sees nothing, would do as well.
 """
 
 import hashlib
@@ -48,11 +48,16 @@ CANNOT_SHOW: Final = (
     "It is the auditor's word that the coins were fair and never reached the service, and that "
     "this is the only audit, or how many there were: the signature says whose word.",
 )
+_Scores = Sequence[Sequence[Sequence[float]]]
 _MAX_BYTES: Final = 64 << 20
 _MOST: Final = statistics.MOST_GUESSES
 _Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 _Epsilon = Annotated[StrictFloat, Field(ge=0)]
 _Score = Annotated[list[StrictFloat], Field(min_length=2, max_length=2)]
+_Attack = Annotated[list[_Score], Field(max_length=_MOST)]
+_Attacks = Annotated[
+    list[_Attack], Field(min_length=statistics.ATTACKS, max_length=statistics.ATTACKS)
+]
 
 
 class _Audited(Section):
@@ -94,8 +99,8 @@ class _Predicate(Section):
     copied_as: Name
     claim: _Claim
     method: _Method
-    scores: Annotated[list[_Score], Field(max_length=_MOST)]
-    scores_before: Annotated[list[_Score], Field(max_length=_MOST)] | None
+    scores: _Attacks
+    scores_before: _Attacks | None
     coins: Annotated[str, Field(pattern=r"^[01]+\z", max_length=_MOST)]
     result: _Result
     cannot_show: list[str]
@@ -125,14 +130,15 @@ class Report:
         release: Downloaded,
         predicate: Mapping[str, Any],
         method: Mapping[str, Any],
-        scores: Sequence[Sequence[float]],
-        before: Sequence[Sequence[float]] | None,
+        scores: _Scores,
+        before: _Scores | None,
         coins: Sequence[int],
         started_at: datetime,
     ) -> "Report":
         """Return the report of an audit; ``predicate`` is that of the release's certificate.
 
-        ``before`` are the scores of the release before the request; None if there was none.
+        ``scores`` are by each attack, of both contents of each canary; ``before`` those of the
+        release before the request, None if there was none.
         """
         epsilon, delta = claim_of(predicate) or (0.0, 1.0)
         return cls(
@@ -150,8 +156,8 @@ class Report:
                         "delta": delta,
                     },
                     "method": dict(method),
-                    "scores": [list(pair) for pair in scores],
-                    "scores_before": before and [list(pair) for pair in before],
+                    "scores": scores,
+                    "scores_before": before,
                     "coins": "".join(map(str, coins)),
                     "result": _result(scores, before, coins, method, epsilon, delta),
                     "cannot_show": list(CANNOT_SHOW),
@@ -190,19 +196,20 @@ class Report:
         return [
             f"The certificate promises {promised}, by {claim['mechanism'] or 'no run'}.",
             f"{method['canaries']} canaries were learned and forgotten among "
-            f"{method['other_records']} other records; of {method['guesses']} coins "
-            f"{result['right']} were guessed right, where chance gives {method['guesses'] / 2:g} "
+            f"{method['other_records']} other records; of {method['guesses']} coins the best of "
+            f"three attacks guessed {result['right']} right, where chance gives each "
+            f"{method['guesses'] / 2:g} "
             + (
                 "and no number would contradict so weak a promise."
                 if needed is None
-                else f"and {needed} right, or {needed} wrong, would contradict the promise."
+                else f"and {needed} would contradict the promise."
             ),
-            "Nothing was released before the request: what this attack can see is not known."
+            "Nothing was released before the request: what the attacks can see is not known."
             if before is None
-            else f"In the release before the request, {before} were: this attack "
-            + ("sees" if result["verdict"] != Verdict.INCONCLUSIVE else "does not even see")
+            else f"In the release before the request, {before} were: the attacks "
+            + ("see" if result["verdict"] != Verdict.INCONCLUSIVE else "do not even see")
             + " canaries that are there.",
-            "If it is true, a number so far from half has a chance of at most "
+            f"If it is true, so many right guesses have a chance of at most "
             f"{result['p_value']:.3g}.",
             f"At {100 * method['confidence']:g} % confidence ε is at least "
             f"{result['epsilon_lower_bound']:.4g}.",
@@ -222,7 +229,7 @@ def claim_of(predicate: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def fewest_contradicting(predicate: Mapping[str, Any]) -> int | None:
-    """Return how many right, or wrong, guesses would contradict it; None if all would not."""
+    """Return how many right guesses would contradict it; None if all would not."""
     claim, method = predicate["claim"], predicate["method"]
     return statistics.fewest_contradicting(
         guesses=method["guesses"],
@@ -268,11 +275,7 @@ def verify(
     except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise VerificationError("statement", "not the report of an audit") from error
     canaries, before = predicate.method.canaries, predicate.scores_before
-    lengths = {
-        len(predicate.scores),
-        len(predicate.coins),
-        canaries if before is None else len(before),
-    }
+    lengths = {len(predicate.coins), *map(len, predicate.scores), *map(len, before or [])}
     if lengths != {canaries} or predicate.method.guesses > canaries:
         raise VerificationError("statement", "scores and coins are not of all canaries")
     report("statement", f"{canaries} canaries of {predicate.audited.model}")
@@ -332,8 +335,8 @@ def _check_files(
 
 
 def _result(
-    scores: Sequence[Sequence[float]],
-    before: Sequence[Sequence[float]] | None,
+    scores: _Scores,
+    before: _Scores | None,
     coins: Sequence[int],
     method: Mapping[str, Any],
     epsilon: float,

@@ -57,7 +57,7 @@ def audit(
 
     The copy has the model's definition and a dataset of its own. Of each canary, a coin chooses one
     of two contents; the coins never reach the service. From the release that is certified to have
-    forgotten all canaries they are guessed back. If the same attack does not find them in the
+    forgotten all canaries they are guessed back. If the same attacks do not find them in the
     release before, the audit is inconclusive. All that was made is archived in the end. Exits with
     1 if the certificate is contradicted.
     """

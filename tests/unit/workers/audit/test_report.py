@@ -26,7 +26,7 @@ METHOD = {
     "score": "loss against a reference without canaries",
 }
 EXACT = {"kind": "exact", "epsilon": 0.0, "delta": 1e-5}
-GAUSSIAN = {"kind": "gaussian", "epsilon": 1.0, "delta": 1e-5}
+GAUSSIAN = {"kind": "gaussian", "epsilon": 2.0, "delta": 1e-5}
 
 
 def made(
@@ -41,6 +41,7 @@ def made(
     weights.write_bytes(b"weights")
     certificate.write_bytes(certified(guarantee))
     pairs = [[0.0, 40.0 - place] for place in range(40)]
+    alike = [[0.0, 0.0]] * 40  # the other attacks are right where the coin is 0
     return Report.of(
         audited={"model": name, "version": 3, "weights": "train"},
         release=Downloaded(weights, certificate),
@@ -50,12 +51,16 @@ def made(
             "guarantee": guarantee,
         },
         method=METHOD,
-        scores=pairs,
+        scores=[alike, alike, pairs],
         before=None
         if before is None
         else [
-            pair if (place < before) == (place < right) else pair[::-1]
-            for place, pair in enumerate(pairs)
+            [
+                pair if (place < before) == (place < right) else pair[::-1]
+                for place, pair in enumerate(pairs)
+            ],
+            alike,
+            alike,
         ],
         coins=[int(place < right) for place in range(40)],
         started_at=datetime.now(UTC),
@@ -106,11 +111,9 @@ def test_the_claim_decides_the_verdict(tmp_path: Path) -> None:
         for right in (14, 15, 16, 17)
     }
     assert [right for (kind, right), found in verdicts.items() if found and kind == "exact"] == [
-        *(15, 16, 17)
-    ]
-    assert [right for (kind, right), found in verdicts.items() if found and kind != "exact"] == [
         *(16, 17)
     ]
+    assert [right for (kind, right), found in verdicts.items() if found and kind != "exact"] == [17]
 
 
 @pytest.mark.parametrize(
@@ -120,16 +123,18 @@ def test_the_claim_decides_the_verdict(tmp_path: Path) -> None:
         (("result", "verdict"), "consistent", "result"),
         (("result", "p_value"), 0.4, "result"),
         (("result", "epsilon_lower_bound"), 1.0, "result"),
-        (("coins",), "0" * 40, "result"),
+        (("coins",), "01" * 20, "result"),
         (("coins",), "1" * 39, "statement"),
         (("claim", "epsilon"), 3.0, "result"),
         (("method", "guesses"), 10, "result"),
         (("method", "guesses"), 41, "statement"),
         (("result", "right_before"), 19, "result"),
         (("scores_before",), None, "result"),
-        (("scores_before",), [[0.0, 1.0]], "statement"),
+        (("scores_before",), [[[0.0, 1.0]]] * 3, "statement"),
         (("method", "confidence"), 1.0, "statement"),
-        (("scores",), [[0.0, 1.0]], "statement"),
+        (("scores",), [[[0.0, 1.0]]] * 3, "statement"),
+        (("scores",), [[[0.0, 1.0]] * 40] * 2, "statement"),
+        (("scores",), [[[0.0, 1.0]] * 40] * 4, "statement"),
         (("more",), 1, "statement"),
     ],
 )
@@ -187,11 +192,11 @@ def test_a_report_cannot_say_of_its_certificate_what_that_does_not_say(
     ("right", "before", "verdict"),
     [
         (10, 20, "consistent"),
-        (10, 15, "consistent"),
-        (10, 14, "inconclusive"),
+        (10, 16, "consistent"),
+        (10, 15, "inconclusive"),
         (10, None, "inconclusive"),
-        (15, 10, "contradicted"),
-        (15, None, "contradicted"),
+        (16, 10, "contradicted"),
+        (16, None, "contradicted"),
     ],
 )
 def test_what_was_not_seen_while_it_was_there_says_nothing(
@@ -215,7 +220,7 @@ def test_the_page_has_words_and_a_picture(tmp_path: Path, right: int) -> None:
     for line in CANNOT_SHOW:
         assert line.replace("'", "&#x27;") in drawn
     assert f"{right} right" in drawn
-    assert "15 contradict" in drawn
+    assert "16 contradict" in drawn
     heights = [float(each) for each in re.findall(r'height="([-\d.]+)"', drawn)]
     assert len(heights) > 24
     assert min(heights) >= 0
