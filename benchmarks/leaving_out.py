@@ -6,6 +6,7 @@ day's requests at night, or leave members out and refill them: every night, or o
 or seven eighths of them are out. Gradients are counted; the score of what is served is that of the
 members that are active, after each day's requests. Members are trained anew on what is left four
 times a year; between, those of the quarter's beginning stand for the ones that a night would train.
+Scores without a quarter and a half of the members are the first day's.
 """
 
 import time
@@ -33,6 +34,7 @@ SIZES: Final = (8, 16, 32, 64)
 A_DAY: Final = 20
 _DAYS: Final = 365
 _QUARTER: Final = 91
+_OUT: Final = {"none_out": 0, "quarter_out": 1 / 4, "half_out": 1 / 2}
 _SEED: Final = 38
 _CPU: Final = torch.device("cpu")
 _SINGLY: Final = "one member each"
@@ -138,8 +140,8 @@ def _outputs(module: nn.Module, case: Case) -> torch.Tensor:
         return torch.cat([module.eval()(each[INPUTS]) for each in batches])
 
 
-def lived(case: Case, members: int, *, days: int) -> dict[str, Year]:
-    """Return every way's year."""
+def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], Document]:
+    """Return every way's year, and the first day's scores with members out."""
     ensemble = Ensemble(case, members)
     count = len(ensemble.of_person)
     asking = np.random.default_rng(_SEED).permutation(count)[: days * A_DAY]
@@ -149,9 +151,11 @@ def lived(case: Case, members: int, *, days: int) -> dict[str, Year]:
     out: dict[str, set[int]] = {name: set() for name in WAYS}
     sizes = np.bincount(ensemble.of_person, weights=of_each, minlength=members)
     epochs = case.recipe.epochs
+    first: Document = {}
     for day in range(days):
         if day % _QUARTER == 0:
             ensemble.train(left)
+            first = first or {name: ensemble.without(part) for name, part in _OUT.items()}
         today = asking[day * A_DAY : (day + 1) * A_DAY]
         for person in today:
             left[person] = False
@@ -171,7 +175,7 @@ def lived(case: Case, members: int, *, days: int) -> dict[str, Year]:
             if way.batched or (way.leaves_out and way.refill_at is None):
                 years[name].gradients += epochs * sum(sizes[each] for each in out[name])
                 out[name].clear()
-    return years
+    return years, first
 
 
 def asked(way: Way, member: int, out: set[int], members: int) -> set[int]:
@@ -194,7 +198,7 @@ def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]
     document["single"] = case.trained().evaluate(case.test).metrics["accuracy"]
     document["rows"] = []
     for members in sizes:
-        years = lived(case, members, days=days)
+        years, first = lived(case, members, days=days)
         singly = years[_SINGLY].gradients
         for name, year in years.items():
             document["rows"].append(
@@ -206,6 +210,7 @@ def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]
                     "waited": year.waited / year.answered,
                     "score": float(np.mean(year.scores)),
                     "worst": min(year.scores),
+                    **first,
                     "scores": [round(each, 4) for each in year.scores[:: max(1, days // 60)]],
                 }
             )

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from app.domain.errors import InvalidInputError
 from app.domain.tasks.built_in import RegressionSpec
 from workers.training.published.model import PublishedModel
 from workers.training.tasks.catalogue import encoder_of, task_of
@@ -31,7 +32,7 @@ BETTER, WORSE, BELIEF = range(3)
 _ROWS_AT_ONCE = 512
 _MOST_TARGETS = 16
 _LARGEST = 1e30
-"""In place of a loss that is no number, so that the scores are JSON."""
+"""In place of a loss that overflows, so that the scores are JSON."""
 
 
 def scores(
@@ -48,6 +49,9 @@ def scores(
         reference: of the same definition, from before they were there; None for an ensemble.
         contents: two tables, in the order of the canaries.
         factories: import paths that the model may name.
+
+    Raises:
+        InvalidInputError: a loss is no number, so that every guess would be a coin's.
     """
 
     def losses(model: PublishedModel) -> Floats:
@@ -101,5 +105,7 @@ def _losses(model: PublishedModel, rows: pa.Table, factories: Sequence[str]) -> 
             others = [batch | {TARGET: each.expand_as(batch[TARGET])} for each in targets]
             once = lru_cache(maxsize=1)(outputs)  # all have the same inputs
             parts.append(torch.stack([task.loss(once, each).double() for each in (batch, *others)]))
-    found = np.nan_to_num(torch.cat(parts, dim=1).numpy(), nan=_LARGEST)
+    found = torch.cat(parts, dim=1).numpy()
+    if np.isnan(found).any():
+        raise InvalidInputError("a loss of the model is no number: it cannot be audited")
     return np.asarray(np.clip(found, -_LARGEST, _LARGEST))

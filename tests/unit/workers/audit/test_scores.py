@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 
 from app.domain.columns import ArrayColumn
+from app.domain.errors import InvalidInputError
 from app.domain.schema import TableSchema
 from tests.support.described import DESCRIPTIONS, FACTORIES, written
 from workers.audit.canaries import prepare
@@ -74,6 +75,14 @@ def test_what_a_head_learned_or_was_pushed_away_from_is_seen(
     assert {
         attack for attack in (BETTER, WORSE, BELIEF) if rights[attack] >= CANARIES - 1
     } == sees, rights
+
+
+def test_losses_that_are_no_numbers_are_not_taken_for_forgetting(tmp_path: Path) -> None:
+    weight = torch.zeros(CLASSES, PIXELS + 1)
+    reference = head(weight, tmp_path / "a")
+    weight[0, 0] = torch.nan
+    with pytest.raises(InvalidInputError, match="no number"):
+        scores(head(weight, tmp_path / "b"), reference, tables())
 
 
 @pytest.mark.parametrize("name", sorted({*DESCRIPTIONS} - {"images"}))
