@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.accounting.exact import expected_members
-from app.planning.shape import EnsembleShape, ModelShape
+from app.planning.shape import ModelShape
 
 _DAYS = 7
 
@@ -49,12 +49,11 @@ def costs_of(
     shape: ModelShape, members: Iterable[int], *, persons_a_week: float
 ) -> list[EnsembleCost]:
     """Return what each number of members costs, for requests of so many persons a week."""
-    return [_cost(shape, EnsembleShape(each), persons_a_week) for each in members]
+    return [_cost(shape, each, persons_a_week) for each in members]
 
 
-def _cost(shape: ModelShape, ensemble: EnsembleShape, persons: float) -> EnsembleCost:
-    training = shape.recipe_epochs * ensemble.records_of_a_member(shape)
-    count = ensemble.members
+def _cost(shape: ModelShape, count: int, persons: float) -> EnsembleCost:
+    training = shape.gradients_of_member(count)
     by_night, by_week = (expected_members(count, each) for each in (persons / _DAYS, persons))
     return EnsembleCost(
         members=count,

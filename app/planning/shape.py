@@ -94,11 +94,6 @@ class EnsembleShape:
         if not 0 <= self.concerned <= self.members:
             raise ParameterError("concerned", f"from 0 to {self.members}")
 
-    def records_of_a_member(self, shape: "ModelShape") -> int:
-        """Return how many gradients a pass over a member's records takes, in whole batches."""
-        records = -(-shape.retained // self.members)
-        return -(-records // shape.batch_size) * shape.batch_size
-
 
 @dataclass(frozen=True)
 class DpTrainingShape:
@@ -129,7 +124,7 @@ class ModelShape:
         is_spent: whether a result from its weights was thrown away: the next run trains anew.
         convex: given for linear heads that are trained here only.
         ridge: given for ridge heads only.
-        trees: given for boosted trees only.
+        trees: given for boosted trees, and for ensembles of them.
         ensemble: given for ensembles only.
         rough: why no constant bounds the curvature of a record's loss, where none does.
         dp_training: given for models trained with DP-SGD only.
@@ -190,6 +185,20 @@ class ModelShape:
     def is_head(self) -> bool:
         """Whether it can be trained anew exactly and fast."""
         return any(each is not None for each in (self.convex, self.ridge, self.trees))
+
+    @property
+    def passes(self) -> float:
+        """How often a training reads each record: in each epoch, or for each tree."""
+        return self.recipe_epochs if self.trees is None else self.trees.trees * self.trees.rows
+
+    def gradients_of(self, records: int) -> float:
+        """Return how many gradients a training on so many records takes: in whole batches."""
+        batch = self.batch_size if self.trees is None else 1
+        return self.passes * (-(-records // batch) * batch)
+
+    def gradients_of_member(self, members: int) -> float:
+        """Return how many a training of one of so many members takes."""
+        return self.gradients_of(-(-self.retained // members))
 
     @property
     def steps_per_epoch(self) -> int:

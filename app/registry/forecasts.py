@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from app.domain.architectures import out_of
+from app.domain.architectures import ArchitectureSpec, out_of
 from app.domain.errors import ConflictError, InvalidInputError, ParameterError
 from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.plan import Plan, TrainingKind
@@ -233,10 +233,11 @@ def _linear_head(model: ModelRow) -> ConvexShape | None:
 
 
 def _boosted_trees(model: ModelRow) -> TreesShape | None:
-    """Return the options of boosted trees; None for other architectures."""
-    if model.architecture["name"] != boosted_trees.NAME:
+    """Return the options of boosted trees, or of an ensemble's; None for other architectures."""
+    architecture = ArchitectureSpec.from_json(model.architecture).member
+    if architecture.name != boosted_trees.NAME:
         return None
-    options = boosted_trees.options_of(model.architecture["options"])
+    options = boosted_trees.options_of(architecture.options)
     patience = TrainingRecipe.from_json(model.recipe).patience
     return TreesShape(**options, rows=task_of(model).rows, patience=patience)
 
