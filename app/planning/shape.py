@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from app.domain.architectures import ArchitectureSpec
 from app.domain.checks import require_count, require_positive, require_steps
 from app.domain.errors import ParameterError
+from app.domain.heads import boosted_trees
 from app.domain.recipes import MOST_EPOCHS
+from app.domain.tasks.spec import TaskSpec
 from app.planning.tracking import Tracking
 
 MOST_RECORDS = 10**9
@@ -69,6 +72,17 @@ class TreesShape:
     shrinkage: float
     rows: int = 1
     patience: int | None = None
+
+    @classmethod
+    def of(
+        cls, architecture: ArchitectureSpec, task: TaskSpec, *, patience: int | None = None
+    ) -> "TreesShape | None":
+        """Return the options of boosted trees, or of an ensemble's; None for other networks."""
+        member = architecture.member
+        if member.name != boosted_trees.NAME:
+            return None
+        options = boosted_trees.options_of(member.options)
+        return cls(**options, rows=task.rows, patience=patience)
 
 
 @dataclass(frozen=True)
