@@ -44,7 +44,7 @@ _HELPER = "import sys; from workers import jobs; jobs.train_members(sys.argv[1])
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
 GROWN = ArchitectureSpec("ensemble", members=MEMBERS, of=ArchitectureSpec("boosted_trees"))
-HUBER = array_task(1) | {"name": "regression", "target": {"columns": ["label"]}, "loss": "huber"}
+HUBER = array_task(2) | {"name": "regression", "target": {"columns": ["label"]}, "loss": "huber"}
 
 
 @pytest.fixture
