@@ -118,7 +118,7 @@ def shape_of(
     dimension: int,
 ) -> ModelShape:
     """Return the size of a model that is trained here."""
-    convex = trees = None
+    convex = None
     if mechanism == "exact_training":
         convex = ConvexShape(
             lipschitz=None,
@@ -126,15 +126,13 @@ def shape_of(
             weight_decay=recipe.weight_decay,
             learning_rate=recipe.learning_rate,
         )
-    if mechanism == "boosting":
-        trees = TreesShape(**boosted_trees.options_of(architecture.options), rows=task.rows)
     return ModelShape(
         retained=retained,
         batch_size=recipe.batch_size,
         recipe_epochs=recipe.epochs,
         dimension=dimension,
         convex=convex,
-        trees=trees,
+        trees=TreesShape.of(architecture, task),
     )
 
 

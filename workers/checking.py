@@ -36,10 +36,11 @@ from app.planning.mechanisms.any_start import AnyStart
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.planner import make_plan
-from app.planning.shape import EnsembleShape, ModelShape
+from app.planning.shape import EnsembleShape, ModelShape, TreesShape
 from app.registry.datasets.columns.reading import read_source
 from app.runtime.settings import Settings
 from workers.data.loading import ModelSpec, RunData
+from workers.mechanisms.ensembles.training import train_member
 from workers.mechanisms.lineage import lineage_of, meet_target, sealing
 from workers.mechanisms.rehearsal import rehearse, require_drawn_start
 from workers.training.evaluate import Evaluation
@@ -224,13 +225,15 @@ def _tried(
     if mechanism.needs is Needs.LINEAR_HEAD:
         return REFUSED, "only for the built-in linear_head, whose constants are known"
     policy = Policy(epsilon=_EPSILON, mechanism=mechanism.name)
-    members = order.description.architecture.members
+    architecture, task = order.description.architecture, order.description.task
+    members = architecture.members
     shape = ModelShape(
         retained=_RECORDS,
         batch_size=_RECIPE.batch_size,
         recipe_epochs=_RECIPE.epochs,
         dimension=size,
         ensemble=None if members is None else EnsembleShape(members),
+        trees=TreesShape.of(architecture, task),
     )
     try:
         plan = make_plan(policy=policy, shape=shape)
@@ -242,7 +245,10 @@ def _tried(
         data = RunData(examples, examples, plan, batches)
         if plan.is_tracked:
             order.rehearsed(device, private=True)
-        carried_out(order.build, order.model, data)
+        if mechanism.needs is Needs.ENSEMBLE:
+            train_member(order.model, plan, examples, order.build)
+        else:
+            carried_out(order.build, order.model, data)
     except ExpungeError as error:
         return REFUSED, str(error)
     except RuntimeError as error:  # of a network that fails now and then; scrubbed by the seal

@@ -343,15 +343,15 @@ def _trained(
     tensors, unlike = dict[str, NDArray[Any]](), dict[str, str]()
     for member, origin in sorted(known.items()):
         torch.set_num_threads(int(origin.made_with["threads"]))
-        here = made_with(choose_device())
+        examples = examples_of(member)
+        with ram_only(plan.training):
+            made, anew = train_member(spec, plan, examples, fresh, seed=Seed(origin.seed))
+        here = made_with(choose_device()) if anew is None else anew.made_with
         unlike |= {
             what: f"{here.get(what)}, and {then} then"
             for what, then in origin.made_with.items()
             if here.get(what) != then
         }
-        examples = examples_of(member)
-        with ram_only(plan.training):
-            made = train_member(spec, plan, examples, fresh, seed=Seed(origin.seed)).tensors
         ensemble = described.architecture.of is not None
         named = partial(tensor_name, member) if ensemble else str
         tensors |= {named(name): tensor for name, tensor in made.items()}

@@ -46,6 +46,8 @@ _FOLDS: Final = 5
 _MOST_FOLDED: Final = _SAMPLE + _SAMPLE // 9
 _ALIKE: Final = 4
 """Runs of so many times the work, or a fraction of it, tell what another takes."""
+_LONG_S: Final = 2.0
+"""To grow trees anew: from then on members that are left out are worth what they lose."""
 _AROUND_S: Final = 1.0
 """What a run takes beside its arithmetic, where none was seen."""
 
@@ -214,4 +216,6 @@ def costs(quotes: Mapping[str, Quote]) -> Iterator[str]:
             told = ""
             if mechanism in CANDIDATES and quote.score is not None:
                 told = f"; {metric_in_words(str(quote.metric))} about {quote.score:.3g}"
+            if mechanism == "boosting" and quote.seconds >= _LONG_S:
+                told += "; of an ensemble of 8, one\n                 is left out at once"
             yield words.format(seconds=quote.seconds, member=quote.seconds / 8) + told

@@ -1,22 +1,24 @@
 """Published models as files: weights, and the certificate beside them.
 
-A head without a backbone is computed here, in NumPy; ``workers.training.published`` has every
-network.
+A head without a backbone is computed here, in NumPy, or an ensemble of boosted trees;
+``workers.training.published`` has every network.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from app.domain.architectures import by_member
 from app.domain.description import ModelDescription
 from app.domain.errors import ConfigurationError, InvalidInputError, VerificationError
 from app.domain.extras import TABLES, loaded
 from app.domain.heads import boosted_trees, linear_head, ridge_head
 from app.domain.release import certificate_filename
-from app.domain.tasks.built_in import RegressionSpec
+from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.spec import TaskSpec
 from app.evidence.certificates import verification
 from app.evidence.certificates.weights_file import StoredTensor, WeightsFile, opened
 from app.runtime.settings import Settings
@@ -49,7 +51,7 @@ class PublishedFile:
     def is_plain_head(self) -> bool:
         """Whether ``head_outputs`` computes it."""
         architecture, task = self.description.architecture, self.description.task
-        is_head = architecture.name in _HEADS
+        is_head = architecture.member.name in _HEADS
         return is_head and not architecture.on_features and not isinstance(task, CustomSpec)
 
 
@@ -106,26 +108,42 @@ def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Flo
     """Return a plain head's outputs, float64 [n, outputs], for raw features [n, …].
 
     Of regression they are numbers in the targets' units, otherwise logits, or a ridge head's
-    scores. The formula is in docs/how-to/use-a-model.md. ``InvalidInputError`` if the file's
-    tensors are not a head's.
+    scores; of an ensemble what its members say on average. The formula is in
+    docs/how-to/use-a-model.md. ``InvalidInputError`` if the file's tensors are not a head's.
     """
     np = loaded("numpy", extra=TABLES)
-    schema, task = published.description.schema, published.description.task
+    said = published.description
+    schema, task, architecture = said.schema, said.task, said.architecture.member
     with opened(published.content) as file:
         tensors = {name: _array(file, tensor) for name, tensor in file.tensors().items()}
     raw = np.asarray(features).reshape(len(features), -1).astype(np.float32)
     seen = ((raw - np.float32(schema.offset)) * np.float32(schema.scale)).astype(np.float64)
-    architecture = published.description.architecture
-    head = _HEADS[architecture.name]
+    head, single = _HEADS[architecture.name], replace(said, architecture=architecture)
+    alone = said.architecture.of is None
+    named = {0: {name: name for name in tensors}} if alone else by_member(tensors) or {}
     try:
-        outputs = head(np, seen, tensors, published.description)
+        members = [
+            head(np, seen, {own: tensors[name] for own, name in each.items()}, single)
+            for each in named.values()
+        ]
+        outputs = np.stack(members)
     except (KeyError, ValueError, IndexError) as error:
         raise InvalidInputError("the file's tensors are not those of its head") from error
-    if outputs.shape[1] < task.outputs:  # two classes share a row
-        outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=1)
-    if isinstance(task, RegressionSpec):
-        outputs = task.in_units(outputs)
-    return outputs
+    if outputs.shape[2] < task.outputs:  # two classes share a row
+        outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=2)
+    said_by_all: Floats = outputs[0] if alone else _average(np, outputs, task)
+    return task.in_units(said_by_all) if isinstance(task, RegressionSpec) else said_by_all
+
+
+def _average(np: _Numpy, outputs: "Floats", task: TaskSpec) -> "Floats":
+    """Return what members [members, n, outputs] say on average, as an ensemble's network does."""
+    if isinstance(task, ClassificationSpec):
+        outputs = outputs - np.logaddexp.reduce(outputs, axis=2, keepdims=True)
+        return np.logaddexp.reduce(outputs, axis=0) - math.log(len(outputs))  # type: ignore[no-any-return]
+    if isinstance(task, MultiLabelSpec):
+        no, yes = (-np.logaddexp(0, sign * outputs) for sign in (1, -1))
+        return np.logaddexp.reduce(yes, axis=0) - np.logaddexp.reduce(no, axis=0)  # type: ignore[no-any-return]
+    return outputs.mean(axis=0)  # type: ignore[no-any-return]
 
 
 def _ridge(

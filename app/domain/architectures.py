@@ -185,7 +185,7 @@ NAMES: Final = (
 )
 ENSEMBLE: Final = "ensemble"
 _FIELDS: Final = frozenset({"name", "options", "factory", "backbone", "members", "of"})
-_NOT_MEMBERS: Final = ("linear_head", "ridge_head", "boosted_trees", "ensemble")
+_NOT_MEMBERS: Final = ("linear_head", "ridge_head", "ensemble")
 MOST_MEMBERS: Final = 256
 _MOST_LAYERS: Final = 64
 _MOST_OF_TREES: Final = {

@@ -29,7 +29,9 @@ def parameters_of(
     ``words`` hold the set of categories of each node of boosted trees.
     """
     if architecture.of is not None:
-        one = parameters_of(architecture.member, input_shape=input_shape, classes=classes)
+        one = parameters_of(
+            architecture.member, input_shape=input_shape, classes=classes, rows=rows, words=words
+        )
         return None if one is None else one * architecture.networks
     size, options = math.prod(input_shape), architecture.options
     of_a_head = rows_of(classes) if rows is None else rows

@@ -104,7 +104,7 @@ def disk_by(
     stored, sums = _newest(session, model)
     weights = stored
     if weights is None and count is not None:
-        weights = count * (8 if architecture.name in _HEADS else 4)
+        weights = count * (8 if architecture.member.name in _HEADS else 4)
         weights += 0 if backbone is None else backbone.size_bytes or 0
     if count is not None and architecture.name == ridge_head.NAME:
         width, outputs = count // task.outputs - 1, task.outputs

@@ -28,6 +28,8 @@ class EnsembleCost:
         metric, score: what it has measured on its held-out records.
         fewer: its scores with fewer of its members, as a training or refill measured them.
         size_bytes: of its file, or what follows for this size from another model's; None without.
+        seconds: how long its runs take for a request, trained anew or left out; None if none was.
+        outweighs: from how many records on training takes longer than the rest of its run.
     """
 
     members: int
@@ -43,18 +45,19 @@ class EnsembleCost:
     score: float | None = None
     size_bytes: int | None = None
     fewer: Sequence[Mapping[str, Any]] = ()
+    seconds: float | None = None
+    outweighs: int | None = None
 
 
 def costs_of(
     shape: ModelShape, members: Iterable[int], *, persons_a_week: float
 ) -> list[EnsembleCost]:
     """Return what each number of members costs, for requests of so many persons a week."""
-    return [_cost(shape, EnsembleShape(each), persons_a_week) for each in members]
+    return [_cost(shape, EnsembleShape(each).members, persons_a_week) for each in members]
 
 
-def _cost(shape: ModelShape, ensemble: EnsembleShape, persons: float) -> EnsembleCost:
-    training = shape.recipe_epochs * ensemble.records_of_a_member(shape)
-    count = ensemble.members
+def _cost(shape: ModelShape, count: int, persons: float) -> EnsembleCost:
+    training = shape.gradients_of_member(count)
     by_night, by_week = (expected_members(count, each) for each in (persons / _DAYS, persons))
     return EnsembleCost(
         members=count,

@@ -144,7 +144,11 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         )
     if policy.mechanism not in (AUTO, name):
         policy = replace(policy, parameters={})
-    given = {Needs.RIDGE_HEAD: shape.ridge, Needs.ENSEMBLE: shape.ensemble}
+    given = {
+        Needs.RIDGE_HEAD: shape.ridge,
+        Needs.ENSEMBLE: shape.ensemble,
+        Needs.BOOSTED_TREES: shape.trees,
+    }
     own = next((need for need, of in given.items() if of is not None), None)
     if own is not None and mechanism.needs is not own:
         raise PlanError(_OF_THEIR_OWN[own])

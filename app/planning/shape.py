@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from app.domain.architectures import ArchitectureSpec
 from app.domain.checks import require_count, require_positive, require_steps
 from app.domain.errors import ParameterError
+from app.domain.heads import boosted_trees
 from app.domain.recipes import MOST_EPOCHS
+from app.domain.tasks.spec import TaskSpec
 from app.planning.tracking import Tracking
 
 MOST_RECORDS = 10**9
@@ -70,6 +73,17 @@ class TreesShape:
     rows: int = 1
     patience: int | None = None
 
+    @classmethod
+    def of(
+        cls, architecture: ArchitectureSpec, task: TaskSpec, *, patience: int | None = None
+    ) -> "TreesShape | None":
+        """Return the options of boosted trees, or of an ensemble's; None for other networks."""
+        member = architecture.member
+        if member.name != boosted_trees.NAME:
+            return None
+        options = boosted_trees.options_of(member.options)
+        return cls(**options, rows=task.rows, patience=patience)
+
 
 @dataclass(frozen=True)
 class EnsembleShape:
@@ -93,11 +107,6 @@ class EnsembleShape:
         require_steps("members", self.members)
         if not 0 <= self.concerned <= self.members:
             raise ParameterError("concerned", f"from 0 to {self.members}")
-
-    def records_of_a_member(self, shape: "ModelShape") -> int:
-        """Return how many gradients a pass over a member's records takes, in whole batches."""
-        records = -(-shape.retained // self.members)
-        return -(-records // shape.batch_size) * shape.batch_size
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,7 @@ class ModelShape:
         is_spent: whether a result from its weights was thrown away: the next run trains anew.
         convex: given for linear heads that are trained here only.
         ridge: given for ridge heads only.
-        trees: given for boosted trees only.
+        trees: given for boosted trees, and for ensembles of them.
         ensemble: given for ensembles only.
         rough: why no constant bounds the curvature of a record's loss, where none does.
         dp_training: given for models trained with DP-SGD only.
@@ -190,6 +199,20 @@ class ModelShape:
     def is_head(self) -> bool:
         """Whether it can be trained anew exactly and fast."""
         return any(each is not None for each in (self.convex, self.ridge, self.trees))
+
+    @property
+    def passes(self) -> float:
+        """How often a training reads each record: in each epoch, or for each tree."""
+        return self.recipe_epochs if self.trees is None else self.trees.trees * self.trees.rows
+
+    def gradients_of(self, records: int) -> float:
+        """Return how many gradients a training on so many records takes: in whole batches."""
+        batch = self.batch_size if self.trees is None else 1
+        return self.passes * (-(-records // batch) * batch)
+
+    def gradients_of_member(self, members: int) -> float:
+        """Return how many a training of one of so many members takes."""
+        return self.gradients_of(-(-self.retained // members))
 
     @property
     def steps_per_epoch(self) -> int:

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from app.domain.architectures import out_of
+from app.domain.architectures import ArchitectureSpec, out_of
 from app.domain.errors import ConflictError, InvalidInputError, ParameterError
-from app.domain.heads import boosted_trees, linear_head, ridge_head
+from app.domain.heads import linear_head, ridge_head
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
@@ -156,7 +156,8 @@ def shape_of(
     """
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
-    name, options = model.architecture["name"], model.architecture.get("options", {})
+    task, architecture = task_of(model), ArchitectureSpec.from_json(model.architecture)
+    members, is_ridge = architecture.members, architecture.name == ridge_head.NAME
     shape = ModelShape(
         retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
         batch_size=recipe.batch_size,
@@ -167,10 +168,10 @@ def shape_of(
         is_spent=model.is_spent and not anew,
         begins_again=anew or model.head_version_id is None,
         convex=_linear_head(model),
-        ridge=RidgeShape(**options) if name == ridge_head.NAME else None,
-        trees=_boosted_trees(model),
-        ensemble=EnsembleShape(members) if (members := model.architecture.get("members")) else None,
-        rough=task_of(model).rough,
+        ridge=RidgeShape(**architecture.options) if is_ridge else None,
+        trees=TreesShape.of(architecture, task, patience=recipe.patience),
+        ensemble=None if members is None else EnsembleShape(members),
+        rough=task.rough,
     )
     if lineage is None:
         return shape
@@ -230,15 +231,6 @@ def _linear_head(model: ModelRow) -> ConvexShape | None:
         weight_decay=recipe.weight_decay,
         learning_rate=recipe.learning_rate,
     )
-
-
-def _boosted_trees(model: ModelRow) -> TreesShape | None:
-    """Return the options of boosted trees; None for other architectures."""
-    if model.architecture["name"] != boosted_trees.NAME:
-        return None
-    options = boosted_trees.options_of(model.architecture["options"])
-    patience = TrainingRecipe.from_json(model.recipe).patience
-    return TreesShape(**options, rows=task_of(model).rows, patience=patience)
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

@@ -1,4 +1,4 @@
-"""Ensembles of six kinds: of tables, pictures and texts, from scratch and on public weights."""
+"""Ensembles of seven kinds: of tables, pictures and texts, grown, from scratch or public."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,12 @@ from tests.support.pictures import LITE0, public_lite0
 RECORDS_EACH = 2
 PEOPLE_OF_A_MEMBER = 8
 SMALL = {"name": "mlp", "options": {"hidden": [8]}}
+TREES = {
+    "name": "boosted_trees",
+    "options": {"trees": 20, "leaves": 8, "smallest_leaf": 1},
+}
 PUBLIC = {"name": "pictures", "frozen": False}
+_LEARNS = {"epochs": 1, "batch_size": 8, "learning_rate": 0.1}
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,13 @@ class Kind:
     task: dict[str, Any]
     rows: Callable[[Sequence[int]], pa.Table]
     columns: dict[str, Any]
-    recipe: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=lambda: dict(_LEARNS))
     backbone: dict[str, Any] | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether two trainings on the same records end apart."""
+        return self.of != TREES
 
     def define(
         self, api: httpx.Client, *, dataset: str, model: str, members: int, **policy: object
@@ -53,13 +63,12 @@ class Kind:
             public = public_lite0(input_shape=shape, classes=4)  # the last layer is each's own
             _answered(api.put(f"/v1/backbones/{name}/weights", content=public))
             architecture["backbone"] = self.backbone
-        recipe = {"epochs": 1, "batch_size": 8, "learning_rate": 0.1, "held_out_fraction": 0.1}
         definition = {
             "name": model,
             "dataset": dataset,
             "task": self.task,
             "architecture": architecture,
-            "recipe": recipe | self.recipe,
+            "recipe": {"held_out_fraction": 0.1, **self.recipe},
             "policy": {"refill_after_s": None, "refill_at": None} | policy,
         }
         _answered(api.post("/v1/models", json=definition))
@@ -106,8 +115,8 @@ def of_digits(of: dict[str, Any], **more: Any) -> Kind:
     return Kind(of, digits.TASK, digit_rows, columns, **more)
 
 
-def of_shops(task: str) -> Kind:
-    return Kind(SMALL, shops.TASKS[task], shop_rows, shops.SCHEMA.to_json())
+def of_shops(task: str, of: dict[str, Any] = SMALL, **more: Any) -> Kind:
+    return Kind(of, shops.TASKS[task], shop_rows, shops.SCHEMA.to_json(), **more)
 
 
 SENTENCES = {
@@ -119,15 +128,18 @@ KINDS = {
     "mlp": of_digits(SMALL),
     "cnn": of_digits({"name": "cnn", "options": {"channels": [4]}}),
     "public": of_digits(
-        {"name": "custom", "factory": LITE0}, recipe={"learning_rate": 0.01}, backbone=PUBLIC
+        {"name": "custom", "factory": LITE0},
+        recipe=_LEARNS | {"learning_rate": 0.01},
+        backbone=PUBLIC,
     ),
     "text": Kind(
         adapters.NETWORK,
         adapters.TASK,
         text_rows,
         SENTENCES,
-        recipe={"optimizer": "adamw", "learning_rate": 0.01},
+        recipe=_LEARNS | {"optimizer": "adamw", "learning_rate": 0.01},
     ),
     "regression": of_shops("huber"),
     "multi_label": of_shops("multi_label"),
+    "trees": of_shops("squared", TREES, recipe={}),
 }

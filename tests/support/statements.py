@@ -84,7 +84,6 @@ DESCRIPTION = ModelDescription(
     task=classification(2, InputSchema(shape=(3,), classes=2)),
 )
 NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
-ENSEMBLE = {f"members.{member}.{name}": NETWORK[name] for member in range(3) for name in NETWORK}
 HEAD = {"weight": (3, 4)}
 RIDGE_HEAD = {"bias": (3,), "weight": (3, 4)}
 TREES = dict.fromkeys(("column", "left", "threshold", "value"), (3, 20, 15)) | {"baseline": (3,)}
@@ -194,18 +193,27 @@ def network_case(
     )
 
 
-def ensemble_case(*, base: BaseDigest | None = None, out: Mapping[int, int] = {}) -> Case:
+def ensemble_case(
+    *,
+    base: BaseDigest | None = None,
+    out: Mapping[int, int] = {},
+    of: ModelDescription = DESCRIPTION,
+    shapes: Mapping[str, tuple[int, ...]] = NETWORK,
+    dtype: type | str = np.float32,
+) -> Case:
     """Return a case about three members, one of them trained anew with the second version.
 
-    ``out`` are left out, each since a version.
+    ``out`` are left out, each since a version. Of another network than the described one the file
+    describes itself.
     """
-    description = replace(
-        DESCRIPTION,
-        architecture=ArchitectureSpec("ensemble", members=3, of=DESCRIPTION.architecture),
-        out=out,
-    )
-    shapes = {name: shape for name, shape in ENSEMBLE.items() if int(name.split(".")[1]) not in out}
-    weights = weights_of(shapes, np.float32, base=base, description=description)
+    architecture = ArchitectureSpec("ensemble", members=3, of=of.architecture)
+    description = replace(of, architecture=architecture, out=out)
+    active = (member for member in range(3) if member not in out)
+    named = {f"members.{each}.{name}": shapes[name] for each in active for name in shapes}
+    weights = weights_of(named, dtype, base=base, description=description)
+    if of is not DESCRIPTION:
+        tensors = safetensors.numpy.load(weights)
+        weights = safetensors.numpy.save(tensors, metadata=description.to_metadata())
     digests = WeightsFile(BytesIO(weights)).digests_of_members()
     members = [
         Member(out_since=out[place]) if place in out else Member(digests[place], 1 + (place == 1))

@@ -45,15 +45,32 @@ def solve(mechanism: Boosting, network: Network, data: RunData, task: TaskSpec) 
     Raises:
         RunFailedError: the network has no trees, or no record is left to learn from.
     """
+    told = None if mechanism.patience is None else data.held_out
+    if not grow(mechanism, network, data.retain, task, told=told):
+        raise RunFailedError("no record is left to learn from")
+
+
+def grow(
+    mechanism: Boosting,
+    network: Network,
+    records: Records,
+    task: TaskSpec,
+    *,
+    told: Records | None = None,
+) -> bool:
+    """Grow trees from records in their order; without one that has a target, return False.
+
+    Those that are ``told`` decide how many trees are kept. ``RunFailedError`` for another network.
+    """
     trees = network.module
     if not isinstance(trees, BoostedTrees):
         raise RunFailedError("boosting needs boosted_trees")
-    found = _read(trees, network, data.retain)
+    found = _read(trees, network, records)
     if found is None:
-        raise RunFailedError("no record is left to learn from")
-    told = None if mechanism.patience is None else _read(trees, network, data.held_out)
-    (seen, wanted), (others, expected) = found, found if told is None else told
-    grower = _Grower(mechanism, trees, seen, None if told is None else others)
+        return False
+    others = None if told is None else _read(trees, network, told)
+    (seen, wanted), (known, expected) = found, others or found
+    grower = _Grower(mechanism, trees, seen, None if others is None else known)
     with repeatable(), threadpool_limits(limits=1, user_api="openmp"), torch.no_grad():
         for tensor in trees.parameters():
             tensor.zero_()
@@ -61,11 +78,12 @@ def solve(mechanism: Boosting, network: Network, data: RunData, task: TaskSpec) 
             _grow_classes(grower, wanted, expected)
         else:
             columns = (each.reshape(len(each), -1).T for each in (wanted, expected))
-            for row, (column, known) in enumerate(zip(*columns, strict=True)):
+            for row, (column, other) in enumerate(zip(*columns, strict=True)):
                 if isinstance(task, RegressionSpec):
-                    grower.grow(HistGradientBoostingRegressor, column, known, [row])
+                    grower.grow(HistGradientBoostingRegressor, column, other, [row])
                 else:
-                    _grow_label(grower, column > _UNSEEN, known > _UNSEEN, row)
+                    _grow_label(grower, column > _UNSEEN, other > _UNSEEN, row)
+    return True
 
 
 def _read(

@@ -154,7 +154,7 @@ class Sealed:
 
     def train_by(
         self,
-        how: Callable[[Network, SealedProgress], None],
+        how: Callable[[Network, SealedProgress], object],
         on_progress: SealedProgress | None = None,
     ) -> None:
         """Train by a function that changes the network's weights by retained records alone.

@@ -6,8 +6,9 @@ import platform
 import random
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final, NoReturn
 
 import numpy as np
@@ -76,9 +77,15 @@ class Seed:
             torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
         self._is_repeatable = not any("determinis" in str(each.message) for each in caught)
 
-    def provenance(self, device: torch.device) -> Provenance | None:
-        """Return what its training can be computed again from; None if that differs each time."""
-        return Provenance(self._bytes.hex(), made_with(device)) if self._is_repeatable else None
+    def provenance(
+        self, device: torch.device, libraries: Mapping[str, str] = MappingProxyType({})
+    ) -> Provenance | None:
+        """Return what its training can be computed again from; None if that differs each time.
+
+        ``libraries`` are the versions of those that compute beside those of every training.
+        """
+        made = {**made_with(device), **libraries}
+        return Provenance(self._bytes.hex(), made) if self._is_repeatable else None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise SealedStateError("a seed cannot be copied, saved or sent")

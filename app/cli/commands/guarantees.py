@@ -2,21 +2,25 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
 from app.cli.options import option, whole_numbers
 from app.cli.output import conclude, say
+from app.client.client import ExpungeClient
 from app.client.configured import configured_client
+from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
 from app.domain.scores import metric_in_words
+from app.domain.tasks import catalogue
+from app.ledger.costs import ARITHMETIC
 from app.planning.ensembles import EnsembleCost, costs_of, with_measured
 from app.planning.mechanisms import catalogue as mechanisms
 from app.planning.planner import quote_all
-from app.planning.shape import ModelShape
+from app.planning.shape import ModelShape, TreesShape
 
 Parameters = Annotated[
     list[str] | None,
@@ -140,13 +144,37 @@ def _costs_for(name: str, sizes: Sequence[int], *, persons_a_week: float) -> lis
         model = client.model(name)
         models = client.models(dataset=model["dataset"])
         records = client.dataset(model["dataset"])["records"]
-    recipe = model["recipe"]
-    shape = ModelShape(
-        retained=round(records * (1 - recipe["held_out_fraction"])),
-        batch_size=recipe["batch_size"],
-        recipe_epochs=recipe["epochs"],
-    )
-    return with_measured(costs_of(shape, sizes, persons_a_week=persons_a_week), model, models)
+        recipe, architecture = model["recipe"], ArchitectureSpec.from_json(model["architecture"])
+        shape = ModelShape(
+            retained=round(records * (1 - recipe["held_out_fraction"])),
+            batch_size=recipe["batch_size"],
+            recipe_epochs=recipe["epochs"],
+            trees=TreesShape.of(architecture, catalogue.from_json(model["task"])),
+        )
+        costs = with_measured(costs_of(shape, sizes, persons_a_week=persons_a_week), model, models)
+        known = {each["name"]: each for each in [*models, model]}
+        return [
+            cost if cost.model is None else _timed(client, cost, known[cost.model], shape.retained)
+            for cost in costs
+        ]
+
+
+def _timed(
+    client: ExpungeClient, cost: EnsembleCost, model: Mapping[str, Any], records: int
+) -> EnsembleCost:
+    """Return the cost with what runs of its model took."""
+    answer, named = client.plans(model["policy"], model=model["name"]), model["policy"]["mechanism"]
+    chosen = answer["choice"] if named == AUTO else named
+    quotes = {each["mechanism"]: each for each in answer["quotes"]}
+    seconds = quotes[chosen]["seconds"] if chosen in quotes else None
+    if seconds is None:
+        return cost
+    phases, outweighs = model["latest_run"]["phase_seconds"] or {}, None
+    arithmetic = sum(phases.get(each, 0.0) for each in ARITHMETIC)
+    if cost.members == 1 and arithmetic > 0:
+        rest = max(0.0, seconds["expected"] - arithmetic)
+        outweighs = round(records * rest / arithmetic)
+    return replace(cost, seconds=seconds["expected"], outweighs=outweighs)
 
 
 def parsed(option: str, pairs: list[str] | None) -> dict[str, Any]:
@@ -252,10 +280,18 @@ def show_ensembles(costs: Sequence[EnsembleCost], *, persons_a_week: float) -> N
     for cost in costs:
         if cost.size_bytes is not None:
             say(f"{cost.members} members: {_measured(cost)}")
+    for cost in costs:
+        if cost.outweighs is not None:
+            say(
+                f"Leaving out is worth it from about {cost.outweighs:,} records on: there training "
+                f"{cost.model} anew takes longer than all else that a run does."
+            )
 
 
 def _measured(cost: EnsembleCost) -> str:
     size = f"{(cost.size_bytes or 0) / 1e6:,.1f} MB"
+    if cost.seconds is not None:
+        size += f", a request in {cost.seconds:.2g} s"
     if cost.model is None:
         return f"about {size}, and no model of this size was measured"
     if cost.metric is None:

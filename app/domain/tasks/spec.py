@@ -68,10 +68,10 @@ def require_augmentable(
     """Raise ``InvalidInputError`` where augmentation makes no sense, or breaks a proof."""
     if not augment:
         return
-    if architecture.name in _EXACT_OR_TRACKED:
+    if architecture.member.name in _EXACT_OR_TRACKED:
         raise InvalidInputError(
-            f"task: a {architecture.name} needs the same gradient of a record at every visit, or "
-            "looks at it once: leave augment out, or use another architecture"
+            f"task: a {architecture.member.name} needs the same gradient of a record at every "
+            "visit, or looks at it once: leave augment out, or use another architecture"
         )
     if architecture.on_features:
         raise InvalidInputError(

@@ -6,8 +6,8 @@ them are compared with what the service enforces.
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple
-from typing import Final
+from dataclasses import astuple, replace
+from typing import Any, Final
 
 from app.accounting.histories.history import History
 from app.accounting.histories.history import Release as ReleaseEvent
@@ -86,7 +86,9 @@ def _check_against(
         )
         _check_sums(mechanism, tensors[BIAS], description)
     if isinstance(mechanism, Boosting):
-        _check_trees(predicate, mechanism, weights, description)
+        found = {name: tensors[name] for name in _own(tensors)}
+        _require(predicate.mechanism.tensors == sorted(found), "not boosted trees")
+        _check_trees(mechanism.parameters(), found, weights, description)
     if isinstance(mechanism, NoisyGdNonconvex) and description is not None:
         _check_curvature(mechanism, description)
     if mechanism.needs is Needs.ENSEMBLE:
@@ -125,6 +127,13 @@ def _check_ensemble(
             and description.out == out_of(members),
             "the file says that it is another ensemble",
         )
+        member = description.architecture.member
+        if member.name == boosted_trees.NAME:
+            _require(len(trained) == len(_own(tensors)), "not boosted trees")
+            single = replace(description, architecture=member)
+            for names in (by_member(trained) or {}).values():
+                own = {each: trained[name] for each, name in names.items()}
+                _check_trees(boosted_trees.options_of(member.options), own, weights, single)
 
 
 def _check_description(description: ModelDescription, predicate: Predicate) -> None:
@@ -204,21 +213,19 @@ def _check_linear_head(
 
 
 def _check_trees(
-    predicate: Release,
-    mechanism: Boosting,
+    stated: Mapping[str, Any],
+    tensors: Mapping[str, StoredTensor],
     weights: WeightsFile,
     description: ModelDescription | None,
 ) -> None:
-    """Check that every number of the model belongs to trees of the stated options."""
-    tensors = weights.tensors()
+    """Check that every number of a model, or of a member, belongs to trees of stated options."""
     sets = tensors.get(_SETS)
-    names = sorted([*_TREES, *([] if sets is None else [_SETS])])
-    _require(predicate.mechanism.tensors == _own(tensors) == names, "not boosted trees")
+    _require({*tensors, _SETS} == {*_TREES, _SETS}, "not boosted trees")
     rows, words = tensors["baseline"].size, 0 if sets is None else sets.shape[-1]
-    nodes = [rows, mechanism.trees, 2 * mechanism.leaves - 1]
+    nodes = [rows, stated["trees"], 2 * stated["leaves"] - 1]
     shapes = {"baseline": [rows], _SETS: [*nodes, words]}
-    for name in names:
-        tensor, shape = tensors[name], shapes.get(name, nodes)
+    for name, tensor in tensors.items():
+        shape = shapes.get(name, nodes)
         _require(
             tensor.dtype == "F64" and list(tensor.shape) == shape,
             "not boosted trees of the stated number and size, in float64",
@@ -230,11 +237,10 @@ def _check_trees(
         raise VerificationError("weights", str(error)) from error
     if description is None:
         return
-    stopping = {} if mechanism.patience is None else {"patience": mechanism.patience}
+    stopping = {name: stated[name] for name in Boosting.optional & stated.keys()}
     _require(
         description.architecture.name == boosted_trees.NAME
-        and {**boosted_trees.options_of(description.architecture.options), **stopping}
-        == mechanism.parameters(),
+        and {**boosted_trees.options_of(description.architecture.options), **stopping} == stated,
         "the file says that its trees were grown otherwise",
     )
     task = description.task

@@ -42,16 +42,16 @@ def _recipe_of(
     if architecture.name == ridge_head.NAME:
         ridge_head.require_task(architecture, task)
         return ridge_head.recipe_of(document)
-    if architecture.name == boosted_trees.NAME:
-        boosted_trees.require_task(task)
-        return ridge_head.recipe_of(document, boosted_trees.NAME, taken=("patience",))
     given = TrainingRecipe.fields_of(document)
-    recipe = TrainingRecipe(**{**_defaults(architecture, given), **given})
-    if architecture.name == ENSEMBLE and recipe.patience is not None:
+    if architecture.name == ENSEMBLE and given.get("patience") is not None:
         raise InvalidInputError(
             "recipe: patience lets held-out records decide, and no record may concern all members "
-            "of an ensemble: fix the number of epochs"
+            "of an ensemble: fix the number of epochs, or of trees"
         )
+    if architecture.member.name == boosted_trees.NAME:
+        boosted_trees.require_task(task)
+        return ridge_head.recipe_of(document, boosted_trees.NAME, taken=("patience",))
+    recipe = TrainingRecipe(**{**_defaults(architecture, given), **given})
     require_suited(recipe, policy)
     return recipe
 

@@ -52,6 +52,7 @@ class Boosting(Deterministic):
             raise PlanError("imported trees are no function of the records: let them grow here")
         only(policy.parameters)
         options = asdict(shape.trees)
-        gradients = options["trees"] * options.pop("rows") * shape.retained
+        del options["rows"]
+        gradients = shape.gradients_of(shape.retained)
         refuse_above_budget(policy, shape, gradients)
         return cls(**options).offer(gradients)

@@ -27,10 +27,10 @@ class Retraining(Mechanism):
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
         """Quote one training from a fresh initialisation: exact, at the price of the recipe."""
-        epochs = cls.epochs_of(policy, shape)
+        cls.require_allowed(policy, shape)
         head = shape.convex
         lineage = None if head is None or head.lipschitz is None else new_lineage(shape)
-        quote = cls.offer(epochs * shape.steps_per_epoch * shape.batch_size)
+        quote = cls.offer(shape.gradients_of(shape.retained))
         if lineage is None:
             return quote
         return replace(
@@ -51,17 +51,16 @@ class Retraining(Mechanism):
         return cls.quote(policy, shape)
 
     @classmethod
-    def epochs_of(cls, policy: Policy, shape: ModelShape) -> float:
-        """Return the epochs of one training; ``PlanError`` if the policy does not allow it."""
+    def require_allowed(cls, policy: Policy, shape: ModelShape) -> None:
+        """Raise ``PlanError`` if the policy does not allow one training."""
         if policy.parameters:
             raise PlanError(f"{cls.name} has no parameters")
-        epochs = shape.recipe_epochs
+        epochs = shape.passes
         if policy.budget_epochs is not None and epochs > policy.budget_epochs:
             raise PlanError(
                 f"one training takes {epochs:g} epochs but budget_epochs allows "
                 f"{policy.budget_epochs:g}"
             )
-        return epochs
 
     @classmethod
     def offer(cls, gradients: float) -> Quote:

@@ -31,7 +31,7 @@ class ShardedRetraining(Retraining):
         ensemble = shape.ensemble
         if ensemble is None:
             raise PlanError("needs an ensemble")
-        epochs = cls.epochs_of(policy, shape)
+        cls.require_allowed(policy, shape)
         if not shape.trained_here:
             raise PlanError(
                 "which records an uploaded network learned from is not known: define the model "
@@ -45,7 +45,7 @@ class ShardedRetraining(Retraining):
         elif policy.forget is Forgetting.LEAVE_OUT:
             left = ensemble.members - ensemble.out - ensemble.concerned
             trained = max(0, policy.fewest(ensemble.members) - left)
-        return cls.offer(float(trained) * epochs * ensemble.records_of_a_member(shape))
+        return cls.offer(float(trained) * shape.gradients_of_member(ensemble.members))
 
     @classmethod
     def quote_run(cls, policy: Policy, shape: ModelShape) -> Quote:

@@ -34,9 +34,11 @@ from tests.support.exact_heads import carry_out, define_backbone, head_of, relea
 from tests.support.representatives import mostly_nightly
 from tests.support.shops import push_shops
 from tests.support.tasks_by_mechanism import pairs
-from tests.support.workshop import Workshop, records_parquet
+from tests.support.workshop import RECIPE, Workshop, records_parquet
 from workers.data import run_records
 from workers.data.member_records import MemberRecords
+from workers.mechanisms import boosting
+from workers.mechanisms.ensembles import training
 from workers.recompute import recompute, recompute_from, write_kit
 from workers.training.networks.network import Network
 from workers.training.seed import Seed
@@ -47,6 +49,7 @@ MEMBERS = 4
 ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
 LINEAR = replace(ENSEMBLE, of=ArchitectureSpec("mlp", {"hidden": []}))
 """Always learns: a network whose units are all dead is the same from records in any order."""
+GROWN = replace(ENSEMBLE, of=ArchitectureSpec("boosted_trees", {"trees": 9, "smallest_leaf": 1}))
 SEEDED = {"retraining", "sharded_retraining"}
 
 
@@ -67,8 +70,11 @@ def predicate_of(workshop):
         return statement_of(row.envelope)["predicate"]
 
 
-def ensemble(workshop, forget="retrain"):
-    workshop.define(architecture=LINEAR, mechanism="sharded_retraining", forget=forget)
+def ensemble(workshop, forget="retrain", architecture=LINEAR):
+    recipe = RECIPE.to_json() if architecture is LINEAR else {}
+    workshop.define(
+        architecture=architecture, mechanism="sharded_retraining", forget=forget, recipe=recipe
+    )
     carry_out(workshop)
     return workshop.split()[0]
 
@@ -103,8 +109,9 @@ def test_a_network_on_public_weights_is_computed_again(workshop, frozen):
     assert recompute(workshop.services, "model").is_equal
 
 
-def test_members_have_seeds_of_their_own_and_are_computed_again(workshop):
-    train = ensemble(workshop)
+@pytest.mark.parametrize("architecture", [LINEAR, GROWN])
+def test_members_have_seeds_of_their_own_and_are_computed_again(workshop, architecture):
+    train = ensemble(workshop, architecture=architecture)
     before = known_of(workshop)
     assert len({each.seed for each in before.values()}) == MEMBERS
     forget(workshop, train[0])
@@ -114,6 +121,8 @@ def test_members_have_seeds_of_their_own_and_are_computed_again(workshop):
     found = [recompute(workshop.services, "model", member=each) for each in range(MEMBERS)]
     assert all(each.is_equal for each in found)
     assert sum(each.records for each in found) == len(train) - 1
+    grown = architecture is GROWN
+    assert ("scikit-learn" in predicate_of(workshop)["software"]["arithmetic"]) == grown
 
 
 def test_the_seed_of_a_member_that_is_out_is_gone(workshop):
@@ -208,6 +217,22 @@ def test_a_run_that_was_not_as_stated_is_found(workshop, monkeypatch, sabotage):
     assert len(wrong) == 1
 
 
+def test_trees_of_another_library_are_named(workshop, monkeypatch):
+    ensemble(workshop, architecture=GROWN)
+    real = boosting._put
+
+    def put(trees, *arguments, **named):
+        real(trees, *arguments, **named)
+        trees.baseline += 2.0**-40
+
+    monkeypatch.setitem(training._OF_TREES, "scikit-learn", "2.0")
+    monkeypatch.setattr(boosting, "_put", put)
+    found = recompute(workshop.services, "model")
+    assert not found.is_equal
+    assert found.unlike.keys() == {"scikit-learn"}
+    assert found.unlike["scikit-learn"].startswith("2.0, and ")
+
+
 def test_other_circumstances_are_named(workshop, monkeypatch):
     workshop.define(architecture=MLP, mechanism="retraining")
     with monkeypatch.context() as patched:
@@ -236,8 +261,9 @@ def test_only_mechanisms_without_noise_keep_a_seed(
 
 
 @pytest.mark.slow  # it starts a program that imports PyTorch
-def test_another_process_computes_the_same(workshop):
-    train = ensemble(workshop)
+@pytest.mark.parametrize("architecture", [LINEAR, GROWN])
+def test_another_process_computes_the_same(workshop, architecture):
+    train = ensemble(workshop, architecture=architecture)
     forget(workshop, train[0])
     answer = runner.invoke(app, ["model", "recompute", "model", "--json"])
     assert answer.exit_code == 0, answer.stderr

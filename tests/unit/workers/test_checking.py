@@ -104,6 +104,17 @@ def test_of_an_ensemble_a_member_is_tried(monkeypatch):
     }
 
 
+@pytest.mark.parametrize("members", [None, 3])
+def test_trees_are_grown_as_runs_grow_them(members):
+    architecture = {"name": "boosted_trees", "options": {"trees": 3}}
+    if members is not None:
+        architecture = {"name": "ensemble", "members": members, "of": architecture}
+    asked = {"architecture": architecture, "task": array_task(2)}
+    found = findings(Order.from_json({**asked, "data": None, "record_id": "record_id"}))
+    works = [each.subject for each in found if each.outcome == "works"]
+    assert works == ["network", "boosting" if members is None else "sharded_retraining"]
+
+
 def test_what_cannot_be_built_is_the_only_finding(monkeypatch):
     (finding,) = findings(order(monkeypatch, lambda: {}["missing"]))
     assert finding.outcome == "refused"

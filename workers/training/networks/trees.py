@@ -1,5 +1,6 @@
 """Boosted trees as a network: see ``app.domain.heads.boosted_trees``."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -59,35 +60,35 @@ class BoostedTrees(nn.Module):
         seen = self.seen(features)
         rows, trees, nodes = self.column.shape
         root = torch.arange(rows * trees, device=seen.device) * nodes
-        node = torch.zeros_like(root).expand(len(seen), -1)
+        own = torch.arange(rows * trees * nodes, device=seen.device)
+        left, column = self.left.flatten().long(), self.column.flatten().long()
+        is_leaf = left == 0
+        # From a leaf every record goes on to the leaf itself.
+        child = torch.where(is_leaf, own, left + own // nodes * nodes)
+        by_set = ~is_leaf & (column < len(self._categories))
+        threshold = self.threshold.flatten().masked_fill(is_leaf | by_set, math.inf)
+        at = root.expand(len(seen), -1)
         for _ in range(self._depth):
-            place = root + node
-            left = self.left.flatten()[place].long()
-            column = self.column.flatten()[place].long()
-            value = seen.gather(1, column)
-            beyond = value > self.threshold.flatten()[place]
+            beyond = seen.gather(1, column[at]) > threshold[at]
             if self.categories is not None:
-                is_category = column < len(self._categories)
-                is_out = ~self._holds(place, value, is_category)
-                beyond = (is_category & is_out) | (~is_category & beyond)
-            node = torch.where(left > 0, left + beyond.long(), node)
-        values = self.value.flatten()[root + node].view(-1, rows, trees)
+                beyond = beyond | (by_set[at] & ~self._holds(seen, column, at))
+            at = child[at] + beyond.long()
+        values = self.value.flatten()[at].view(-1, rows, trees)
         outputs: torch.Tensor = values.sum(dim=2) + self.baseline
         if self._paired:
             return torch.cat([torch.zeros_like(outputs), outputs], dim=1)
         return outputs
 
-    def _holds(
-        self, place: torch.Tensor, value: torch.Tensor, is_category: torch.Tensor
-    ) -> torch.Tensor:
-        """Return whether nodes' sets hold the categories; where ``is_category`` alone."""
-        if self.categories is None:
-            return is_category
-        code = torch.where(is_category, value, 0.0).long()
-        words = self.categories.flatten()
-        word = words[place * self.categories.shape[-1] + code // WORD_BITS]
-        bits = words.new_tensor([2.0**bit for bit in range(WORD_BITS)])
-        return torch.floor(word / bits[code % WORD_BITS]) % 2 > 0
+    def _holds(self, seen: torch.Tensor, column: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return whether nodes' sets hold the categories; of other nodes whatever."""
+        words, count = self.categories, len(self._categories)
+        if words is None:
+            return torch.zeros_like(at, dtype=torch.bool)
+        code = seen[:, :count].long()
+        place = column.clamp(max=count - 1)[at]
+        bit = words.new_tensor([2.0**bit for bit in range(WORD_BITS)])[code % WORD_BITS]
+        number = at * words.shape[-1] + (code // WORD_BITS).gather(1, place)
+        return torch.floor(words.flatten()[number] / bit.gather(1, place)) % 2 > 0
 
     def require_nodes(self, features: int) -> None:
         """Raise ``InvalidInputError`` unless the nodes are ones of trees that see features."""

@@ -29,7 +29,7 @@ def test_a_size_that_a_model_has_is_shown_with_its_score_and_file(
         ("one", NETWORK, "retraining"),
     ):
         body = MODEL | {"name": name, "architecture": architecture}
-        body["policy"] = {"mechanism": mechanism}
+        body["policy"] = {"mechanism": mechanism, "forget": "retrain"}
         assert api.post("/v1/models", json=body).status_code == 201
     work()
     shown = {name: api.get(f"/v1/models/{name}").json()["certified"] for name in ("one", "two")}
@@ -45,7 +45,10 @@ def test_a_size_that_a_model_has_is_shown_with_its_score_and_file(
         assert found["model"] == name
         assert found["size_bytes"] == shown[name]["size_bytes"]
         assert found["score"] == shown[name]["evaluation"]["metrics"]["accuracy"]
-    assert (four["model"], four["score"]) == (None, None)
+        assert found["seconds"] > 0
+    assert (four["model"], four["score"], four["seconds"]) == (None, None, None)
+    assert one["outweighs"] > 0
+    assert two["outweighs"] is None
     assert four["size_bytes"] == 2 * two["size_bytes"]
     quoted = CliRunner().invoke(app, ["plan", "--model", "one"]).output
     assert re.search(r"^retraining.*\n.* seconds [\d.]+ \([\d.]+ to [\d.]+\)", quoted, re.MULTILINE)
@@ -57,4 +60,6 @@ def test_a_size_that_a_model_has_is_shown_with_its_score_and_file(
     assert re.search(rf"seconds [\d.]+ .*, gradients {one['one']}", full)
     said = CliRunner().invoke(app, words).output
     assert "two has a held out accuracy of" in said
+    assert re.search(r"^2 members: [\d.]+ MB, a request in [\d.e-]+ s; two has", said, re.MULTILINE)
+    assert f"worth it from about {one['outweighs']:,} records on" in said
     assert "no model of this size was measured" in said

@@ -26,6 +26,7 @@ from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
 from app.runtime.database import leases
 from app.storage.tables import BlobRow
+from tests.support.arrays import array_task
 from tests.support.collector import Collector, assert_connected, sending
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.operators import PACKAGE, operators_package
@@ -42,6 +43,8 @@ MEMBERS = 4
 _HELPER = "import sys; from workers import jobs; jobs.train_members(sys.argv[1])"
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
+GROWN = ArchitectureSpec("ensemble", members=MEMBERS, of=ArchitectureSpec("boosted_trees"))
+HUBER = array_task(2) | {"name": "regression", "target": {"columns": ["label"]}, "loss": "huber"}
 
 
 @pytest.fixture
@@ -350,13 +353,17 @@ def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
         ({"adaptive": True}, "adaptive"),
         ({"first_release": "as_trained"}, "exact from their first release on"),
         ({"upload": True}, "takes no weights"),
-        ({"recipe": {"patience": 2}}, "patience"),
+        ({"recipe": {"patience": 2}}, "patience lets held-out"),
+        ({"architecture": GROWN, "recipe": {"patience": 2}}, "patience lets held-out"),
+        ({"architecture": GROWN, "recipe": {"epochs": 2}}, "takes no 'epochs'"),
+        ({"architecture": GROWN, "recipe": {}, "mechanism": "boosting"}, "leaves out the members"),
+        ({"architecture": GROWN, "recipe": {}, "task": HUBER}, "squared loss"),
     ],
 )
 def test_what_an_ensemble_cannot_be_is_refused_at_definition(workshop, more, why):
-    chosen = {"mechanism": "sharded_retraining"} | more
+    chosen = {"mechanism": "sharded_retraining", "architecture": ENSEMBLE} | more
     with pytest.raises((InvalidInputError, PlanError), match=why):
-        workshop.define(architecture=ENSEMBLE, **chosen)
+        workshop.define(**chosen)
 
 
 def test_other_networks_have_no_members(workshop):

@@ -1,10 +1,12 @@
 """What ensembles cost."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.domain.errors import ParameterError
 from app.planning.ensembles import costs_of, with_measured
-from app.planning.shape import EnsembleShape, ModelShape
+from app.planning.shape import EnsembleShape, ModelShape, TreesShape
 
 SHAPE = ModelShape(retained=1000, batch_size=10, recipe_epochs=4)
 
@@ -19,6 +21,12 @@ def test_a_person_costs_a_member_and_a_week_together_at_most_all_of_them():
     assert cost.nightly == pytest.approx(7 * cost.out_by_night * training)
     assert cost.weekly == pytest.approx(cost.out_by_week * training)
     assert cost.weekly < cost.nightly < cost.singly
+
+
+def test_a_member_of_trees_costs_a_gradient_for_each_tree_and_record():
+    trees = TreesShape(trees=7, leaves=4, depth=2, smallest_leaf=1, shrinkage=0.1, rows=3)
+    (cost,) = costs_of(replace(SHAPE, trees=trees), [8], persons_a_week=1)
+    assert cost.one == 7 * 3 * 125
 
 
 def test_one_member_costs_a_whole_training_for_each_run():

@@ -11,17 +11,21 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.numpy import save
+from safetensors.torch import save_file
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from app.client.published import _trees
+import expunge
+from app.client.published import _trees, head_outputs, read_published
 from app.domain.architectures import ArchitectureSpec
 from app.domain.columns import CategoryColumn, InputColumns, NumberColumn
+from app.domain.description import ModelDescription
 from app.domain.errors import RunFailedError
 from app.domain.heads.boosted_trees import categories_of
 from app.planning.mechanisms.boosting import Boosting
 from tests.support.specs import classification, multi_label, regression
 from workers.mechanisms.boosting import solve
 from workers.training.networks.trees import BoostedTrees
+from workers.training.published.onnx_export import export
 from workers.training.tasks.catalogue import task_of
 from workers.training.tasks.task import INPUTS, TARGET
 
@@ -207,6 +211,66 @@ def test_a_column_of_categories_is_split_by_sets_as_by_the_library():
     session = onnxruntime.InferenceSession(written.model_proto.SerializeToString())
     (same,) = session.run(None, {"features": inputs})
     np.testing.assert_allclose(same[:, 0], found, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["two", "five", "labels", "numbers"])
+def test_an_ensemble_says_what_the_librarys_models_say_on_average(kind, tmp_path):
+    """Of three members that are active, of four; as a network, in NumPy and in ONNX."""
+    task, inputs, seen = of_categories()
+    task, targets, expected = {
+        "two": (classification(2), TRUTH > 0.3, lambda each: each.predict_proba(seen)),
+        "five": (
+            classification(5),
+            np.digitize(TRUTH, [-1, 0, 0.5, 1]),
+            lambda each: each.predict_proba(seen),
+        ),
+        "labels": (multi_label(("a",)), TRUTH[:, None] > 0, lambda each: each.predict_proba(seen)),
+        "numbers": (
+            regression(("y",), loss="squared", offset=5.0, scale=0.5),
+            TRUTH[:, None],
+            lambda each: 5 + each.predict(seen)[:, None] / 0.5,
+        ),
+    }[kind]
+    task = replace(task, inputs=of_categories()[0].inputs)
+    regressed = kind == "numbers"
+    library = HistGradientBoostingRegressor if regressed else HistGradientBoostingClassifier
+    parts = {member: slice(each, None, 3) for each, member in enumerate((0, 1, 3))}
+    tensors, found = dict[str, torch.Tensor](), []
+    for member, part in parts.items():
+        of_task = np.float32 if kind in ("labels", "numbers") else np.int64
+        trees = learned(task, targets[part].astype(of_task), inputs[part])
+        tensors |= {f"members.{member}.{name}": each for name, each in trees.state_dict().items()}
+        own = reference(library, targets[part].reshape(-1), seen[part], categorical_features=[0, 1])
+        found.append(expected(own))
+    described = ModelDescription(
+        model="m",
+        version=2,
+        architecture=ArchitectureSpec("ensemble", members=4, of=SPEC),
+        task=task,
+        out={2: 2},
+    )
+    path, graph = tmp_path / "m.safetensors", tmp_path / "m.onnx"
+    save_file(tensors, path, metadata=described.to_metadata())
+
+    model = expunge.load(path, check=False)
+    outputs = model.outputs_of(inputs).numpy()
+    plain = head_outputs(read_published(path, check=False), inputs)
+    given = [outputs, plain]
+    if kind == "two":  # takes ten seconds
+        export(model, graph)
+        session = onnxruntime.InferenceSession(graph)
+        given += session.run(None, {session.get_inputs()[0].name: inputs})
+
+    average = np.mean(found, axis=0)
+    answered = {
+        "labels": lambda logits: 1 / (1 + np.exp(-logits)),
+        "numbers": lambda numbers: numbers,
+    }.get(kind, np.exp)
+    average = average[:, 1:] if kind == "labels" else average
+    for each in given:
+        np.testing.assert_allclose(answered(each), average, atol=1e-6)
+    np.testing.assert_allclose(outputs, plain, atol=1e-9)
+    assert np.abs(found[0] - average).max() > 0.01
 
 
 def test_what_is_no_number_counts_as_nought():

@@ -2,18 +2,22 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.numpy
 
+from app.domain.architectures import ArchitectureSpec
+from app.domain.columns import CategoryColumn, InputColumns
 from app.domain.errors import VerificationError
 from app.domain.merkle import EMPTY_ROOT
 from app.evidence.certificates.bundle import Growth
 from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.schema import Statement, read_statement
 from app.evidence.certificates.verification import check_statement
-from tests.support.statements import digest_of, synthetic
+from tests.support.statements import DESCRIPTION, Case, digest_of, ensemble_case, synthetic
 
 CASE = synthetic()["sharded_retraining"]
 OTHER = "ab" * 32
@@ -49,6 +53,48 @@ def older(**members: Any) -> dict[str, Any]:
 def test_the_case_holds_and_follows_from_the_first_version() -> None:
     checked(CASE.statement)
     assert "accounts for all" in beside(older(), CASE.statement)
+
+
+NODES = {**dict.fromkeys(("column", "left", "threshold", "value"), (1, 5, 7)), "baseline": (1,)}
+GROWN = replace(
+    DESCRIPTION,
+    architecture=ArchitectureSpec("boosted_trees", options={"trees": 5, "leaves": 4}),
+    task=replace(
+        DESCRIPTION.task,
+        inputs=InputColumns(columns=(CategoryColumn(name="plan", values=("a", "b")),)),
+    ),
+)
+SETS = NODES | {"categories": (1, 5, 7, 1)}
+
+
+def grown(**more: Any) -> Case:
+    return ensemble_case(**{"of": GROWN, "shapes": SETS, "dtype": np.float64} | more)
+
+
+def test_members_are_boosted_trees_of_the_described_size() -> None:
+    for case in (grown(), grown(out={0: 2})):
+        checked(case.statement, case.weights)
+
+
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        ({"dtype": np.float32}, "number and size, in float64"),
+        ({"shapes": SETS | {"value": (1, 5, 8)}}, "number and size, in float64"),
+        (
+            {"shapes": SETS | dict.fromkeys(NODES, (3, 6, 7)) | {"baseline": (3,)}},
+            "number and size",
+        ),
+        ({"shapes": SETS | {"memory": (1, 5, 7)}}, "not boosted trees"),
+        ({"shapes": NODES}, "sets are not those of its task"),
+        ({"shapes": {"weight": (2, 3)}}, "not boosted trees"),
+        ({"shapes": {**{n: (2, *s[1:]) for n, s in SETS.items()}}}, "have 1 rows"),
+    ],
+)
+def test_forged_members_are_no_such_trees(forged: dict[str, Any], why: str) -> None:
+    case = grown(**forged)
+    with pytest.raises(VerificationError, match=why):
+        checked(case.statement, case.weights)
 
 
 @pytest.mark.parametrize("member", ["m0", "m1", "m2"])

@@ -13,11 +13,13 @@ from app.accounting import (
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import NotFoundError, ParameterError, PlanError, VerificationError
 from app.domain.plan import Plan, TrainingKind
+from app.domain.policy import Policy
 from app.domain.schedules import to_json
 from app.evidence.certificates.parameters import read_parameters
 from app.planning.mechanisms import catalogue
 from app.planning.mechanisms.mechanism import Needs
-from app.planning.shape import ModelShape
+from app.planning.planner import quote_all
+from app.planning.shape import EnsembleShape, ModelShape
 from tests.support.lineages import ENSEMBLE, NEW, RIDGE, TREES, planned
 from tests.support.mechanisms import CASES, CLIPPED
 from workers.mechanisms.catalogue import rule_of, solver_of
@@ -55,6 +57,17 @@ def test_a_round_of_boosting_grows_a_tree_for_each_output() -> None:
     counted = [each.predicted["gradient_computations"] for each in (of_two, of_five)]
     assert counted == [100 * 1000, 5 * 100 * 1000]
     assert of_two.parameters == of_five.parameters
+
+
+@pytest.mark.parametrize("members", [None, 4])
+def test_only_what_grows_trees_is_offered_for_them(members: int | None) -> None:
+    shape = TREES if members is None else replace(TREES, ensemble=EnsembleShape(members))
+    quotes = quote_all(policy=Policy(), shape=shape)
+    (offer,) = quotes.offers
+    assert offer.mechanism == ("boosting" if members is None else "sharded_retraining")
+    assert offer.gradient_computations == 100 * 1000
+    with pytest.raises(PlanError, match="budget"):
+        planned(shape, offer.mechanism, budget_epochs=99)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -65,6 +65,13 @@ def test_evaluating_with_more_noise_leaves_no_trace_of_it(digits, held_out):
     assert torch.equal(network.flat.values, exact)
 
 
+def test_a_batch_is_computed_once_for_its_loss_and_its_predictions(held_out):
+    network, seen = Network(factory, device=CPU), []
+    network.module.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    network.evaluate(held_out)
+    assert sum(seen) == len(held_out)
+
+
 def test_a_loaded_network_has_weights_and_statistics_of_the_one_that_was_saved(digits):
     saved, loaded = (Network(factory, device=CPU) for _ in range(2))
     saved.train(digits, TrainingRecipe(batch_size=100), epochs=1)
