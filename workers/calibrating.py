@@ -41,7 +41,7 @@ _WARMING_UP: Final = 2
 """How many are small: the first one is slower."""
 _OF_NETWORKS: Final = 1024
 """Records that networks are timed on: what they take is alike for each."""
-_LONGEST_S: Final = 10.0
+_LONGEST_S: Final = 20.0
 """What one training should take at most: of a large table fewer rows are learned."""
 
 
@@ -91,15 +91,20 @@ def calibrated(
         timed.append((plan.predicted["gradient_computations"], time.perf_counter() - begun))
         return evaluation
 
-    timed, found, sizes = list[tuple[float, float]](), list[Evaluation](), list[int]()
+    size, timed, found, sizes = 0, list[tuple[float, float]](), list[Evaluation](), list[int]()
     every = np.arange(len(examples))
     for first, end in measured[-1:] if is_network else measured:
         held_out, learned = every[first:end], np.delete(every, slice(first, end))
         learned = learned[:_OF_NETWORKS] if is_network else learned
-        for _ in range(0 if timed else _WARMING_UP):
-            carry_out(learned[: max(1, min(len(learned) // _FEWER, _MOST_AT_FIRST))], held_out)
-        learned = learned[: max(_MOST_AT_FIRST, int(_LONGEST_S / timed[-1][1] * _MOST_AT_FIRST))]
-        found.append(carry_out(learned, held_out))
+        if found:
+            found.append(carry_out(learned[:size], held_out))
+        else:
+            size = max(1, min(len(learned) // _FEWER, _MOST_AT_FIRST))
+            several = [carry_out(learned[:size], held_out) for _ in range(_WARMING_UP)]
+            while size < len(learned) and timed[-1][1] < _LONGEST_S / _FEWER:
+                size *= _FEWER
+                several.append(carry_out(learned[:size], held_out))
+            found.append(several[-1])
         sizes.append(len(held_out))
     scores = [each.score for each in found]
     score = None if None in scores else float(np.average(np.array(scores, float), weights=sizes))
