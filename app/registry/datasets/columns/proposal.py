@@ -129,7 +129,15 @@ def proposed(schema: TableSchema, choices: Choices, rows: pa.Table | None = None
         InvalidRecordsError: it names the columns that are at fault, and says what to do.
     """
     found = _Proposer(schema, choices, rows).proposal()
-    return replace(found, task=with_knots(found.task, rows)) if choices.splines else found
+    if not choices.splines:
+        return found
+    task = with_knots(found.task, rows)
+    if task == found.task:
+        raise InvalidInputError(
+            f"--splines: no input is a number of more than {_FEW_NUMBERS} values with --bounds, or "
+            f"with a scale from at least {_LEAST_FOR_SCALE} rows of --data"
+        )
+    return replace(found, task=task)
 
 
 def with_knots(task: BuiltInSpec, rows: pa.Table | None) -> BuiltInSpec:
@@ -139,12 +147,14 @@ def with_knots(task: BuiltInSpec, rows: pa.Table | None) -> BuiltInSpec:
     """
 
     def reading(column: Column) -> Column:
-        if not isinstance(column, NumberColumn) or column.knots:
+        if not isinstance(column, NumberColumn):
             return column
         if rows is not None and pc.count_distinct(rows[column.name]).as_py() <= _FEW_NUMBERS:
             return column
         if column.low is not None and column.high is not None:
             ends = column.low, column.high
+        elif rows is None or len(rows) < _LEAST_FOR_SCALE:
+            return column
         else:
             reach = _KNOTS_REACH / abs(column.scale)
             ends = column.offset - reach, column.offset + reach
