@@ -9,6 +9,7 @@ scikit-learn's models of the same rows.
 """
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -158,6 +159,8 @@ def _start(document: Document, directory: Path, item: str) -> None:
         own[model["name"]] = score = _score(truth, predicted, regression=regression)
         of_persons = np.bincount(whose, wrong - wrong.mean())
         error = float(np.sqrt(np.square(of_persons).sum())) / len(wrong)
+        if not regression:  # as large as it were if the quote were true
+            error = max(error, math.sqrt(quote["score"] * (1 - quote["score"]) / len(wrong)))
         point = outside["constant"] / 100 if regression else 0.01
         run = model["latest_run"]
         begun, ended = (datetime.fromisoformat(run[each]) for each in ("started_at", "finished_at"))

@@ -335,7 +335,7 @@ def _fill_splines(
     """Put the values at x of a column's B-splines into zeros [n, splines], by Cox and de Boor."""
     every, last = np.array(rule.all_knots), len(rule.knots) - 1
     # The last knot belongs to the interval before it.
-    place = np.searchsorted(rule.knots, x, side="right").clip(1, last) + SPLINE_DEGREE - 1
+    place = np.minimum(np.searchsorted(rule.knots, x, side="right"), last) + SPLINE_DEGREE - 1
     found = [np.ones(len(x))]
     for degree in range(1, SPLINE_DEGREE + 1):
         lower, found = found, [np.zeros(len(x)) for _ in range(degree + 1)]
