@@ -41,8 +41,9 @@ _WARMING_UP: Final = 2
 """How many are small: the first one is slower."""
 _OF_NETWORKS: Final = 1024
 """Records that networks are timed on: what they take is alike for each."""
-_LONGEST_S: Final = 20.0
-"""What one training should take at most: of a large table fewer rows are learned."""
+_MOST_WORK: Final = 5e8
+"""Numbers that gradients of one training read, about 10 s of trees: else fewer rows are learned,
+whatever else the machine does meanwhile."""
 
 
 def calibrated(
@@ -91,20 +92,16 @@ def calibrated(
         timed.append((plan.predicted["gradient_computations"], time.perf_counter() - begun))
         return evaluation
 
-    size, timed, found, sizes = 0, list[tuple[float, float]](), list[Evaluation](), list[int]()
+    timed, found, sizes = list[tuple[float, float]](), list[Evaluation](), list[int]()
     every = np.arange(len(examples))
     for first, end in measured[-1:] if is_network else measured:
         held_out, learned = every[first:end], np.delete(every, slice(first, end))
         learned = learned[:_OF_NETWORKS] if is_network else learned
-        if found:
-            found.append(carry_out(learned[:size], held_out))
-        else:
-            size = max(1, min(len(learned) // _FEWER, _MOST_AT_FIRST))
-            several = [carry_out(learned[:size], held_out) for _ in range(_WARMING_UP)]
-            while size < len(learned) and timed[-1][1] < _LONGEST_S / _FEWER:
-                size *= _FEWER
-                several.append(carry_out(learned[:size], held_out))
-            found.append(several[-1])
+        work = plan_for(len(learned)).predicted["gradient_computations"] * spec.schema.size
+        learned = learned[: max(1, int(len(learned) * min(1, _MOST_WORK / work)))]
+        for _ in range(0 if timed else _WARMING_UP):
+            carry_out(learned[: max(1, min(len(learned) // _FEWER, _MOST_AT_FIRST))], held_out)
+        found.append(carry_out(learned, held_out))
         sizes.append(len(held_out))
     scores = [each.score for each in found]
     score = None if None in scores else float(np.average(np.array(scores, float), weights=sizes))

@@ -217,4 +217,5 @@ def costs(quotes: Mapping[str, Quote]) -> Iterator[str]:
             told = ""
             if mechanism in CANDIDATES and quote.score is not None:
                 told = f"; {metric_in_words(str(quote.metric))} about {quote.score:.3g}"
+                told += ", by splines" * any("knots" in each for each in quote.task["inputs"])
             yield words.format(seconds=quote.seconds, member=quote.seconds / 8) + told

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from app.cli.proposing import proposal_of
-from app.cli.quoting import Quote, _folds, _seconds, quoted, to_train
+from app.cli.quoting import Quote, _folds, _seconds, costs, quoted, to_train
 from app.domain.schema import TableSchema
 from app.ledger.costs import Measured
 from app.registry.datasets.columns.proposal import Choices
@@ -85,15 +85,18 @@ def test_a_head_has_splines_where_these_were_better(rows: int) -> None:
     kinds = {"x": "float64", "z": "float64", "flag": "int64", "y": "float64"}
     schema = TableSchema.of(kinds, record_id="id")
 
-    def heads(target: np.ndarray) -> tuple[float, list[dict]]:
+    def heads(target: np.ndarray) -> tuple[float, list[dict], str]:
         source = source_of(pa.table(columns | {"y": target}), "the table")
         task = proposal_of(schema, Choices(target="y"), source).task
-        head = quoted(source, schema, replace(task, loss="squared"), [])["exact_training"]
-        return head.score, head.task["inputs"]
+        quotes = quoted(source, schema, replace(task, loss="squared"), [])
+        head = quotes["exact_training"]
+        return head.score, head.task["inputs"], "\n".join(costs(quotes))
 
-    error, inputs = heads(np.abs(x) + z + random.normal(size=rows) / 20)
+    error, inputs, told = heads(np.abs(x) + z + random.normal(size=rows) / 20)
     assert error < 0.15
     assert [len(each.get("knots", ())) for each in inputs] == [0, 5, 5]  # the flag first
     assert inputs[1]["knots"] == pytest.approx([-3, -1.5, 0, 1.5, 3], abs=0.5)
-    _, inputs = heads(x + z + flag)
+    assert ", by splines" in told
+    _, inputs, told = heads(x + z + flag)
+    assert "by splines" not in told
     assert not any("knots" in each for each in inputs)
