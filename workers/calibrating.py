@@ -41,8 +41,8 @@ _WARMING_UP: Final = 2
 """How many are small: the first one is slower."""
 _OF_NETWORKS: Final = 1024
 """Records that networks are timed on: what they take is alike for each."""
-_MOST_WORK: Final = 5e8
-"""Numbers that gradients of one training read, about 10 s of trees: else fewer rows are learned,
+_MOST_WORK: Final = 2e8
+"""Numbers that gradients of one training read, about 5 s of trees: else fewer rows are learned,
 whatever else the machine does meanwhile."""
 
 

@@ -16,7 +16,7 @@ TASK = {
 }
 
 
-@pytest.mark.parametrize(("work", "rows"), [(5e8, 1600), (1600 * 10 * 5 / 4, 400)])
+@pytest.mark.parametrize(("work", "rows"), [(2e8, 1600), (1600 * 10 * 5 / 4, 400)])
 def test_of_a_large_table_so_many_rows_are_learned_as_one_training_may_read(
     work: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
