@@ -32,6 +32,7 @@ def choices_of(
     missing: Texts,
     shape: Texts,
     vocabulary: int | None,
+    splines: bool,
 ) -> Choices:
     """Return what options say, or raise ``InvalidInputError``."""
     is_count = classes is not None and classes.isdecimal()
@@ -47,6 +48,7 @@ def choices_of(
         missing=by_column("--missing", missing, normal_text),
         shapes=by_column("--shape", shape, partial(whole_numbers, "--shape …")),
         vocabulary=vocabulary,
+        splines=splines,
     )
 
 

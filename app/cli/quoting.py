@@ -1,4 +1,4 @@
-"""What ``expunge start`` quotes: each way to learn and forget is carried out on a sample."""
+"""What ``expunge start`` quotes: each way to learn and forget is carried out on the rows."""
 
 import json
 import math
@@ -21,10 +21,11 @@ from app.domain.heads import boosted_trees, linear_head
 from app.domain.schema import TableSchema
 from app.domain.scores import HIGHER_IS_BETTER, lost, metric_in_words
 from app.domain.tasks import catalogue
-from app.domain.tasks.spec import TaskSpec
+from app.domain.tasks.spec import BuiltInSpec
 from app.ledger.costs import ARITHMETIC, Measured, seconds_of
 from app.registry.datasets.columns.cells import plain
 from app.registry.datasets.columns.parquet import to_parquet
+from app.registry.datasets.columns.proposal import with_knots
 from app.registry.datasets.columns.sources import Source, typed_parts
 from app.runtime.processes.starting import python_command
 
@@ -39,11 +40,11 @@ WORDS: Final = {
     "out at once,\n                 and trained by night in {member:.2g} s",
     "gradient_clipping": "with noise     in about {seconds:.2g} s, and most of what a network knew",
 }
-_SAMPLE: Final = 8000
-"""Rows that each way learns from before anything is sent."""
+_MOST_ROWS: Final = 100_000
+"""Rows of a larger table that are learned from and measured on before anything is sent."""
 _FOLDS: Final = 5
-"""Parts of a table that is no larger: what learned from the others is measured on each."""
-_MOST_FOLDED: Final = _SAMPLE + _SAMPLE // 9
+_MOST_FOLDED: Final = 8888
+"""Rows of a table in so many parts: what learned from the others is measured on each."""
 _ALIKE: Final = 4
 """Runs of so many times the work, or a fraction of it, tell what another takes."""
 _LONG_S: Final = 2.0
@@ -60,6 +61,7 @@ class Quote:
         score: the mean over the parts that are measured on; None where it is not known.
         parts: the score on each.
         architecture: what learns.
+        task: how it reads, and what it learns.
     """
 
     seconds: float
@@ -67,6 +69,7 @@ class Quote:
     score: float | None
     parts: Sequence[float]
     architecture: Json
+    task: Json
 
     @property
     def lost(self) -> float:
@@ -78,9 +81,9 @@ class Quote:
 
 
 def quoted(
-    source: Source, schema: TableSchema, task: TaskSpec, earlier: Sequence[Measured]
+    source: Source, schema: TableSchema, task: BuiltInSpec, earlier: Sequence[Measured]
 ) -> dict[str, Quote]:
-    """Carry each way out on a sample of the rows; return what it takes on all, by mechanism.
+    """Carry each way out on the rows, or a sample; return what it takes on all, by mechanism.
 
     Runs like it that the service has carried out already tell better what they take.
 
@@ -91,26 +94,27 @@ def quoted(
     for column in task.target_columns:
         rows = rows.filter(rows[column].is_valid())
     order, measured = _folds(plain(rows[schema.subject_id or schema.record_id]))
-    ways = _ways(task, every=len(measured) > 1)
+    rows = rows.take(pa.array(order)).select(list(task.columns))
+    ways = _ways(task, rows, every=len(measured) > 1)
     asked = {
-        "task": task.to_json(),
-        "ways": ways,
+        "ways": [(mechanism, way, read.to_json()) for mechanism, way, read in ways],
         "measured": measured,
         "retained": round(source.rows * (1 - HELD_OUT)),
     }
-    sample = to_parquet(rows.take(pa.array(order)).select(list(task.columns)))
     command = python_command("workers", "calibrate")
-    content = json.dumps(asked).encode() + b"\n" + sample
+    content = json.dumps(asked).encode() + b"\n" + to_parquet(rows)
     done = subprocess.run(command, check=False, input=content, stdout=subprocess.PIPE)
     if done.returncode != 0:  # it has said why
         raise typer.Exit(1)
-    quotes, width = dict[str, Quote](), task.schema().size
+    quotes = dict[str, Quote]()
     tried = list(zip(ways, json.loads(done.stdout), strict=True))
-    for (mechanism, architecture), found in tried:
+    for (mechanism, architecture, read), found in tried:
         if "timed" not in found:
             continue
-        seconds = _seconds(mechanism, found["timed"], found["gradients"], earlier, width=width)
-        quote = Quote(seconds, found["metric"], found["score"], found["parts"], architecture)
+        timed, gradients, width = found["timed"], found["gradients"], read.schema().size
+        seconds = _seconds(mechanism, timed, gradients, earlier, width=width)
+        told = found["metric"], found["score"], found["parts"]
+        quote = Quote(seconds, *told, architecture, read.to_json())
         if mechanism not in quotes or quote.lost < quotes[mechanism].lost:
             quotes[mechanism] = quote
     if quotes.keys().isdisjoint(CANDIDATES):
@@ -118,16 +122,18 @@ def quoted(
     return quotes
 
 
-def _ways(task: TaskSpec, *, every: bool) -> list[tuple[str, Json]]:
-    """Return what forgets and what learns a table: ``every`` way that a small one allows to try."""
+def _ways(task: BuiltInSpec, rows: pa.Table, *, every: bool) -> list[tuple[str, Json, BuiltInSpec]]:
+    """Return what forgets, what learns, and how it reads; ``every`` way for a small table."""
     norm = linear_head.norm_for(task)
-    options = {} if norm is None else {"feature_norm": norm}
+    linear = {"name": linear_head.NAME, "options": {} if norm is None else {"feature_norm": norm}}
     trees = [{}, {"leaves": 4}] if every else [{}]
+    curves = with_knots(task, rows)
     return [
-        *(("boosting", {"name": boosted_trees.NAME, "options": each}) for each in trees),
-        ("exact_training", {"name": linear_head.NAME, "options": options}),
-        ("retraining", _NETWORK),
-        ("gradient_clipping", _NETWORK),
+        *(("boosting", {"name": boosted_trees.NAME, "options": each}, task) for each in trees),
+        ("exact_training", linear, task),
+        *([("exact_training", linear, curves)] if curves != task else []),
+        ("retraining", _NETWORK, task),
+        ("gradient_clipping", _NETWORK, task),
     ]
 
 
@@ -139,7 +145,7 @@ def _folds(owners: pa.Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     ranks = np.random.default_rng(0).permutation(len(known))[codes]
     order = np.argsort(ranks, kind="stable")
     if len(order) > _MOST_FOLDED:
-        order = order[:_MOST_FOLDED]
+        order = order[:_MOST_ROWS]
         first = np.searchsorted(ranks[order], ranks[order[round(len(order) * (1 - HELD_OUT))]])
         return order, [(int(first), len(order))]
     parts = ranks[order] * _FOLDS // len(known)
@@ -147,22 +153,19 @@ def _folds(owners: pa.Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     return order, [pair for pair in pairwise(ends) if pair[0] < pair[1]]
 
 
-def to_train(quotes: Mapping[str, Quote], *, rows: int) -> list[str]:
-    """Return what is trained: of a small table what was best on all of its parts, else all.
+def to_train(quotes: Mapping[str, Quote]) -> str:
+    """Return what is trained: what was best on what it had not read.
 
-    A linear head is, too, where trees are not better by more than the standard error of the
-    difference (Breiman et al. 1984): it is simpler, and forgets sooner.
+    A head is, too, where trees are not better by more than the standard error of the difference on
+    several parts (Breiman et al. 1984): it is simpler, and forgets sooner.
     """
-    known = [each for each in CANDIDATES if each in quotes]
-    best = min(known, key=lambda each: quotes[each].lost)
-    if rows > _MOST_FOLDED or quotes[best].score is None:
-        return known
+    best = min((each for each in CANDIDATES if each in quotes), key=lambda each: quotes[each].lost)
     trees, linear = (quotes.get(each) for each in CANDIDATES)
     if trees is not None and linear is not None and linear.score is not None:
         apart = [a - b for a, b in zip(trees.parts, linear.parts, strict=True)]
         if len(apart) > 1 and linear.lost - trees.lost <= stdev(apart) / math.sqrt(len(apart)):
             best = "exact_training"
-    return [best]
+    return best
 
 
 def _seconds(
@@ -216,6 +219,7 @@ def costs(quotes: Mapping[str, Quote]) -> Iterator[str]:
             told = ""
             if mechanism in CANDIDATES and quote.score is not None:
                 told = f"; {metric_in_words(str(quote.metric))} about {quote.score:.3g}"
+                told += ", by splines" * any("knots" in each for each in quote.task["inputs"])
             if mechanism == "boosting" and quote.seconds >= _LONG_S:
                 told += "; of an ensemble of 8, one\n                 is left out at once"
             yield words.format(seconds=quote.seconds, member=quote.seconds / 8) + told

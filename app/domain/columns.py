@@ -8,6 +8,7 @@ import math
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 from app.domain.checks import require_finite
@@ -21,6 +22,9 @@ MAX_CLASSES: Final = 1_000_000
 MAX_TEXT_LENGTH: Final = 512
 MAX_TOKENS: Final = 1_000_000
 MAX_PIXELS: Final = 10_000
+MAX_KNOTS: Final = 256
+SPLINE_DEGREE: Final = 3
+_LEAST_STEP: Final = 1e-30
 TRUTH: Final = frozenset({"false", "true"})
 """What cells of truth are called, in lower case."""
 
@@ -29,10 +33,15 @@ TRUTH: Final = frozenset({"false", "true"})
 class NumberColumn:
     """A number x becomes (x - offset) * scale, or its place between bounds to which it is clipped.
 
+    With knots it becomes the values at x of the cubic B-splines on them, which are constant beyond
+    the first and the last knot and have the sum 1: a linear function of these is a curve.
+
     Attributes:
         name: the column.
         low, high: public bounds, which become 0 and 1; both or neither.
         offset, scale: public constants, in place of bounds.
+        knots: public constants in the column's units, in place of either, increasing; at their ends
+            the outer distances go on, as in scikit-learn's ``SplineTransformer``.
         missing: the number that replaces a missing one; None refuses rows without it.
         flag_missing: whether a further feature is 1 where the number is missing and 0 elsewhere.
     """
@@ -45,10 +54,12 @@ class NumberColumn:
     scale: float = 1.0
     missing: float | None = None
     flag_missing: bool = False
+    knots: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         require_text(self.name, "a column's name", shortest=0)
         _require_bool(self.flag_missing, f"{self.name}: flag_missing")
+        self._check_knots()
         for side in ("low", "high", "offset", "scale", "missing"):
             number = getattr(self, side)
             if number is not None:  # no negative zero, which PostgreSQL does not store
@@ -69,10 +80,35 @@ class NumberColumn:
         if self.flag_missing and self.missing is None:
             raise _unfit(self.name, "flag_missing needs a number for missing")
 
+    def _check_knots(self) -> None:
+        if self.knots == ():
+            return
+        where = f"input {self.name!r}: knots"
+        if not isinstance(self.knots, list | tuple) or not 2 <= len(self.knots) <= MAX_KNOTS:
+            raise InvalidInputError(f"{where} must list 2 to {MAX_KNOTS} numbers")
+        knots = tuple(require_finite(where, each) + 0.0 for each in self.knots)
+        object.__setattr__(self, "knots", knots)
+        steps = (after - before for before, after in pairwise(self.all_knots))
+        if not all(_LEAST_STEP <= step <= 1 / _LEAST_STEP for step in steps):
+            raise InvalidInputError(
+                f"{where} must increase, each by {_LEAST_STEP:g} to {1 / _LEAST_STEP:g}"
+            )
+        if (self.low, self.offset, self.scale) != (None, 0, 1):
+            raise _unfit(self.name, "give knots, or low and high, or offset and scale")
+
+    @property
+    def all_knots(self) -> tuple[float, ...]:
+        """Its knots, with as many before and after them as the splines' degree."""
+        (first, second), (last_but_one, last) = self.knots[:2], self.knots[-2:]
+        beyond = range(1, SPLINE_DEGREE + 1)
+        before = (first - place * (second - first) for place in reversed(beyond))
+        after = (last + place * (last - last_but_one) for place in beyond)
+        return (*before, *self.knots, *after)
+
     @property
     def width(self) -> int:
         """Number of features."""
-        return 2 if self.flag_missing else 1
+        return (len(self.knots) + SPLINE_DEGREE - 1 if self.knots else 1) + self.flag_missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,12 +381,12 @@ def column_from_json(document: object) -> Column:
         raise InvalidInputError(f"inputs: kind must be one of {', '.join(_KINDS)}")
     if isinstance(rest.get("shape"), list):
         rest["shape"] = tuple(rest["shape"])
+    for unknown in rest.keys() - {each.name for each in fields(kind)}:
+        raise InvalidInputError(f"input {rest['name']!r}: a {named} has no field {unknown!r}")
     try:
         return kind(**rest)
     except TypeError as error:
-        raise InvalidInputError(
-            f"inputs: a column of kind {named} has a missing or unknown field"
-        ) from error
+        raise InvalidInputError(f"inputs: a column of kind {named} misses a field") from error
 
 
 def _unfit(name: str, reason: str) -> InvalidInputError:

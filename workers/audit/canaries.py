@@ -113,6 +113,8 @@ def _values(column: Column, count: int, random: Any, *, whole: bool) -> Any:  # 
     match column:
         case NumberColumn(low=float(low), high=float(high)):
             numbers = random.uniform(low, high, count)
+        case NumberColumn(knots=(first, *_, last)):
+            numbers = random.uniform(first, last, count)
         case NumberColumn():
             numbers = random.standard_normal(count) / column.scale + column.offset
         case CategoryColumn():

@@ -64,6 +64,9 @@ def create(
     vocabulary: Annotated[
         int | None, option("Lists of numbers are tokens: whole numbers from 0 to below this.")
     ] = None,
+    splines: Annotated[
+        bool, option("Numbers become B-splines, of which a head makes curves.", "--splines")
+    ] = False,
     architecture: Annotated[
         str, option("A network by its name, its factory's path, or a JSON file.")
     ] = "linear_head",
@@ -106,6 +109,7 @@ def create(
                 missing=missing,
                 shape=shape,
                 vocabulary=vocabulary,
+                splines=splines,
             )
             schema = TableSchema.from_json(client.dataset(dataset))
             dialect = Dialect.of_options(delimiter, encoding, decimal)

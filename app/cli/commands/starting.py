@@ -1,6 +1,5 @@
 """``expunge start``: from a file to a certified model that can forget, in one command."""
 
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,9 +35,9 @@ from app.client.answers import Json
 from app.domain.errors import ConflictError, InvalidInputError, TableError
 from app.domain.heads import boosted_trees
 from app.domain.schema import TableSchema
-from app.domain.scores import lost, metric_in_words, score_of
+from app.domain.scores import metric_in_words, score_of
 from app.domain.tasks.built_in import SQUARED, ClassificationSpec, RegressionSpec
-from app.domain.tasks.spec import TaskSpec
+from app.domain.tasks.spec import BuiltInSpec
 from app.ledger.costs import Measured
 from app.registry.datasets.columns.encoding import NO_CLASS, labels_of, numbers_in
 from app.registry.datasets.columns.proposal import Choices
@@ -65,7 +64,7 @@ class _Plan:
     name: str
     source: Source
     schema: TableSchema
-    task: TaskSpec
+    task: BuiltInSpec
     left_out: Mapping[str, str]
     baseline: str
     lacking: str | None
@@ -95,7 +94,7 @@ def start(
     """Learn a table on this machine: check it, start the service, push, train and certify.
 
     Shows what will happen and what forgetting will cost, and asks once; nothing is sent before.
-    Of exact models of tables the better one on persons that it has not read is kept.
+    Of exact models of tables the better one on persons that it has not read is trained.
     """
     asked = asked_table(
         files,
@@ -181,7 +180,7 @@ def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: boo
             _require_new(client, name)
             earlier = earlier_runs(client.models())
     quotes = quoted(plan.source, plan.schema, plan.task, earlier)
-    chosen = to_train(quotes, rows=plan.source.rows)
+    chosen = to_train(quotes)
     _show(plan, quotes, chosen, url=url, is_up=is_up)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -196,18 +195,15 @@ def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: boo
             _require_new(client, name)
             with new_dataset(client, name, plan.schema):
                 push_table(client, name, plan.source, plan.schema, replace=False)
-                models = _trained(client, plan, {each: quotes[each] for each in chosen})
-            best, others = weighed(models)
-            for other in others:
-                client.archive_model(other["name"])
-            certificate = client.version_bundle(best["name"], best["certified"]["number"])
+                model = _trained(client, plan, f"{name}-{CANDIDATES[chosen]}", quotes[chosen])
+            certificate = client.version_bundle(model["name"], model["certified"]["number"])
         undone.pop_all()
-    _conclude(plan, quotes, best, others)
-    found = best["certified"]["evaluation"]
+    _conclude(plan, quotes, model)
+    found = model["certified"]["evaluation"]
     metric = found.get("headline")
     return Started(
         dataset=name,
-        model=best["name"],
+        model=model["name"],
         metric=metric,
         score=score_of(found, metric),
         baseline=found.get("baseline"),
@@ -253,7 +249,7 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
 
 def _task_leaving_out(
     left_out: dict[str, str], schema: TableSchema, choices: Choices, source: Source
-) -> TaskSpec:
+) -> BuiltInSpec:
     """Return a task on a table; inputs that cannot be read go to ``left_out`` with the reason."""
     try:
         task = proposal_of(schema, choices, source).task
@@ -311,7 +307,7 @@ def _names_rows(column: pa.ChunkedArray) -> bool:
     return bool(pc.count_distinct(column).as_py() == len(column))
 
 
-def _baseline(task: TaskSpec, rows: pa.Table) -> str:
+def _baseline(task: BuiltInSpec, rows: pa.Table) -> str:
     """Return what one answer for all rows with a target scores."""
     if isinstance(task, ClassificationSpec):
         labels = labels_of(rows, task.target)
@@ -335,9 +331,7 @@ def _require_new(client: ExpungeClient, name: str) -> None:
             raise ConflictError(f"model {model['name']!r} exists: give another --name")
 
 
-def _show(
-    plan: _Plan, quotes: Mapping[str, Quote], chosen: Sequence[str], *, url: str, is_up: bool
-) -> None:
+def _show(plan: _Plan, quotes: Mapping[str, Quote], chosen: str, *, url: str, is_up: bool) -> None:
     schema, task = plan.schema, plan.task
     whose = ", of one person each: --subject names the column of who owns several"
     if schema.subject_id is not None:
@@ -361,75 +355,36 @@ def _show(
     for line in costs(quotes):
         say(f"  {line}")
     owners = "rows" if schema.subject_id is None else "persons"
-    if len(chosen) > 1:
-        say(
-            f"The first two are trained here without a tenth of the {owners}; the better one stays."
-        )
-    else:
-        what = WORDS[chosen[0]].partition("  ")[0]
-        say(f"Trained here: {what}, without a tenth of the {owners}, to measure it.")
+    what = WORDS[chosen].partition("  ")[0]
+    say(f"Trained here: {what}, without a tenth of the {owners}, to measure it.")
     say(f"The rows go to the service {'that runs ' if is_up else 'to be started '}at {url}.")
 
 
-def _trained(client: ExpungeClient, plan: _Plan, chosen: Mapping[str, Quote]) -> list[Json]:
-    """Train what is chosen; return those that can be learned, with their certified versions."""
-    names = [f"{plan.name}-{CANDIDATES[each]}" for each in chosen]
-    for quote, name in zip(chosen.values(), names, strict=True):
-        client.define_model(
-            {
-                "name": name,
-                "dataset": plan.name,
-                "task": plan.task.to_json(),
-                "architecture": quote.architecture,
-                "recipe": {"held_out_fraction": HELD_OUT},
-            }
+def _trained(client: ExpungeClient, plan: _Plan, name: str, quote: Quote) -> Json:
+    """Train what is chosen; return the model with its certified version."""
+    client.define_model(
+        {
+            "name": name,
+            "dataset": plan.name,
+            "task": quote.task,
+            "architecture": quote.architecture,
+            "recipe": {"held_out_fraction": HELD_OUT},
+        }
+    )
+    return wait_for_version(client, name)
+
+
+def _conclude(plan: _Plan, quotes: Mapping[str, Quote], model: Json) -> None:
+    name, found = model["name"], model["certified"]["evaluation"]
+    score, measured = score_of(found, found.get("headline")), ""
+    if score is not None:
+        measured = (
+            f"{metric_in_words(found['headline'])} {score:.4g}, where one answer for all has "
+            f"{found['baseline']:.4g}, on {found['held_out_records']:,} rows that it has not read; "
         )
-    trained = list[Json]()
-    for name in names:
-        try:
-            trained.append(wait_for_version(client, name))
-        except InvalidInputError as error:  # the run failed
-            client.delete_model(name)
-            failed = error
-            fail(f"{name} is deleted: {error}")
-    if not trained:
-        raise failed
-    return trained
-
-
-def weighed(models: Sequence[Json]) -> tuple[Json, list[Json]]:
-    """Return the model with the best held-out score, and the others; at equal scores the faster."""
-
-    def order(model: Json) -> tuple[float, float]:
-        found = model["certified"]["evaluation"]
-        score = score_of(found, found.get("headline"))
-        if score is None:  # of few persons, none may be held out
-            return math.inf, _took(model)
-        higher = found["higher_is_better"]
-        return lost(before=0, after=score, higher_is_better=higher), _took(model)
-
-    first, *others = sorted(models, key=order)
-    return first, others
-
-
-def _took(model: Json) -> float:
-    return float(sum((model["latest_run"]["phase_seconds"] or {}).values()))
-
-
-def _conclude(plan: _Plan, quotes: Mapping[str, Quote], best: Json, others: Sequence[Json]) -> None:
-    name = best["name"]
-    for model in (best, *others):
-        found = model["certified"]["evaluation"]
-        score, measured = score_of(found, found.get("headline")), ""
-        if score is not None:
-            measured = (
-                f"{metric_in_words(found['headline'])} {score:.4g}, where one answer for all has "
-                f"{found['baseline']:.4g}, on {found['held_out_records']:,} rows that it has not "
-                "read; "
-            )
-        fate = "stays" if model is best else "is archived"
-        say(f"{model['name']} {fate}: {measured}in {_took(model):.1f} s")
-    for warning in best["warnings"]:
+    seconds = sum((model["latest_run"]["phase_seconds"] or {}).values())
+    say(f"{name} is certified: {measured}in {seconds:.1f} s")
+    for warning in model["warnings"]:
         fail(warning)
     person = "--record" if plan.schema.subject_id is None else "--subject"
     say("Next:")
@@ -443,8 +398,7 @@ def _conclude(plan: _Plan, quotes: Mapping[str, Quote], best: Json, others: Sequ
     conclude(
         {
             "dataset": plan.name,
-            "model": best,
-            "archived": [each["name"] for each in others],
+            "model": model,
             "not_read": [*plan.left_out],
             "quoted": {mechanism: asdict(quote) for mechanism, quote in quotes.items()},
         }

@@ -72,11 +72,13 @@ def recipe_of(document: object, task: TaskSpec, *, mechanism: str) -> TrainingRe
 def norm_for(task: TaskSpec) -> float | None:
     """Return a ``feature_norm`` for a table's columns: what few rows exceed; None for a tensor.
 
-    Scaled numbers and categories have sizes of about 1, so it follows from how many columns there
-    are: no record has a part in it.
+    Scaled numbers and categories have sizes of about 1, and a number's splines one below it, so it
+    follows from how many columns there are: no record has a part in it.
     """
-    single = all(isinstance(each, NumberColumn | CategoryColumn) for each in task.input_columns)
-    return float(f"{2 * math.sqrt(len(task.input_columns)):.1g}") if single else None
+    columns = task.input_columns
+    if not all(isinstance(each, NumberColumn | CategoryColumn) for each in columns):
+        return None
+    return float(f"{2 * math.sqrt(len(columns)):.1g}")
 
 
 def check_recipe(recipe: TrainingRecipe, bounds: Bounds) -> None:

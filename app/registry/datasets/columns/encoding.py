@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.domain.columns import (
+    SPLINE_DEGREE,
     TRUTH,
     ArrayColumn,
     CategoryColumn,
@@ -210,14 +211,19 @@ class _Cells:
         self._fault(infinite, rule.name, "an infinite number")
         if rule.low is not None and rule.high is not None:
             values = (np.clip(values, rule.low, rule.high) - rule.low) / (rule.high - rule.low)
+        if rule.knots:
+            values = np.clip(values, rule.knots[0], rule.knots[-1])
         if (rule.offset, rule.scale) != (0, 1):
             with np.errstate(over="ignore"):
                 values = (values - rule.offset) * rule.scale
         large = np.abs(values) > np.finfo(np.float32).max
         self._fault(large & ~infinite, rule.name, _TOO_LARGE)
-        features[:, 0] = np.where(large, 0, values)
+        if rule.knots:
+            _fill_splines(np.nan_to_num(values), rule, features)
+        else:
+            features[:, 0] = np.where(large, 0, values)
         if rule.flag_missing:
-            features[:, 1] = found.missing
+            features[:, -1] = found.missing
 
     def _fill_categories(self, rule: CategoryColumn, features: npt.NDArray[Any]) -> None:
         texts = self._texts(rule.name, listed=rule.values)
@@ -321,6 +327,25 @@ def _all_cells(table: pa.Table | pa.RecordBatch) -> Iterator[_Cells]:
     problems = Problems()
     yield _Cells(table, problems)
     problems.raise_any()
+
+
+def _fill_splines(
+    x: npt.NDArray[np.float64], rule: NumberColumn, features: npt.NDArray[Any]
+) -> None:
+    """Put the values at x of a column's B-splines into zeros [n, splines], by Cox and de Boor."""
+    every, last = np.array(rule.all_knots), len(rule.knots) - 1
+    # The last knot belongs to the interval before it.
+    place = np.minimum(np.searchsorted(rule.knots, x, side="right"), last) + SPLINE_DEGREE - 1
+    found = [np.ones(len(x))]
+    for degree in range(1, SPLINE_DEGREE + 1):
+        lower, found = found, [np.zeros(len(x)) for _ in range(degree + 1)]
+        for each, value in enumerate(lower):
+            start, end = every[place - degree + 1 + each], every[place + 1 + each]
+            share = value / (end - start)
+            found[each] += (end - x) * share
+            found[each + 1] += (x - start) * share
+    for each, value in enumerate(found):
+        features[np.arange(len(x)), place - SPLINE_DEGREE + each] = value
 
 
 def _is_file(kind: pa.DataType) -> bool:

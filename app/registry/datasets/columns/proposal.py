@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from app.domain.columns import (
     TRUTH,
@@ -43,6 +44,10 @@ _MOST_NUMBERED: Final = 20
 _LEAST_FOR_SCALE: Final = 10 * LEAST_ROWS
 _LEAST_HALF: Final = 1e-300
 """Of the width of a column's numbers; the largest is its inverse."""
+_FEW_NUMBERS: Final = 10
+_KNOTS: Final = 5
+_KNOTS_REACH: Final = 1.5
+"""In what a column without knots becomes, which is about -1 … 1."""
 _TEXT_LENGTH: Final = 256
 _IMAGE_SHAPE: Final = (3, 64, 64)
 T = TypeVar("T")
@@ -72,6 +77,7 @@ class Choices:
         missing: what replaces missing values, by column.
         shapes: of arrays and images.
         vocabulary: lists of numbers are tokens below it.
+        splines: whether numbers become B-splines; see ``with_knots``.
     """
 
     target: str | None = None
@@ -85,6 +91,7 @@ class Choices:
     missing: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     vocabulary: int | None = None
+    splines: bool = False
 
     @property
     def class_names(self) -> tuple[ClassName, ...]:
@@ -124,7 +131,40 @@ def proposed(schema: TableSchema, choices: Choices, rows: pa.Table | None = None
     Raises:
         InvalidRecordsError: it names the columns that are at fault, and says what to do.
     """
-    return _Proposer(schema, choices, rows).proposal()
+    found = _Proposer(schema, choices, rows).proposal()
+    if not choices.splines:
+        return found
+    task = with_knots(found.task, rows)
+    if task == found.task:
+        raise InvalidInputError(
+            f"--splines: no input is a number of more than {_FEW_NUMBERS} values with --bounds, or "
+            f"with a scale from at least {_LEAST_FOR_SCALE} rows of --data"
+        )
+    return replace(found, task=task)
+
+
+def with_knots(task: BuiltInSpec, rows: pa.Table | None) -> BuiltInSpec:
+    """Return a task that reads numbers as B-splines, but for columns with few different ones.
+
+    The knots follow from the column's constants alone, low and high or offset and scale.
+    """
+
+    def reading(column: Column) -> Column:
+        if not isinstance(column, NumberColumn):
+            return column
+        if rows is not None and pc.count_distinct(rows[column.name]).as_py() <= _FEW_NUMBERS:
+            return column
+        if column.low is not None and column.high is not None:
+            ends = column.low, column.high
+        elif rows is None or len(rows) < _LEAST_FOR_SCALE:
+            return column
+        else:
+            reach = _KNOTS_REACH / abs(column.scale)
+            ends = column.offset - reach, column.offset + reach
+        knots = tuple(float(f"{each:.12g}") for each in np.linspace(*ends, _KNOTS))
+        return replace(column, low=None, high=None, offset=0, scale=1, knots=knots)
+
+    return replace(task, inputs=InputColumns(columns=tuple(map(reading, task.input_columns))))
 
 
 class _Proposer:

@@ -60,6 +60,8 @@ CHURN = {
     "columns": {"age": "int16?", "plan": "string", "churned": "string"},
     "record_id": "customer",
 }
+CURVE = {"name": "age", "kind": "number", "knots": [18, 40, 60, 90], "missing": 50}
+CURVED = PLAIN | {"inputs": [CURVE, PLAIN["inputs"][1]]}
 CLASSES = [str(each) for each in PLAIN["target"]["classes"]]
 _WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None; sys.path.insert(0, {ours!r}); "
@@ -102,7 +104,7 @@ def released(api, services: Services, work, tmp_path: Path) -> Iterator[Path]:
     for name, architecture in [*ARCHITECTURES.items(), ("table", {"name": "linear_head"})]:
         table = name == "table"
         body = {"name": name, "dataset": "churn" if table else "digits"}
-        body |= {"task": PLAIN if table else TASK}
+        body |= {"task": CURVED if table else TASK}
         recipe = {"held_out_fraction": 0.2}
         recipe |= {} if name.startswith("ridge") else {"epochs": 3}
         body |= {"architecture": architecture, "recipe": RECIPE if name == "net" else recipe}

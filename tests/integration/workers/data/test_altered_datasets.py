@@ -20,7 +20,7 @@ from workers.recompute import recompute
 
 FIRST = {"age": "int16", "share": "float32", "plan": "string?", "left": "string"}
 CHANGES = {"age": "int32?", "share": "float64", "tenure": "int8?"}
-AGE = {"name": "age", "kind": "number", "offset": 40, "scale": 0.05, "missing": 40}
+AGE = {"name": "age", "kind": "number", "knots": [20, 40, 60, 80], "missing": 40}
 SHARE = {"name": "share", "kind": "number"}
 PLAN = {"name": "plan", "kind": "category", "values": ["free", "pro"], "other": True}
 TENURE = {"name": "tenure", "kind": "number", "scale": 0.1, "missing": 0, "flag_missing": True}
@@ -83,7 +83,7 @@ def dataset_of(api: TestClient, name: str, columns: dict[str, str]) -> str:
 def public(request: pytest.FixtureRequest, workshop: Workshop) -> bool:
     """Whether models are heads on frozen backbones, which are there then."""
     given = getattr(request, "param", False)
-    for inputs, width in ((OLD, 5), (NEW, 7)) if given else ():
+    for inputs, width in ((OLD, 10), (NEW, 12)) if given else ():
         define_backbone(workshop, f"public-{len(inputs)}", shape=(width,), hidden=(9, 6))
     return given
 

@@ -1,11 +1,17 @@
 """What ``expunge start`` measures before anything is sent, and what it trains by that."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from app.cli.quoting import Quote, _folds, _seconds, to_train
+from app.cli.proposing import proposal_of
+from app.cli.quoting import Quote, _folds, _seconds, costs, quoted, to_train
+from app.domain.schema import TableSchema
 from app.ledger.costs import Measured
+from app.registry.datasets.columns.proposal import Choices
+from app.registry.datasets.columns.reading import source_of
 
 
 def test_what_ran_before_tells_better_what_a_run_of_its_size_takes() -> None:
@@ -34,7 +40,7 @@ def test_each_row_of_a_small_table_is_measured_on_once_and_nobody_is_in_two_part
 
 
 def test_of_a_large_table_the_last_persons_of_a_sample_are_measured_on() -> None:
-    owners = np.repeat(np.arange(3000), 4)
+    owners = np.repeat(np.arange(30_000), 4)
     order, parts = _folds(pa.array(owners))
     ((first, end),) = parts
     assert end == len(order) == len(set(order)) < len(owners)
@@ -43,24 +49,19 @@ def test_of_a_large_table_the_last_persons_of_a_sample_are_measured_on() -> None
 
 
 @pytest.mark.parametrize(
-    ("metric", "scores", "rows", "trained"),
-    [
-        ("accuracy", (0.8, 0.9), 500, ["exact_training"]),
-        ("mae", (0.8, 0.9), 500, ["boosting"]),
-        ("mae", (0.8, 0.9), 50_000, ["boosting", "exact_training"]),
-        (None, (None, None), 500, ["boosting", "exact_training"]),
-    ],
+    ("metric", "scores", "trained"),
+    [("accuracy", (0.8, 0.9), "exact_training"), ("mae", (0.8, 0.9), "boosting")],
 )
-def test_of_a_small_table_the_best_is_trained_and_of_others_both(
-    metric: str | None, scores: tuple[float | None, ...], rows: int, trained: list[str]
+def test_what_was_best_on_what_it_had_not_read_is_trained(
+    metric: str, scores: tuple[float, float], trained: str
 ) -> None:
     ways = ("boosting", "exact_training", "retraining")
     quotes = {
-        each: Quote(1.0, metric, score, () if score is None else (score, score), {})
+        each: Quote(1.0, metric, score, (score,), {}, {})
         for each, score in zip(ways, (*scores, 0.85), strict=True)
     }
-    assert to_train(quotes, rows=rows) == trained
-    assert to_train({"boosting": quotes["boosting"]}, rows=rows) == ["boosting"]
+    assert to_train(quotes) == trained
+    assert to_train({"boosting": quotes["boosting"]}) == "boosting"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,32 @@ def test_of_a_small_table_the_best_is_trained_and_of_others_both(
 def test_trees_that_are_better_by_chance_alone_are_not_trained(
     parts: tuple[float, ...], trained: str
 ) -> None:
-    trees = Quote(1.0, "accuracy", sum(parts) / 3, parts, {})
-    linear = Quote(1.0, "accuracy", 0.9, (0.9, 0.9, 0.9), {})
-    assert to_train({"boosting": trees, "exact_training": linear}, rows=500) == [trained]
+    trees = Quote(1.0, "accuracy", sum(parts) / 3, parts, {}, {})
+    linear = Quote(1.0, "accuracy", 0.9, (0.9, 0.9, 0.9), {}, {})
+    assert to_train({"boosting": trees, "exact_training": linear}) == trained
+
+
+@pytest.mark.parametrize("rows", [400, 9600])
+def test_a_head_has_splines_where_these_were_better(rows: int) -> None:
+    random = np.random.default_rng(0)
+    x, z = random.normal(size=(2, rows))
+    flag = random.integers(2, size=rows)
+    columns = {"id": np.arange(rows), "x": x, "z": z, "flag": flag}
+    kinds = {"x": "float64", "z": "float64", "flag": "int64", "y": "float64"}
+    schema = TableSchema.of(kinds, record_id="id")
+
+    def heads(target: np.ndarray) -> tuple[float, list[dict], str]:
+        source = source_of(pa.table(columns | {"y": target}), "the table")
+        task = proposal_of(schema, Choices(target="y"), source).task
+        quotes = quoted(source, schema, replace(task, loss="squared"), [])
+        head = quotes["exact_training"]
+        return head.score, head.task["inputs"], "\n".join(costs(quotes))
+
+    error, inputs, told = heads(np.abs(x) + z + random.normal(size=rows) / 20)
+    assert error < 0.15
+    assert [len(each.get("knots", ())) for each in inputs] == [0, 5, 5]  # the flag first
+    assert inputs[1]["knots"] == pytest.approx([-3, -1.5, 0, 1.5, 3], abs=0.5)
+    assert ", by splines" in told
+    _, inputs, told = heads(x + z + flag)
+    assert "by splines" not in told
+    assert not any("knots" in each for each in inputs)

@@ -12,7 +12,6 @@ from pyarrow import csv
 from typer.testing import CliRunner, Result
 
 import expunge
-from app.cli.commands.starting import weighed
 from app.cli.main import app
 from app.domain.errors import InvalidInputError
 
@@ -183,33 +182,3 @@ def test_rows_of_a_library_are_checked_and_shown_as_a_file_is(
     said = capsys.readouterr().out
     assert "300 rows, named by 'contract', of one person each" in said
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("higher", "scores", "best"),
-    [
-        (True, (0.8, 0.9), "linear"),
-        (False, (0.8, 0.9), "trees"),
-        (True, (0.9, 0.9), "linear"),  # which took less
-    ],
-)
-def test_the_better_model_stays_and_of_equal_ones_the_faster(
-    higher: bool, scores: tuple[float, float], best: str
-) -> None:
-    models = [
-        {
-            "name": name,
-            "certified": {
-                "evaluation": {
-                    "headline": "score",
-                    "metrics": {"score": score},
-                    "higher_is_better": higher,
-                }
-            },
-            "latest_run": {"phase_seconds": {"loading": 1.0, "training": seconds}},
-        }
-        for name, score, seconds in (("trees", scores[0], 2.0), ("linear", scores[1], 1.0))
-    ]
-    first, others = weighed(models)
-    assert first["name"] == best
-    assert len(others) == 1

@@ -24,6 +24,15 @@ def test_a_task_survives_json() -> None:
     assert (task.schema().shape, task.schema().dtype) == ((11,), "float32")
 
 
+def test_knots_survive_json() -> None:
+    curve = {"name": "age", "kind": "number", "knots": [0, 40, 100], "missing": 40}
+    task = catalogue.from_json(WHOLE | {"inputs": [curve | {"flag_missing": True}]})
+
+    assert task.to_json()["inputs"] == [curve | {"flag_missing": True}]
+    assert catalogue.from_json(json.loads(json.dumps(task.to_json()))) == task
+    assert task.inputs.width == 3 + 2 + 1
+
+
 def test_a_single_array_keeps_its_shape_and_type() -> None:
     schema = catalogue.from_json(WHOLE | {"inputs": [IMAGE]}).schema()
 
@@ -92,10 +101,27 @@ def test_what_is_no_task_is_refused(document: object) -> None:
     [
         ({"name": "regression", "target": {"columns": ["y"]}}, "it needs inputs"),
         (WHOLE | {"inputs": None}, "it needs inputs"),
+        (WHOLE | {"inputs": [PLAN | {"knots": [0, 1]}]}, "'plan': a category has no field 'knots'"),
+        *(
+            (WHOLE | {"inputs": [{"name": "age", "kind": "number", "knots": knots} | more]}, reason)
+            for knots, more, reason in (
+                ([0], {}, "'age': knots must list 2 to 256"),
+                ([*range(257)], {}, "'age': knots must list 2 to 256"),
+                ("0, 1", {}, "'age': knots must list"),
+                ([], {}, "'age': knots must list"),
+                ([0, 2, 1], {}, "'age': knots must increase"),
+                ([0, 1, 1], {}, "'age': knots must increase"),
+                ([-1e308, 1e308], {}, "'age': knots must increase"),
+                ([0, float("inf")], {}, "'age': knots"),
+                ([0, "1"], {}, "'age': knots"),
+                ([0, 1], {"low": 0, "high": 1}, "'age': give knots, or low and high, or"),
+                ([0, 1], {"scale": 2}, "'age': give knots, or low and high, or"),
+            )
+        ),
         ({"name": "classification", "inputs": [AGE]}, "needs a target"),
         ({"name": "language_model", "inputs": [AGE]}, "reads tokens"),
     ],
 )
 def test_what_a_task_lacks_is_named(document: dict, reason: str) -> None:
-    with pytest.raises(InvalidInputError, match=reason):
+    with pytest.raises((InvalidInputError, ParameterError), match=reason):
         catalogue.from_json(document)

@@ -24,6 +24,7 @@ SCHEMA = TableSchema.of(
     record_id="id",
 )
 AGE = {"name": "age", "kind": "number", "low": 18, "high": 98}
+CURVE = {"name": "rent", "kind": "number", "knots": [300, 400, 600]}
 CLASSES = {"column": "plan", "classes": ["a", "b", "c"]}
 TASK = {"name": "classification", "inputs": [AGE], "target": CLASSES}
 
@@ -109,7 +110,7 @@ def test_a_canary_has_the_target_of_another_row_and_no_row_comes_twice() -> None
             ],
             "target": {"column": "open", "classes": [False, True]},
         },
-        {"name": "multi_label", "inputs": [AGE], "target": {"columns": ["open"]}},
+        {"name": "multi_label", "inputs": [CURVE], "target": {"columns": ["open"]}},
         {"name": "regression", "inputs": [AGE], "target": {"columns": ["rent"]}, "loss": "squared"},
         {"name": "language_model", "inputs": [{"name": "plan", "kind": "text", "length": 12}]},
     ],
@@ -122,7 +123,7 @@ def test_generated_rows_can_be_read_and_are_not_all_alike(task: dict[str, Any]) 
     for name, values in encode(pa.concat_tables(found.contents), spec).items():
         assert len(values) == 20
         if (name, task["name"]) != ("target", "language_model"):
-            assert len(np.unique(values)) > 1
+            assert len(np.unique(values, axis=0)) > 1
 
 
 def test_what_cannot_be_made_up_must_be_brought() -> None:

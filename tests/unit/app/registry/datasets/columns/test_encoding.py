@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from sklearn.preprocessing import SplineTransformer
 
 from app.domain.columns import (
     ArrayColumn,
@@ -82,6 +83,24 @@ def test_scales_a_missing_number_as_one_that_is_there() -> None:
     found = features_of(pa.table({"age": [None, 42.0]}), InputColumns(columns=(age,)))
 
     assert found.tolist() == [[5, 1], [1, 0]]
+
+
+def test_knots_make_the_splines_of_scikit_learn_constant_beyond_the_outer_ones() -> None:
+    knots = (-2.0, -1.0, 0.5, 3.0)
+    curve = NumberColumn(name="x", knots=knots, missing=0.5, flag_missing=True)
+    numbers = np.concatenate([np.linspace(-9, 9, 500), knots, [np.nextafter(3, 0), 1e30]])
+
+    found = features_of(
+        pa.table({"x": [*numbers, None], "y": [2.0] * 507}),
+        InputColumns(columns=(NumberColumn(name="y"), curve)),
+    )
+
+    splines = SplineTransformer(knots=np.reshape(knots, (-1, 1)), extrapolation="constant")
+    expected = splines.fit_transform(np.array([*numbers, 0.5])[:, None])
+    assert found.shape == (507, 1 + 6 + 1)
+    assert np.abs(found[:, 1:-1] - expected).max() < 1e-7
+    assert np.abs(found[:, 1:-1].sum(axis=1) - 1).max() < 1e-6
+    assert found[:, -1].tolist() == [0] * 506 + [1]
 
 
 def test_an_array_beside_others_is_scaled_when_it_is_read() -> None:

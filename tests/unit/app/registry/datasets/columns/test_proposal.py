@@ -138,6 +138,14 @@ def test_numbers_are_brought_to_about_one_by_rounded_constants(tmp_path: Path) -
     assert _inputs(given) == (NumberColumn(name="age", low=18, high=98, missing=58),)
     assert given.unconfirmed == ["out"]
 
+    curve = NumberColumn(name="age", knots=(-25, 12.5, 50, 87.5, 125), missing=50)
+    assert _inputs(_proposal(rows, splines=True)) == (curve,)
+    curve = NumberColumn(name="age", knots=(18, 38, 58, 78, 98), missing=58)
+    between = _proposal(rows, splines=True, bounds={"age": (18.0, 98.0)})
+    assert (_inputs(between), between.unconfirmed) == ((curve,), ["out"])
+    with pytest.raises(InvalidInputError, match="--splines: no input is a number"):
+        proposed(rows[0], Choices(target="out", regression=True, splines=True))
+
 
 @pytest.mark.parametrize(("persons", "flagged"), [(9, False), (10, True)])
 def test_that_a_number_is_missing_is_told_apart_if_enough_persons_have_none(
