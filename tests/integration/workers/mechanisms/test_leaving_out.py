@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import safetensors.numpy
-from sqlalchemy import select
+from sqlalchemy import Engine, event, select
 
 import expunge
 from app.domain.architectures import ArchitectureSpec, BackboneUse
@@ -429,6 +429,21 @@ def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, m
     assert not at_once()
     carry_out(trained, run_id=unlearning.id)
     assert predicate_of(trained, request)["members"][1] == {"out_since": 3}
+
+
+def test_what_needs_no_worker_is_begun_written_and_published_in_a_commit_each(trained):
+    commits, named = [], [trained.model().id]
+
+    def note(connection):
+        commits.append(connection)
+
+    trained.forget(records_by_member(trained)[1][0])
+    event.listen(Engine, "commit", note)
+    try:
+        assert trained.services.leave_out_at_once(named)
+    finally:
+        event.remove(Engine, "commit", note)
+    assert len(commits) == 3
 
 
 def test_the_log_names_the_service_and_not_the_caller_it_answered(trained):
