@@ -12,13 +12,13 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 82_069,
-    "source files": 532,
-    "lines of tests": 90_747,
-    "lines of benchmarks": 6_260,
-    "words of docs": 61_433,
-    "functions": 4_691,
-    "classes": 833,
+    "lines of source": 82_663,
+    "source files": 533,
+    "lines of tests": 91_559,
+    "lines of benchmarks": 6_518,
+    "words of docs": 56_769,
+    "functions": 4_725,
+    "classes": 834,
     "settings": 56,
     "routes": 129,
 }
