@@ -93,21 +93,20 @@ def _counts(quotes: list[Document]) -> Document:
 
 
 def shown(document: Document) -> str:
-    """Return both tables."""
-    quotes = harness.table(
-        "table | model | quoted s | true s | quoted score | true score | points off | error",
-        [[*each.values()] for each in document["quotes"]],
+    """Return what ``start`` chose for each table beside others' models, and how quotes did."""
+    chosen = {(each["table"], each["true_score"]): each for each in document["quotes"]}
+    rows = (
+        (*score.values(), quote["quoted_score"], quote["quoted_s"], quote["true_s"])
+        for score in document["scores"]
+        for quote in [chosen[score["table"], score["start"]]]
     )
-    scores = harness.table(
-        "table | metric | start | boosting | linear | mlp | one answer for all",
-        [[*each.values()] for each in document["scores"]],
-    )
+    head = "table | metric | start | boosting | linear | mlp | constant | quoted | quoted s | true s"
     count = (
         "{in_seconds[0]} of {in_seconds[1]} quoted seconds are within a factor of two, "
         "{in_points[0]} of {in_points[1]} quoted scores within two points; of the other "
         "{in_two_errors[1]}, of larger errors, {in_two_errors[0]} are within two errors."
     ).format_map(document)
-    return f"{quotes}\n\n{count}\n\n{scores}"
+    return f"{harness.table(head, rows)}\n\n{count}"
 
 
 def _table(package: str, item: str) -> pa.Table:

@@ -268,7 +268,8 @@ def weights_of(
     tensors = {name: random.uniform(-1, 1, shape) for name, shape in (shapes | frozen).items()}
     if grid is not None:
         tensors |= {name: np.rint(tensors[name] / grid) * grid for name in shapes}
-    tensors |= {name: np.zeros(shapes[name]) for name in ("column", "left") if name in shapes}
+    trees = (name for name in shapes if name.rpartition(".")[2] in ("column", "left"))
+    tensors |= {name: np.zeros(shapes[name], dtype) for name in trees}
     typed = {
         name: tensor.astype(np.float32 if name in frozen else dtype)
         for name, tensor in tensors.items()

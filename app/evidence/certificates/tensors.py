@@ -230,13 +230,18 @@ def _check_trees(
             tensor.dtype == "F64" and list(tensor.shape) == shape,
             "not boosted trees of the stated number and size, in float64",
         )
+    if description is not None:
+        _check_described_trees(stated, rows, words, description)
     columns, left = (weights.numbers(tensors[name]) for name in ("column", "left"))
     try:
         boosted_trees.require_nodes(columns, left, nodes=nodes[-1], seen=_seen(description))
     except InvalidInputError as error:
         raise VerificationError("weights", str(error)) from error
-    if description is None:
-        return
+
+
+def _check_described_trees(
+    stated: Mapping[str, Any], rows: int, words: int, description: ModelDescription
+) -> None:
     stopping = {name: stated[name] for name in Boosting.optional & stated.keys()}
     _require(
         description.architecture.name == boosted_trees.NAME
