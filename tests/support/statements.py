@@ -200,6 +200,7 @@ def ensemble_case(
     of: ModelDescription = DESCRIPTION,
     shapes: Mapping[str, tuple[int, ...]] = NETWORK,
     dtype: type | str = np.float32,
+    child: float = 0.0,
 ) -> Case:
     """Return a case about three members, one of them trained anew with the second version.
 
@@ -210,7 +211,7 @@ def ensemble_case(
     description = replace(of, architecture=architecture, out=out)
     active = (member for member in range(3) if member not in out)
     named = {f"members.{each}.{name}": shapes[name] for each in active for name in shapes}
-    weights = weights_of(named, dtype, base=base, description=description)
+    weights = weights_of(named, dtype, base=base, description=description, child=child)
     if of is not DESCRIPTION:
         tensors = safetensors.numpy.load(weights)
         weights = safetensors.numpy.save(tensors, metadata=description.to_metadata())
@@ -257,10 +258,11 @@ def weights_of(
     frozen: Mapping[str, tuple[int, ...]] = {},
     base: BaseDigest | None = None,
     description: ModelDescription = DESCRIPTION,
+    child: float = 0.0,
 ) -> bytes:
     """Return a safetensors file of numbers between -1 and 1, rounded to a grid if there is one.
 
-    Of trees all nodes are leaves.
+    Of trees all nodes are leaves, or have their left child at ``child``.
 
     Only a file of a network with a base describes itself.
     """
@@ -269,7 +271,7 @@ def weights_of(
     if grid is not None:
         tensors |= {name: np.rint(tensors[name] / grid) * grid for name in shapes}
     trees = (name for name in shapes if name.rpartition(".")[2] in ("column", "left"))
-    tensors |= {name: np.zeros(shapes[name], dtype) for name in trees}
+    tensors |= {name: np.full(shapes[name], child * name.endswith("left")) for name in trees}
     typed = {
         name: tensor.astype(np.float32 if name in frozen else dtype)
         for name, tensor in tensors.items()

@@ -89,6 +89,7 @@ def test_members_are_boosted_trees_of_the_described_size() -> None:
         ({"shapes": NODES}, "sets are not those of its task"),
         ({"shapes": {"weight": (2, 3)}}, "not boosted trees"),
         ({"shapes": {**{n: (2, *s[1:]) for n, s in SETS.items()}}}, "have 1 rows"),
+        ({"child": 6.0}, "no node below it"),
     ],
 )
 def test_forged_members_are_no_such_trees(forged: dict[str, Any], why: str) -> None:
