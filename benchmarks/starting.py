@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         "starting",
         __doc__,
         run,
-        table=shown,
+        table=table,
         met=lambda document: all(
             met >= 0.9 * count for met, count in map(document.get, ("in_seconds", "in_points"))
         ),
@@ -92,7 +92,7 @@ def _counts(quotes: list[Document]) -> Document:
     return {name: [sum(each), len(each)] for name, each in counted.items()}
 
 
-def shown(document: Document) -> str:
+def table(document: Document) -> str:
     """Return what ``start`` chose for each table beside others' models, and how quotes did."""
     chosen = {(each["table"], each["true_score"]): each for each in document["quotes"]}
     rows = (
@@ -100,7 +100,9 @@ def shown(document: Document) -> str:
         for score in document["scores"]
         for quote in [chosen[score["table"], score["start"]]]
     )
-    head = "table | metric | start | boosting | linear | mlp | constant | quoted | quoted s | true s"
+    head = (
+        "table | metric | start | boosting | linear | mlp | constant | quoted | quoted s | true s"
+    )
     count = (
         "{in_seconds[0]} of {in_seconds[1]} quoted seconds are within a factor of two, "
         "{in_points[0]} of {in_points[1]} quoted scores within two points; of the other "

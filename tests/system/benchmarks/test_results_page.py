@@ -17,7 +17,6 @@ WITHOUT_TABLE = {
     "audits",
     "chien_figures",
     "head_costs",
-    "leaving_out",
     "published_tables",
     "step_overhead",
 }
@@ -104,10 +103,10 @@ def lost_in_a_year(key):
     return 100 * max(one - other for one, other in zip(whole, left_out, strict=True))
 
 
-def lost_against_one(case):
+def lost_with_a_quarter_out(case):
     found = result("leaving_out")[case]
-    row = one(found["rows"], members=16, way="left out, refilled at 1/2")
-    return 100 * (found["single"] - row["worst"])
+    row = one(found["rows"], members=16, way="one member each")
+    return 100 * (found["single"] - row["quarter_out"])
 
 
 def compute_of_a_year(part):
@@ -121,9 +120,8 @@ CLAIMS = {
     "at seven eighths {}": lambda: compute_of_a_year("7/8"),
     "loses at most {:.1f} points": lambda: lost_in_a_year("score"),
     "in the mean and {:.1f} on the worst day": lambda: lost_in_a_year("worst"),
-    "then lose {:.1f} points on MNIST's public weights": lambda: lost_against_one("public"),
-    "public weights, {:.1f} for customers": lambda: lost_against_one("customers"),
-    "customers and {:.1f} on MNIST from scratch": lambda: lost_against_one("scratch"),
+    "lose {:.1f} points on MNIST's public": lambda: abs(lost_with_a_quarter_out("public")),
+    "and {:.1f} with a head on": lambda: lost_with_a_quarter_out("head"),
     "contradicted in 100 of 100 (ε ≥ {:.2f})": lambda: result("audits")["worst_case"][2][
         "epsilon_lower_bound"
     ],
@@ -144,10 +142,6 @@ CLAIMS = {
     "{:.2f} ± 0": lambda: -100 * ten_epochs()[0],
     "± {:.2f} points": lambda: 100 * ten_epochs()[1],
     "{:.1f} points less accurate on MNIST": lambda: lost("scratch"),
-    "{:.1f} points for customers": lambda: lost("churn"),
-    "{:.1f} on MNIST from scratch": lambda: lost("scratch"),
-    "{:.1f} on CIFAR-10": lambda: lost("pictures"),
-    "{:.1f} on texts": lambda: lost("texts"),
     "{:.0f} million numbers": lambda: noise_a_second()[1] / 1e6,
     "{:.1f} times as many": lambda: noise_a_second()[1] / noise_a_second()[0],
     "at {:.2f} of the speed": lambda: result("streaming")["training_s_speed"],
@@ -182,6 +176,8 @@ STATED = {
         "1.05",
         "1.5 and at most 2 s are the aims",
         "2 points were the aim",
+        "the 2 points of the aim",
+        "within 1 % of the best",
         "The aim of 40 %",
         "its aims of 50 ms",
     },
