@@ -257,6 +257,7 @@ MAX_REPLACEMENTS = 1000
 _FEW = 1000
 """A request for more ids is handled by itself, so that no other waits for its lookups."""
 _CERTIFIED = (RequestState.CERTIFIED, RequestState.COMPLETED)
+_Answers = list[RequestView | Exception]
 CallbackUrl = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_URL_LENGTH),
@@ -315,7 +316,7 @@ class Forgetting:
         if call.request.replacement:
             return await run_in_threadpool(self._rectify, call)
         if call.request.size > _FEW:
-            return await run_in_threadpool(self._alone, call)
+            return _only(await run_in_threadpool(self.submit_all, [call]))
         return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))
 
     def accept_held(self, request_id: str) -> RequestView:
@@ -329,10 +330,7 @@ class Forgetting:
             session.flush()
             view = request_views.one(session, request_id)
             owing = _owing(session, [view])
-        (accepted,) = self._answered([view], owing)
-        if isinstance(accepted, Exception):
-            raise accepted
-        return accepted
+        return _only(self._answered([view], owing))
 
     def everywhere(self, call: Call) -> list[tuple[RequestView, NewForgetRequest]]:
         """Accept a request about people in each dataset that knows them, all or none.
@@ -354,12 +352,6 @@ class Forgetting:
         with self._services.database.transaction() as session:
             pseudonyms = self._services.pseudonyms
             return parts_of(session, call.request, pseudonyms, api_key_id=call.api_key_id)
-
-    def _alone(self, call: Call) -> RequestView:
-        (answer,) = self.submit_all([call])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
     def _rectify(self, call: Call) -> RequestView:
         """Accept a request whose records are replaced, in one transaction with what replaces them.
@@ -389,10 +381,7 @@ class Forgetting:
         with self._services.database.transaction() as session:
             view = request_views.one(session, request_id)
             owing = _owing(session, [view])
-        (answer,) = self._answered([view], owing)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return _only(self._answered([view], owing))
 
     def check_replacement(self, asked: NewForgetRequest) -> None:
         """Raise what ``submit`` would raise of a request's corrected rows; store nothing."""
@@ -405,7 +394,7 @@ class Forgetting:
                 subject_ids=asked.subject_ids,
             )
 
-    def submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
+    def submit_all(self, calls: Sequence[Call]) -> _Answers:
         """Accept new requests in one transaction; return each, or its own error in its place."""
         try:
             views, owing = self._accept(calls)
@@ -414,9 +403,7 @@ class Forgetting:
             views, owing = self._accept(calls)
         return self._answered(views, owing)
 
-    def _answered(
-        self, views: list[RequestView | Exception], owing: Collection[str]
-    ) -> list[RequestView | Exception]:
+    def _answered(self, views: _Answers, owing: Collection[str]) -> _Answers:
         """Leave members of small ensembles out while the callers wait; return what is so then."""
         most_bytes = leaving_out.AT_ONCE_BYTES
         if not owing or not self._services.leave_out_at_once(owing, most_bytes=most_bytes):
@@ -426,9 +413,7 @@ class Forgetting:
             made = request_views.read(connection, ids)
         return [made[view.id] if isinstance(view, RequestView) else view for view in views]
 
-    def _accept(
-        self, calls: Sequence[Call]
-    ) -> tuple[list[RequestView | Exception], Collection[str]]:
+    def _accept(self, calls: Sequence[Call]) -> tuple[_Answers, Collection[str]]:
         with self._services.database.transaction() as session:
             for dataset in {call.request.dataset for call in calls}:
                 self._services.acceptance.present_releases.warm(session, dataset)
@@ -444,6 +429,13 @@ class Forgetting:
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
         ], owing
+
+
+def _only(answers: _Answers) -> RequestView:
+    (answer,) = answers
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _owing(session: Session, views: Iterable[RequestView]) -> Collection[str]:

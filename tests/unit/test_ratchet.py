@@ -12,12 +12,12 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 82_663,
+    "lines of source": 82_660,
     "source files": 533,
     "lines of tests": 91_559,
-    "lines of benchmarks": 6_518,
-    "words of docs": 56_769,
-    "functions": 4_725,
+    "lines of benchmarks": 6_517,
+    "words of docs": 54_597,
+    "functions": 4_726,
     "classes": 834,
     "settings": 56,
     "routes": 129,

@@ -87,7 +87,7 @@ class NoisyGdConvex(Tracked):
             raise PlanError(
                 f"the lineage's noise cannot carry {lineage.history.forgotten()} forgotten records "
                 f"over {lineage.history.releases} releases: change the policy's mechanism to "
-                "exact_training, or adaptive to false, and try the request again"
+                "exact_training, and try the request again"
             )
         steps = fewest_steps(lambda count: meets(steps=count), least=least)
         quote = cls.offer(policy, shape, lineage, accountant, steps=steps, noise_std=noise_std)

@@ -162,8 +162,8 @@ CLAIMS = {
     ),
     "Clipping takes {} % more": lambda: to_percent("ratio", clipping=True),
     "secure noise is {} % of a step": lambda: to_percent("noise_share"),
-    "at most {:.0f} % are, at 95 %": lambda: 100 * chance_of_contradiction("honest", 0.975),
-    "(at least {:.0f} %)": lambda: 100 * chance_of_contradiction("sabotaged", 0.025),
+    "at most {:.1f} % are, at 95 %": lambda: 100 * chance_of_contradiction("honest", 0.975),
+    "(at least {:.1f} %)": lambda: 100 * chance_of_contradiction("sabotaged", 0.025),
     "standard error is {:.1f} points;\n": lambda: chance("texts"),
     "1,000 others are for testing, so that a standard error is {:.1f} points": lambda: chance(
         "pictures"
