@@ -20,9 +20,10 @@ from app.domain.errors import InvalidInputError
 from app.domain.heads import boosted_trees, linear_head
 from app.domain.schema import TableSchema
 from app.domain.scores import HIGHER_IS_BETTER, lost, metric_in_words
+from app.domain.states import ARITHMETIC
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import BuiltInSpec
-from app.ledger.costs import ARITHMETIC, Measured, seconds_of
+from app.ledger.costs import Measured, seconds_of
 from app.registry.datasets.columns.cells import plain
 from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.columns.proposal import with_knots

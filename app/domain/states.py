@@ -119,6 +119,9 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
 
 
+ARITHMETIC: Final = (Phase.TRAINING, Phase.UNLEARNING, Phase.FINE_TUNING)
+
+
 class MemberState(StrEnum):
     """Of a member of an ensemble that a run trains anew."""
 

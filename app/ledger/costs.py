@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.heads import boosted_trees, linear_head, ridge_head
-from app.domain.states import Phase, RunKind, RunState
+from app.domain.states import ARITHMETIC, RunKind, RunState
 from app.ledger.tables import RunRow
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from app.registry import statistics_file
@@ -25,7 +25,6 @@ from app.storage.tables import BlobRow
 _NEWEST: Final = 50
 _HEADS: Final = (boosted_trees.NAME, linear_head.NAME, ridge_head.NAME)
 """Their weights are float64."""
-ARITHMETIC: Final = (Phase.TRAINING, Phase.UNLEARNING, Phase.FINE_TUNING)
 
 
 @dataclass(frozen=True)

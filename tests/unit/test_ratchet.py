@@ -12,9 +12,9 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 82_660,
+    "lines of source": 82_663,
     "source files": 533,
-    "lines of tests": 91_559,
+    "lines of tests": 91_568,
     "lines of benchmarks": 6_517,
     "words of docs": 54_597,
     "functions": 4_726,

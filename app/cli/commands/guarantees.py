@@ -15,8 +15,8 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
 from app.domain.scores import metric_in_words
+from app.domain.states import ARITHMETIC
 from app.domain.tasks import catalogue
-from app.ledger.costs import ARITHMETIC
 from app.planning.ensembles import EnsembleCost, costs_of, with_measured
 from app.planning.mechanisms import catalogue as mechanisms
 from app.planning.planner import quote_all

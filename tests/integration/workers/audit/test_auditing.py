@@ -6,7 +6,6 @@ An honest build is contradicted once in 10,000 times at the confidence of its te
 import base64
 import hashlib
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -387,7 +386,7 @@ def test_a_terminated_command_archives_what_it_made(
 
     def update(run: object, what: str) -> None:
         if what == "training copy":
-            os.kill(os.getpid(), signal.SIGHUP)  # the worker here has handlers of the others
+            signal.raise_signal(signal.SIGHUP)  # the worker here has handlers of the others
         if run is None:
             work()
 

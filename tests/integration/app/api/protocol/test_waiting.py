@@ -4,7 +4,9 @@ import asyncio
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
 import httpx
@@ -204,17 +206,26 @@ def test_the_client_waits_for_a_request_and_shows_its_run(
         workshop.services.clean_up,
     ]
     seen: list[tuple[str, str | None, int | None]] = []
+    made: list[Future[None]] = []
 
     def note(request: dict, run: dict | None) -> None:
         seen.append((request["state"], run and run["state"], run and run["step"]))
         if changes:
-            threading.Timer(0.2, changes.pop(0)).start()
+            made.append(one_by_one.submit(later, changes.pop(0)))
 
-    with ExpungeClient(str(served.base_url), admin_key) as client:
+    def later(change: Callable[[], object]) -> None:
+        time.sleep(0.2)
+        change()
+
+    with (
+        ThreadPoolExecutor(max_workers=1) as one_by_one,
+        ExpungeClient(str(served.base_url), admin_key) as client,
+    ):
         request_id = request_path.rpartition("/")[2]
         ended = client.wait_for_request(request_id, timeout_s=PATIENCE_S, on_change=note)
 
     assert ended["state"] == "completed"
+    assert not any(each.exception() for each in made)
     assert ("unlearning", "running", 3) in seen
     assert len(seen) <= 12  # it is told, and does not ask again and again
 
