@@ -247,7 +247,8 @@ def table(document: Document) -> str:
     for case, found in document.items():
         of = {row["members"]: row for row in found["rows"]}
         cells = (
-            " / ".join(f"{100 * of[members][part]:.1f}" for part in _OUT) for members in sorted(of)
+            " / ".join(f"{100 * of[members][part]:.1f}" for part in _OUT) if members in of else ""
+            for members in SIZES
         )
         rows.append((_NAMES[case], f"{100 * found['single']:.1f}", *cells))
     sizes = " | ".join(f"{members} members" for members in SIZES)
