@@ -13,7 +13,7 @@ MEMBERS = 16
 @pytest.fixture(scope="module")
 def years():
     case = ensembles_cases.digits(public=False)
-    return lived(replace(case, recipe=replace(case.recipe, epochs=1)), MEMBERS, days=20)
+    return lived(replace(case, recipe=replace(case.recipe, epochs=1)), MEMBERS, days=20)[0]
 
 
 def expected(part):
