@@ -20,7 +20,7 @@ from app.domain.errors import InvalidInputError
 from app.domain.heads import boosted_trees, linear_head
 from app.domain.schema import TableSchema
 from app.domain.scores import HIGHER_IS_BETTER, lost, metric_in_words
-from app.domain.states import ARITHMETIC
+from app.domain.states import arithmetic_s
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import BuiltInSpec
 from app.ledger.costs import Measured, seconds_of
@@ -197,8 +197,7 @@ def earlier_runs(models: Sequence[Json]) -> list[Measured]:
         if run is None or run["state"] != "published" or model["archived_at"] is not None:
             continue
         begun, ended = (datetime.fromisoformat(run[each]) for each in ("started_at", "finished_at"))
-        phases = run["phase_seconds"] or {}
-        arithmetic = sum(phases.get(phase, 0.0) for phase in ARITHMETIC)
+        arithmetic = arithmetic_s(run["phase_seconds"])
         found.append(
             Measured(
                 run["plan"]["mechanism"],

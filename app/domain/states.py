@@ -1,5 +1,6 @@
 """Closed lists: states of requests, runs and versions, options of a policy, callers' scopes."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -119,7 +120,12 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
 
 
-ARITHMETIC: Final = (Phase.TRAINING, Phase.UNLEARNING, Phase.FINE_TUNING)
+_ARITHMETIC: Final = (Phase.TRAINING, Phase.UNLEARNING, Phase.FINE_TUNING)
+
+
+def arithmetic_s(phase_seconds: Mapping[str, float] | None) -> float:
+    """Return the seconds that a run computed for: what grows with records and gradients."""
+    return sum((phase_seconds or {}).get(phase, 0.0) for phase in _ARITHMETIC)
 
 
 class MemberState(StrEnum):

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.architectures import ArchitectureSpec
 from app.domain.heads import boosted_trees, linear_head, ridge_head
-from app.domain.states import ARITHMETIC, RunKind, RunState
+from app.domain.states import RunKind, RunState, arithmetic_s
 from app.ledger.tables import RunRow
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from app.registry import statistics_file
@@ -55,7 +55,7 @@ def measured(session: Session, model: ModelRow) -> list[Measured]:
     query = query.where(RunRow.state == RunState.PUBLISHED).order_by(RunRow.created_at.desc())
     found = list[Measured]()
     for kind, plan, phases, seconds in session.execute(query.limit(_NEWEST)):
-        arithmetic = sum((phases or {}).get(phase, 0.0) for phase in ARITHMETIC)
+        arithmetic = arithmetic_s(phases)
         gradients, rest = plan["predicted"]["gradient_computations"], float(seconds) - arithmetic
         unlearned = kind == RunKind.UNLEARN
         found.append(Measured(plan["mechanism"], unlearned, gradients, arithmetic, rest))

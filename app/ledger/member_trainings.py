@@ -131,10 +131,8 @@ def join(
     whatever joined meanwhile stays in; other runs answer what they began with, and leave the
     members concerned out unless they trained them.
     """
-    head, number = (
-        registry.head_version(session, model),
-        number or registry.next_number(session, model.id),
-    )
+    head = registry.head_version(session, model)
+    number = number or registry.next_number(session, model.id)
     made = frozenset(trained)
     if run.kind == RunKind.TRAIN:
         return Joined(None, number, [], made, frozenset())

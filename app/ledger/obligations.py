@@ -43,14 +43,10 @@ def record(session: Session, obligation: ObligationRow) -> None:
     )
 
 
-def start_obligations(session: Session, run: RunRow) -> Sequence[ObligationRow]:
-    """Let a run take on every obligation whose records it leaves out, failed ones included.
-
-    Return them.
-    """
+def start_obligations(session: Session, run: RunRow) -> None:
+    """Let a run take on every obligation whose records it leaves out, failed ones included."""
     if run.forget_epoch is None:
-        return []
-    started = []
+        return
     owed = repository.obligations_of_model(session, run.model_id, WAITING_OBLIGATION_STATES)
     with _unsettled(session, owed) as (requests, waiting):
         for obligation in waiting:
@@ -58,8 +54,6 @@ def start_obligations(session: Session, run: RunRow) -> Sequence[ObligationRow]:
             if asked_at is not None and asked_at <= run.forget_epoch:
                 obligation.run_id, obligation.failure_reason = run.id, None
                 enter(session, obligation, ObligationState.RUNNING)
-                started.append(obligation)
-    return started
 
 
 def meet(session: Session, obligations: Collection[ObligationRow], certificate_id: str) -> None:
@@ -137,11 +131,8 @@ def settle_requests(session: Session, requests: Sequence[ForgetRequestRow]) -> N
     One that was cancelled stays so.
     """
     session.flush()
-    _settle(session, requests, repository.obligations_of_requests(session, _ids(requests)))
-
-
-def _ids(requests: Iterable[ForgetRequestRow]) -> list[str]:
-    return [request.id for request in requests]
+    owed = repository.obligations_of_requests(session, [request.id for request in requests])
+    _settle(session, requests, owed)
 
 
 def _settle(
@@ -185,7 +176,7 @@ def _unsettled(
     What the block makes of these decides the states of their requests.
     """
     requests = repository.lock_requests(session, {each.request_id for each in obligations})
-    owed = repository.obligations_of_requests(session, _ids(requests))
+    owed = repository.obligations_of_requests(session, [request.id for request in requests])
     unsettled = [each for each in obligations if each.state not in _SETTLED]
     yield {request.id: request for request in requests}, unsettled
     ids = {obligation.request_id for obligation in unsettled}

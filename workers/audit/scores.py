@@ -14,7 +14,6 @@ likelihoods, without a reference.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ import torch
 
 from app.domain.errors import InvalidInputError
 from app.domain.tasks.built_in import RegressionSpec
+from workers.training.evaluate import once
 from workers.training.published.model import PublishedModel
 from workers.training.tasks.catalogue import encoder_of, task_of
 from workers.training.tasks.task import INPUTS, TARGET
@@ -103,8 +103,9 @@ def _losses(model: PublishedModel, rows: pa.Table, factories: Sequence[str]) -> 
         for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
             batch = {name: each[start : start + _ROWS_AT_ONCE] for name, each in encoded.items()}
             others = [batch | {TARGET: each.expand_as(batch[TARGET])} for each in targets]
-            once = lru_cache(maxsize=1)(outputs)  # all have the same inputs
-            parts.append(torch.stack([task.loss(once, each).double() for each in (batch, *others)]))
+            forward = once(outputs)  # all have the same inputs
+            losses = [task.loss(forward, each).double() for each in (batch, *others)]
+            parts.append(torch.stack(losses))
     found = torch.cat(parts, dim=1).numpy()
     if np.isnan(found).any():
         raise InvalidInputError("a loss of the model is no number: it cannot be audited")

@@ -59,7 +59,7 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
     targets: list[Batch] = []
     losses = []
     # An operator's own task may change what the network answers.
-    forward = module if isinstance(task, CustomTask) else _once(module)
+    forward = module if isinstance(task, CustomTask) else once(module)
     with evaluating(module):
         for batch in map(task.measured, examples.in_order(EVALUATION_BATCH, device=device)):
             if not len(batch[INPUTS]):
@@ -82,16 +82,16 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
     )
 
 
-def _once(module: nn.Module) -> Forward:
-    """Return what computes a batch once, for its loss and for its predictions."""
+def once(forward: Forward) -> Forward:
+    """Return what computes the same inputs once, however often it is asked for them in a row."""
     found: list[torch.Tensor] = []
 
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
+    def remembered(inputs: torch.Tensor) -> torch.Tensor:
         if not found or found[0] is not inputs:
-            found[:] = inputs, module(inputs)
+            found[:] = inputs, forward(inputs)
         return found[1]
 
-    return forward
+    return remembered
 
 
 def mean_loss(module: nn.Module, task: Task, examples: Records, team: Team = ALONE) -> float:

@@ -15,7 +15,7 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
 from app.domain.scores import metric_in_words
-from app.domain.states import ARITHMETIC
+from app.domain.states import arithmetic_s
 from app.domain.tasks import catalogue
 from app.planning.ensembles import EnsembleCost, costs_of, with_measured
 from app.planning.mechanisms import catalogue as mechanisms
@@ -169,8 +169,7 @@ def _timed(
     seconds = quotes[chosen]["seconds"] if chosen in quotes else None
     if seconds is None:
         return cost
-    phases, outweighs = model["latest_run"]["phase_seconds"] or {}, None
-    arithmetic = sum(phases.get(each, 0.0) for each in ARITHMETIC)
+    arithmetic, outweighs = arithmetic_s(model["latest_run"]["phase_seconds"]), None
     if cost.members == 1 and arithmetic > 0:
         rest = max(0.0, seconds["expected"] - arithmetic)
         outweighs = round(records * rest / arithmetic)
