@@ -12,11 +12,11 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 82_663,
+    "lines of source": 82_656,
     "source files": 533,
-    "lines of tests": 91_568,
+    "lines of tests": 91_587,
     "lines of benchmarks": 6_518,
-    "words of docs": 54_608,
+    "words of docs": 54_607,
     "functions": 4_726,
     "classes": 834,
     "settings": 56,

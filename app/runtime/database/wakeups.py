@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import psycopg
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.runtime.database.engine import Database, is_pooled
@@ -71,7 +70,7 @@ class WakeUps:
             while self._connection and not heard and (left_s := until - time.monotonic()) > 0:
                 found = self._connection.notifies(timeout=left_s, stop_after=1)
                 heard = self._signals.intersection([each.payload for each in found])
-        except (psycopg.Error, SQLAlchemyError):
+        except Exception:  # noqa: BLE001 - the loop depends on this, and goes on by itself
             self.close()
         if heard:
             self._heard_at = time.monotonic()

@@ -326,7 +326,7 @@ def test_many_waiters_hold_neither_threads_nor_connections(
             base_url=served.base_url, limits=limits, timeout=PATIENCE_S, headers=headers
         ) as client:
             polls = [asyncio.create_task(client.get(request_path)) for _ in range(count)]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while _waiters(app) < count or services.database.engine.pool.checkedout() > 1:
                     await asyncio.sleep(0.05)
             assert threading.active_count() < 60

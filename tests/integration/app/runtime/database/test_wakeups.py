@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 
 from app.runtime.database import Database
 from app.runtime.database import wakeups as wakeups_module
@@ -80,6 +81,24 @@ def test_who_lost_the_connection_takes_every_signal_for_given(
     assert heard or woken.wait(_LONG_S) == _BOTH
     _give(database, Signal.DUE)
     assert woken.wait(_LONG_S) == {Signal.DUE}
+
+
+@pytest.mark.parametrize(
+    "error", [OperationalError("LISTEN", {}, Exception("gone")), OSError("unexpected")]
+)
+def test_who_cannot_listen_waits_and_holds_no_connection(
+    database: Database, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    wake_ups = WakeUps(database, Signal.DUE)
+    event.listen(database.engine, "before_cursor_execute", fail)
+    assert wake_ups.wait(0.01) == set()
+    assert database.engine.pool.checkedout() == 0
+    event.remove(database.engine, "before_cursor_execute", fail)
+    assert wake_ups.wait(_LONG_S) == {Signal.DUE}
+    wake_ups.close()
 
 
 def test_no_other_caller_gets_a_connection_that_listens(database: Database, woken: WakeUps) -> None:
