@@ -14,7 +14,7 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 82_656,
     "source files": 533,
-    "lines of tests": 91_587,
+    "lines of tests": 91_593,
     "lines of benchmarks": 6_518,
     "words of docs": 54_607,
     "functions": 4_726,

@@ -22,6 +22,7 @@ from app.domain.description import ModelDescription
 from app.domain.errors import RunFailedError
 from app.domain.heads.boosted_trees import categories_of
 from app.planning.mechanisms.boosting import Boosting
+from tests.support.patience import PATIENCE_S
 from tests.support.specs import classification, multi_label, regression
 from workers.mechanisms.boosting import solve
 from workers.training.networks.trees import BoostedTrees
@@ -323,5 +324,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_process_grows_trees_without_a_program_or_a_file_that_is_written():
     """As a worker does, whose environment limits no threads."""
     unlimited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run([sys.executable, "-c", FORKED], env=unlimited, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], env=unlimited, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0

@@ -11,6 +11,7 @@ from app.access import api_keys
 from app.api.protocol.admission import AT_ONCE, Admission, idle
 from benchmarks.api_load import serving
 from tests.support.flood import flooded, prepared
+from tests.support.patience import PATIENCE_S
 
 _PATIENT_S = 10.0  # for what took twenty seconds before
 _KNOWN = {api_keys.digest_of(secret) for secret in ("mine", "yours")}
@@ -58,7 +59,7 @@ class _Calls:
 def _run(check: Callable[[_Calls], Awaitable[None]], **options: Any) -> None:
     async def run() -> None:
         calls = _Calls(**options)
-        async with asyncio.timeout(60), asyncio.TaskGroup():
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup():
             await check(calls)
         assert not calls.app._callers
         assert calls.app._calls == 0

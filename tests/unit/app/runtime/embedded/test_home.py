@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from app.runtime.embedded.home import ClaimedError, claimed, require_unclaimed
+from tests.support.patience import PATIENCE_S
 
 CREATE = """
 import sys
@@ -39,7 +40,7 @@ def test_processes_that_create_the_account_at_once_get_the_same_one():
         for caller in callers:
             caller.stdin.write("begin\n")
         at_once = [caller.stdout.readline() for caller in callers]
-        afterwards = [caller.communicate("again\n", timeout=60)[0] for caller in callers]
+        afterwards = [caller.communicate("again\n", timeout=PATIENCE_S)[0] for caller in callers]
     finally:
         for caller in callers:
             caller.kill()
