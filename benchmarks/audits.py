@@ -10,11 +10,8 @@ that lie as far apart as it lets them. A release of its one weight tells which s
 releases the 200 clearest are guessed, and ten million bound ε from below.
 """
 
-import json
 import math
-import signal
 import tempfile
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
@@ -25,9 +22,7 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import numpy as np
-import pyarrow as pa
 import torch
-import uvicorn
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from scipy.stats import binom, binomtest
@@ -37,10 +32,11 @@ from app.accounting import gradient_clipping, output_perturbation
 from app.cli.application import create_app
 from app.client import ExpungeClient
 from app.domain.states import Scope
-from app.registry.datasets.columns.parquet import to_parquet
 from app.runtime.locations import redis_connection
 from benchmarks import harness
-from benchmarks.audits_cases import BUILDS, CANARIES, MODELS, TASK, backbone, guesses_of, rows
+from benchmarks.audits_cases import BUILDS, CANARIES, MODELS, backbone, guesses_of, rows
+from tests.support.digits import DATASET, TASK, digits_parquet
+from tests.support.serving import serve
 from workers.audit.auditing import Audit
 from workers.audit.report import Report
 from workers.audit.statistics import fewest_contradicting, right_guesses
@@ -63,21 +59,11 @@ class Service:
         self.services = services = harness.new_services()
         with services.database.transaction() as session:
             secret = api_keys.create_key(session, name="auditor", scopes=[Scope.ADMIN])[1]
-        config = uvicorn.Config(create_app(services), port=0, log_config=None)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.05)
-        running.callback(thread.join)
-        running.callback(server.handle_exit, signal.SIGTERM, None)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        self.client = running.enter_context(ExpungeClient(f"http://127.0.0.1:{port}", secret))
+        url = running.enter_context(serve(create_app(services)))
+        self.client = running.enter_context(ExpungeClient(url, secret))
         self._redis = redis_connection(services.settings)
-        columns = {"features": "list<uint8, 64>", "label": "int64"}
-        self.client.define_dataset("digits", columns, record_id="record_id")
-        few = rows(40).append_column("record_id", pa.array([f"{each}" for each in range(40)]))
-        self.client.push_records("digits", to_parquet(few))
+        self.client.define_dataset(**DATASET)
+        self.client.push_records("digits", digits_parquet(40))
         definition, weights = backbone()
         self.client.define_backbone(definition)
         self.client.upload_backbone(definition["name"], weights)
@@ -212,11 +198,9 @@ def worst_case(case: WorstCase, builds: int = 100) -> dict[str, Any]:
 
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield what was found after each audit, beside what is in the results already."""
-    if given.results.exists():
-        document = json.loads(given.results.read_text())
-    else:
-        worst = [worst_case(each) for each in (perturbed(1.0), perturbed(0.25), published())]
-        document = {"worst_case": worst}
+    document = harness.earlier(given) or {
+        "worst_case": [worst_case(each) for each in (perturbed(1.0), perturbed(0.25), published())]
+    }
     document["machine"] = harness.machine(torch.device("cpu"))
     builds = document.setdefault("builds", {})
     for sort, of in BUILDS.items():
@@ -254,11 +238,11 @@ def table(document: dict[str, Any]) -> str:
     lines = []
     for sort, cases in document["builds"].items():
         for name, case in cases.items():
-            if not case["right"]:
-                continue
-            model, before, after = BUILDS[sort][name][0], case["right_before"], case["right"]
-            right = f"{median(before):g} then {median(after):g} of {guesses_of(model)}"
-            lines.append((name, model, right, *_share([case])))
+            if case["right"]:
+                model, guesses = BUILDS[sort][name][0], guesses_of(BUILDS[sort][name][0])
+                before, after = median(case["right_before"]), median(case["right"])
+                right = f"{before:g} then {after:g} of {guesses}"
+                lines.append((name, model, right, *_share([case])))
         lines.append((f"all {sort}", "", "", *_share(cases.values())))
     head = "build | model | right guesses before, then after | contradicted | 95 % interval"
     return harness.table(head, lines)

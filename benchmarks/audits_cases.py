@@ -27,13 +27,6 @@ HEAD: Final = {
     "architecture": {"name": "linear_head"},
     "recipe": {"epochs": 5, "batch_size": 32},
 }
-TASK: Final = {
-    "name": "classification",
-    "inputs": [
-        {"name": "features", "kind": "array", "shape": [8, 8], "dtype": "uint8", "scale": 0.0625}
-    ],
-    "target": {"column": "label", "classes": [*range(10)]},
-}
 UNBIASED: Final = {"architecture": {"name": "linear_head", "options": {"bias": 0}}}
 SLOW: Final = {
     "loss_bound": 1.0,

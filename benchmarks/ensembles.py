@@ -9,10 +9,7 @@ already is not measured again, so that the benchmark can be stopped and go on.
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -23,11 +20,10 @@ from app.domain.policy import Policy
 from app.planning.mechanisms.gradient_clipping import GradientClipping
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
-from benchmarks import ensembles_cases as cases
 from benchmarks import harness
-from benchmarks.ensembles_cases import Case
+from benchmarks.ensembles_cases import OPTIONS, TITLES, Case, measured
 from benchmarks.leaving_out import Ensemble
-from benchmarks.public_features import RidgeSums, default_cache
+from benchmarks.public_features import RidgeSums
 from benchmarks.unlearning_vs_retraining import DELTA, EPSILON, unlearned
 from workers.training.exact import ridge
 from workers.training.examples import classified
@@ -35,16 +31,8 @@ from workers.training.frame import ReferenceFrame
 
 PEOPLE: Final = 100
 _SEED: Final = 11
-_CPU: Final = torch.device("cpu")
+_OF_RECIPE: Final = ("optimizer", "learning_rate", "epochs", "batch_size")
 _RIVALS: Final = ("ridge_head", "gradient_clipping")
-_NAMES: Final = {
-    "scratch": "MNIST, from scratch",
-    "public": "MNIST, public weights",
-    "pictures": "CIFAR-10, EfficientNet-Lite0 whole",
-    "churn": "customers",
-    "texts": "texts, LoRA",
-}
-
 Document = dict[str, Any]
 
 
@@ -63,8 +51,8 @@ def row_of(case: Case, members: int) -> Document:
     """
     ensemble = Ensemble(case, members)
     ensemble.train(np.ones(len(ensemble.of_person), dtype=bool))
-    owner = ensemble.of_person[np.unique(case.person, return_inverse=True)[1]]
-    left, each = np.ones(len(owner), dtype=bool), list[float]()
+    owner, left = ensemble.owner, np.ones(len(case.person), dtype=bool)
+    each = list[float]()
     for person in leaving(case):
         own = case.person == person
         left[own] = False
@@ -103,7 +91,8 @@ def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Document:
     certified = unlearned(plan, case.start, original, retain, size, frame)
     spent = certified.noisy_steps / retain.steps_per_epoch(size)
     certified.fine_tune(retain, case.recipe, epochs=max(0.0, plan.budget_epochs - spent))
-    return _rival(GradientClipping.name, certified.evaluate(case.test).score, 1.0)
+    score = certified.evaluate(case.test).score
+    return {"method": GradientClipping.name, "accuracy": score, "gradients": 1.0}
 
 
 def ridge_head(case: Case, left: NDArray[np.bool_]) -> Document:
@@ -113,26 +102,18 @@ def ridge_head(case: Case, left: NDArray[np.bool_]) -> Document:
     sums = RidgeSums(features, labels, case.feature_range, classes=case.task.outputs)
     solution = ridge.solve(sums.over(slice(None)), regularisation=None)
     test = classified(torch.from_numpy(case.features_of(case.test)), case.test.target)
-    return _rival("ridge_head", sums.accuracy(solution, test), 0.0)
-
-
-def _rival(method: str, accuracy: float, gradients: float) -> Document:
-    return {"method": method, "accuracy": accuracy, "gradients": gradients}
+    return {"method": "ridge_head", "accuracy": sums.accuracy(solution, test), "gradients": 0.0}
 
 
 def measure(case: Case, known: Mapping[str, Any]) -> Iterator[Document]:
     """Yield a case's results, each time with one more figure; what is known is kept."""
     recipe = case.recipe.to_json()
-    document = {
+    document: Document = {
         "note": case.note,
         "records": len(case.train),
         "people": len(np.unique(case.person)),
         "tested": len(case.test),
-        "recipe": {
-            name: value
-            for name, value in recipe.items()
-            if name in ("optimizer", "learning_rate", "epochs", "batch_size")
-        },
+        "recipe": {name: recipe[name] for name in _OF_RECIPE},
         "rows": list(known.get("rows", ())),
         "rivals": list(known.get("rivals", ())),
     }
@@ -146,35 +127,10 @@ def measure(case: Case, known: Mapping[str, Any]) -> Iterator[Document]:
     yield document
 
 
-def all_cases(given: Namespace) -> dict[str, Callable[[], Case]]:
-    """Return what makes each case, the cheap ones first; with ``--quick`` those of seconds."""
-    if given.quick:
-        return {
-            "churn": partial(cases.churn, customers=300),
-            "scratch": partial(cases.digits, public=False),
-            "public": partial(cases.digits, public=True),
-        }
-    return {
-        "churn": cases.churn,
-        "texts": partial(cases.texts, cache=given.cache),
-        "scratch": partial(cases.mnist, public=False),
-        "public": partial(cases.mnist, public=True),
-        "pictures": cases.cifar10,
-    }
-
-
 def run(given: Namespace) -> Iterator[Document]:
     """Yield all cases, again with each figure."""
-    torch.set_num_threads(1)
-    made, document = all_cases(given), harness.earlier(given)
-    for name in given.case or made:
-        case = made[name]()
-        if given.quick:
-            case = replace(case, sizes=case.sizes[:2])
-        for found in measure(case, document.get(name, {})):
-            document[name] = found
-            print(name, *found["rows"][-1:], flush=True)
-            yield document
+    names = ("churn", "texts", "scratch", "public", "pictures")
+    yield from measured(given, {name: name for name in names}, measure)
 
 
 def table(document: Document) -> str:
@@ -182,21 +138,13 @@ def table(document: Document) -> str:
     sizes = sorted({row["members"] for found in document.values() for row in found["rows"]})
     rows = []
     for case, found in document.items():
-        scores = {each.get("members", each.get("method")): each["accuracy"] for each in _all(found)}
+        scores = {row["members"]: row["accuracy"] for row in found["rows"]}
+        scores |= {row["method"]: row["accuracy"] for row in found["rivals"]}
         cells = (f"{scores[key]:.2%}" if key in scores else "" for key in (*sizes, *_RIVALS))
-        rows.append((_NAMES.get(case, case), *cells))
+        rows.append((TITLES[case], *cells))
     rivals = " | ".join(name.replace("_", " ") for name in _RIVALS)
     return harness.table(f"members | {' | '.join(map(str, sizes))} | {rivals}", rows)
 
 
-def _all(found: Document) -> list[Document]:
-    return [*found["rows"], *found["rivals"]]
-
-
 if __name__ == "__main__":
-    options = {
-        "--case": {"action": "append", "help": "this one alone"},
-        "--cache": {"type": Path, "default": default_cache(), "help": "of public weights"},
-        "--quick": {"action": "store_true", "help": "small data and two sizes"},
-    }
-    harness.main("ensembles", __doc__, run, options=options, table=table)
+    harness.main("ensembles", __doc__, run, options=OPTIONS, table=table)

@@ -7,7 +7,8 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module, util
@@ -29,9 +30,10 @@ from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import ClassificationSpec, classification
 from app.domain.tasks.spec import TaskSpec
+from benchmarks import harness
 from benchmarks.convex import shuffled
 from benchmarks.data import CLASSES, Pictures, load, network_of
-from benchmarks.public_features import LAST_LAYER, efficientnet, enlarged
+from benchmarks.public_features import LAST_LAYER, default_cache, efficientnet, enlarged
 from workers.training.examples import Examples, classified
 from workers.training.networks.network import Network
 from workers.training.tasks.catalogue import encoder_of, form_of, task_of
@@ -58,6 +60,20 @@ _FINE_TUNED: Final = TrainingRecipe(
     epochs=4,
     clip_norm=2.0,
 )
+
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "--case": {"action": "append", "help": "this one alone"},
+    "--cache": {"type": Path, "default": default_cache(), "help": "of public weights"},
+    "--quick": {"action": "store_true", "help": "small data"},
+}
+TITLES: Final = {
+    "churn": "customers",
+    "scratch": "MNIST, from scratch",
+    "public": "MNIST, public weights",
+    "head": "CIFAR-10, head on public weights",
+    "texts": "texts, LoRA",
+    "pictures": "CIFAR-10, EfficientNet-Lite0 whole",
+}
 
 Weights = Mapping[str, torch.Tensor]
 Features = Callable[[torch.Tensor], torch.Tensor]
@@ -107,6 +123,34 @@ class Case:
         with torch.inference_mode():
             batches = examples.in_order(_AT_ONCE, device=_CPU)
             return torch.cat([self.features(each[INPUTS]).flatten(1) for each in batches]).numpy()
+
+
+def measured(
+    given: Namespace,
+    names: Mapping[str, str],
+    measure: Callable[[Case, harness.Document], Iterator[harness.Document]],
+) -> Iterator[harness.Document]:
+    """Yield what was measured of all cases that are named, again with each figure.
+
+    ``names`` are the cases by the name that the results have; ``measure`` gets what is known.
+    """
+    torch.set_num_threads(1)
+    pictures = digits if given.quick else mnist
+    makers: dict[str, Callable[[], Case]] = {
+        "churn": partial(churn, customers=600 if given.quick else 10_000),
+        "scratch": partial(pictures, public=False),
+        "public": partial(pictures, public=True),
+    }
+    if not given.quick:
+        makers |= {"texts": partial(texts, cache=given.cache), "pictures": cifar10}
+        makers["head"] = partial(head, cache=given.cache)
+    document = harness.earlier(given)
+    for name in given.case or names:
+        if names[name] in makers:
+            for found in measure(makers[names[name]](), document.get(name, {})):
+                document[name] = found
+                print(name, len(found["rows"]), "rows", flush=True)
+                yield document
 
 
 def digits(*, public: bool) -> Case:

@@ -8,7 +8,6 @@ import platform
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 
-from app.domain.schema import TableSchema
-from app.domain.states import WeightsSource
-from app.ledger import repository
-from app.ledger.models import definitions
 from app.operations import schema
-from app.registry import repository as registry
-from app.registry.datasets.columns.parquet import to_parquet
-from app.registry.datasets.service import define_dataset
 from app.runtime.embedded import EmbeddedServers
 from app.runtime.locations import database_url, migration_url
 from app.runtime.settings import Settings
@@ -198,56 +190,3 @@ def new_services() -> Services:
     create_keys(settings)
     schema.upgrade(migration_url(settings), service_url=database_url(settings))
     return open_services(settings)
-
-
-def fill(services: Services, name: str, schema: TableSchema, files: Iterable[Any]) -> None:
-    """Define a dataset and push record tables into it."""
-    with services.database.transaction() as session:
-        define_dataset(session, name=name, schema=schema)
-    for file in files:
-        services.records.push(name, to_parquet(file))
-
-
-def defined_run(name: str, **definition: Any) -> str:
-    """Define a model that is trained on the dataset ``data``; return its first run's id."""
-    services = open_services(Settings())
-    wanted = definitions.ModelDefinition(
-        name=name, dataset="data", weights_source=WeightsSource.TRAIN, **definition
-    )
-    definitions.define_model(services.database, wanted)
-    with services.database.transaction() as session:
-        run = repository.active_run(session, registry.model_named(session, name).id)
-        require(run, "the model has a run")
-        return str(run.id) if run else ""
-
-
-def phases_of(run_id: str) -> dict[str, float]:
-    """Return the seconds of a published run's phases."""
-    with open_services(Settings()).database.transaction() as session:
-        run = repository.run(session, run_id)
-        require(run.state == "published", f"published, not {run.state}: {run.failure_reason}")
-        return dict(run.phase_seconds or {})
-
-
-def in_child(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Do ``work`` in a forked child, as a worker does.
-
-    Returns:
-        What it returned, by way of JSON, and the child's peak of resident bytes.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, json.dumps(work()).encode())
-        except Exception:  # noqa: BLE001 - a forked child must not return
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as told:
-        content = told.read()
-    _, status, usage = os.wait4(child, 0)
-    require(status == 0, "a child ends well")
-    # Linux counts kibibytes, macOS bytes.
-    return json.loads(content), float(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

@@ -32,15 +32,13 @@ class Load:
         return sorted(self.seconds)[int(0.99 * (len(self.seconds) - 1))]
 
 
-def call(method: str, path: str, *, key: str = "", body: bytes = b"", headers: str = "") -> bytes:
+def call(method: str, path: str, *, key: str = "", body: bytes = b"") -> bytes:
     """Return the bytes of one request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     if key:
         lines.append(f"Authorization: Bearer {key}")
     if body:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    if headers:
-        lines.append(headers)
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 

@@ -9,7 +9,6 @@ times a year; between, those of the quarter's beginning stand for the ones that 
 Scores without a quarter and a half of the members are the first day's.
 """
 
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,10 +22,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.domain.architectures import Member, fewest_to_train
-from benchmarks import ensembles_cases as cases
 from benchmarks import harness
-from benchmarks.ensembles_cases import Case
-from benchmarks.public_features import default_cache
+from benchmarks.ensembles_cases import OPTIONS, TITLES, Case, measured
 from workers.training.networks.ensemble import average_of
 from workers.training.tasks.task import INPUTS
 
@@ -36,18 +33,16 @@ _DAYS: Final = 365
 _QUARTER: Final = 91
 _OUT: Final = {"none_out": 0, "quarter_out": 1 / 4, "half_out": 1 / 2}
 _SEED: Final = 38
-_CPU: Final = torch.device("cpu")
 _SINGLY: Final = "one member each"
-Document = dict[str, Any]
-
-_NAMES: Final = {
-    "customers": "customers",
-    "scratch": "MNIST, from scratch",
-    "public": "MNIST, public weights",
-    "head": "CIFAR-10, head on public weights",
-    "texts": "texts, LoRA",
-    "backbone": "CIFAR-10, EfficientNet-Lite0 whole",
+_CASES: Final = {  # by their names in the results
+    "customers": "churn",
+    "scratch": "scratch",
+    "public": "public",
+    "head": "head",
+    "texts": "texts",
+    "backbone": "pictures",
 }
+Document = dict[str, Any]
 
 
 @dataclass
@@ -103,18 +98,17 @@ class Ensemble:
 
     def __init__(self, case: Case, members: int) -> None:
         draws = np.random.default_rng((_SEED, members))
-        people = np.unique(case.person, return_inverse=True)[1]
-        self.of_person = draws.integers(members, size=people.max() + 1)
-        self._case, self._owner = case, self.of_person[people]
+        self._people = np.unique(case.person, return_inverse=True)[1]
+        self.of_person = draws.integers(members, size=self._people.max() + 1)
+        self._case, self.owner = case, self.of_person[self._people]
         self._outputs = [torch.empty(0)] * members
         self._average = average_of(case.task)
         self.known: dict[frozenset[int], float] = {}
 
     def train(self, left: NDArray[np.bool_]) -> None:
         """Train all members on the people who are left, [people]."""
-        people = np.unique(self._case.person, return_inverse=True)[1]
         for member in range(len(self._outputs)):
-            chosen = np.flatnonzero(left[people] & (self._owner == member))
+            chosen = np.flatnonzero(left[self._people] & (self.owner == member))
             self._outputs[member] = _outputs(self._case.trained(chosen).module, self._case)
         self.known.clear()
 
@@ -136,7 +130,7 @@ class Ensemble:
 
 def _outputs(module: nn.Module, case: Case) -> torch.Tensor:
     with torch.inference_mode():
-        batches = case.test.in_order(500, device=_CPU)
+        batches = case.test.in_order(500, device=torch.device("cpu"))
         return torch.cat([module.eval()(each[INPUTS]) for each in batches])
 
 
@@ -191,22 +185,23 @@ def asked(way: Way, member: int, out: set[int], members: int) -> set[int]:
     return trained
 
 
-def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]:
-    """Yield a case's figures, again with every number of members."""
-    days = min(days, len(np.unique(case.person)) // 2 // A_DAY)
+def measure(case: Case, known: Document, *, sizes: tuple[int, ...]) -> Iterator[Document]:
+    """Yield a case's figures, again with every number of members; those that are known are kept."""
+    days = min(_DAYS, len(np.unique(case.person)) // 2 // A_DAY)
     document: Document = {"note": case.note, "days": days, "recipe": case.recipe.to_json()}
-    document["single"] = case.trained().evaluate(case.test).metrics["accuracy"]
-    document["rows"] = []
+    document["single"] = known.get("single") or case.trained().evaluate(case.test).score
+    document["rows"] = list(known.get("rows", ()))
     for members in sizes:
+        if members in {row["members"] for row in document["rows"]}:
+            continue
         years, first = lived(case, members, days=days)
-        singly = years[_SINGLY].gradients
         for name, year in years.items():
             document["rows"].append(
                 {
                     "members": members,
                     "way": name,
                     "gradients": year.gradients,
-                    "of_singly": year.gradients / singly,
+                    "of_singly": year.gradients / years[_SINGLY].gradients,
                     "waited": year.waited / year.answered,
                     "score": float(np.mean(year.scores)),
                     "worst": min(year.scores),
@@ -219,26 +214,8 @@ def measure(case: Case, sizes: tuple[int, ...], days: int) -> Iterator[Document]
 
 def run(given: Namespace) -> Iterator[Document]:
     """Yield all cases, again with each figure; what is in the results already is kept."""
-    torch.set_num_threads(1)
-    pictures = cases.digits if given.quick else cases.mnist
-    made = {
-        "customers": partial(cases.churn, customers=600 if given.quick else 10_000),
-        "scratch": partial(pictures, public=False),
-        "public": partial(pictures, public=True),
-    }
-    if not given.quick:
-        made["head"] = partial(cases.head, cache=given.cache)
-        made["texts"] = partial(cases.texts, cache=given.cache)
-        made["backbone"] = cases.cifar10
-    document = harness.earlier(given)
-    for name, make in made.items():
-        if name in document and name not in (given.case or ()):
-            continue
-        for found in measure(make(), SIZES[:2] if given.quick else SIZES, _DAYS):
-            document[name] = found
-            print(name, found["rows"][-1]["members"], time.strftime("%H:%M:%S"), flush=True)
-            yield document
-    yield document
+    sizes = SIZES[:2] if given.quick else SIZES
+    yield from measured(given, _CASES, partial(measure, sizes=sizes))
 
 
 def table(document: Document) -> str:
@@ -250,7 +227,7 @@ def table(document: Document) -> str:
             " / ".join(f"{100 * of[members][part]:.1f}" for part in _OUT) if members in of else ""
             for members in SIZES
         )
-        rows.append((_NAMES[case], f"{100 * found['single']:.1f}", *cells))
+        rows.append((TITLES[_CASES[case]], f"{100 * found['single']:.1f}", *cells))
     sizes = " | ".join(f"{members} members" for members in SIZES)
     return harness.table(f"none / a quarter / half out | single | {sizes}", rows)
 
@@ -263,7 +240,7 @@ def figure(document: Document, path: Path) -> None:
                 rows = [row for row in found["rows"] if row["way"] == way]
                 harness.plot(axis, rows, "gradients", "score", f"{style}-", scale=100, label=way)
             axis.axhline(100 * found["single"], color="grey", linestyle=":")
-            axis.set(xscale="log", xlabel="gradients a year", title=_NAMES[case])
+            axis.set(xscale="log", xlabel="gradients a year", title=TITLES[_CASES[case]])
         for axis in grid.flat[len(document) :]:
             axis.remove()
         grid[0][0].set_ylabel("accuracy, %")
@@ -271,9 +248,4 @@ def figure(document: Document, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    options = {
-        "--case": {"action": "append", "help": "measure this one again"},
-        "--cache": {"type": Path, "default": default_cache(), "help": "of public weights"},
-        "--quick": {"action": "store_true", "help": "small data and two sizes"},
-    }
-    harness.main("leaving_out", __doc__, run, options=options, table=table, figure=figure)
+    harness.main("leaving_out", __doc__, run, options=OPTIONS, table=table, figure=figure)

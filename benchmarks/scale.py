@@ -27,6 +27,7 @@ from app.runtime.processes.starting import python_command
 from benchmarks import harness
 from demo.service import data_dir_in, running_service
 from demo.tables import record_table
+from tests.support.arrays import array_schema, array_task
 
 ARITHMETIC: Final = ("training", "unlearning", "fine_tuning", "evaluating")
 START_S, REST_S, GROWTH = 0.5, 2.0, 1.5
@@ -90,8 +91,7 @@ def serving() -> Iterator[ExpungeClient]:
 
 def push(client: ExpungeClient, size: int, features: int) -> None:
     """Store the records of a dataset "data"."""
-    columns = {"features": f"list<float32, {features}>", "label": "int8"}
-    client.define_dataset("data", columns, record_id="record_id", subject_id="subject_id")
+    client.define_dataset("data", **array_schema(features).to_json())
     for table in tables(size, features):
         client.push_records("data", to_parquet(table))
 
@@ -114,16 +114,12 @@ def tables(size: int, features: int) -> Iterator[pa.Table]:
 @contextmanager
 def trained(client: ExpungeClient, case: str, names: Sequence[str], width: int) -> Iterator[None]:
     """Have models that owe nothing to anybody until now, and that are archived afterwards."""
-    task = {
-        "name": "classification",
-        "inputs": [{"name": "features", "kind": "array", "shape": [width]}],
-        "target": {"column": "label", "classes": [0, 1]},
-    }
     for name in names:
         architecture, policy = MODELS[name]
         recipe = {"held_out_fraction": 0.01} | (_RECIPE if name != "ridge" else {})
-        learns = {"architecture": architecture, "recipe": recipe, "policy": policy}
-        client.define_model({"name": f"{case}-{name}", "dataset": "data", "task": task} | learns)
+        learns = {"task": array_task(width), "architecture": architecture, "recipe": recipe}
+        learns |= {"policy": policy}
+        client.define_model({"name": f"{case}-{name}", "dataset": "data"} | learns)
     for name in names:
         run = client.wait_for_model(f"{case}-{name}", timeout_s=_READY_S)["latest_run"]
         harness.require(run["state"] == "published", f"{name}: {run['failure_reason']}")

@@ -1,7 +1,6 @@
 """The networks whose steps are timed, and how each mechanism is made to take some."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,11 +21,11 @@ from app.domain.policy import Policy
 from app.domain.recipes import TrainingRecipe
 from app.domain.schema import InputSchema
 from app.domain.tasks.built_in import classification
-from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
-from app.planning.tracking import Tracking, history_of_run
 from benchmarks import harness
+from benchmarks.data import network_of
 from benchmarks.private_training import OPACUS, train_by_opacus
+from tests.support.lineages import planned, trained
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import rule_of
 from workers.mechanisms.lineage import Lineage, lineage_of
@@ -34,17 +33,16 @@ from workers.noise.generators import NoiseSource
 from workers.seal.sealed import Sealed
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.examples import Examples, classified
-from workers.training.networks.architectures import build
 from workers.training.networks.network import Network
 from workers.training.tasks.task import INPUTS
 
+PLAIN: Final = "plain SGD"
 CLASSES: Final = 10
 _TASK: Final = classification(CLASSES)
 _BOUNDS: Final = _TASK.bounds
 BATCH: Final = 128
 _EPSILON: Final = 1.0
 _EPOCHS: Final = 20
-_FORGOTTEN: Final = 10
 _SHAPE: Final = (3, 32, 32)
 
 
@@ -122,68 +120,54 @@ class Case:
 
     def module(self) -> nn.Module:
         """Build the network."""
-        return build(self.architecture, input_shape=_SHAPE, classes=CLASSES, allowed_factories=())
-
-    def plain(self, device: torch.device, steps: int) -> list[float]:
-        """Return when each of some plain SGD steps ended."""
-        clock, sealed = Clock(device, steps), self._sealed(device)
-        return clock.time(
-            lambda: sealed.train(self.examples, self.recipe, epochs=1e3, on_progress=clock.tick)
-        )
+        return network_of(self.architecture, self.examples)
 
     def steps_of(
         self, mechanism: str, noise: NoiseSource, device: torch.device, steps: int
     ) -> list[float]:
-        """Return when each of a mechanism's steps ended.
+        """Return when each step of plain SGD or of a mechanism ended.
 
         Output perturbation takes none: it gets two stamps, before and after its perturbation.
         """
-        clock = Clock(device, steps)
+        clock, work = Clock(device, steps), self._work(mechanism, noise, device)
+        if mechanism != output_perturbation.NAME:
+            return clock.time(partial(work, on_progress=clock.tick))
+        clock.tick()
+        work()
+        clock.tick()
+        return clock.stamps
+
+    def _work(
+        self, mechanism: str, noise: NoiseSource, device: torch.device
+    ) -> Callable[..., object]:
+        given = (self.examples, self.recipe)
         sampling = {"sampling_rate": self.batch / self.records, "steps": 10**6}
         private = PrivateTraining(noise_multiplier=1.0, gradient_clip=1.0, **sampling)
         if mechanism == OPACUS:  # its own fast layer where the network is a linear head
             module = nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
             module = (module if self.is_convex else self.module()).to(device)
             module(next(self.examples.in_order(1, device=device))[INPUTS])
-            work = partial(train_by_opacus, module, self.examples, self.recipe, private)
-            return clock.time(partial(work, on_progress=clock.tick))
+            return partial(train_by_opacus, module, *given, private)
         if mechanism == dp_sgd.NAME:
-            network, given = Network(self.module, device=device), (self.examples, self.recipe)
-            return clock.time(
-                lambda: train_privately(
-                    network, *given, private, noise=noise, on_progress=clock.tick
-                )
-            )
+            network = Network(self.module, device=device)
+            return partial(train_privately, network, *given, private, noise=noise)
+        epsilon = float(self.policy.get("epsilon", _EPSILON))
+        sealed = Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
+        if mechanism == PLAIN:
+            return partial(sealed.train, *given, epochs=1e3)
         plan = self.plan(mechanism)
-        lineage, sealed = self._lineage(plan), self._sealed(device)
-        if mechanism == output_perturbation.NAME:
-            clock.tick()
-        clock.time(
-            lambda: (
-                sealed.unlearn(
-                    rule_of(plan),
-                    lineage.feed,
-                    frame=lineage.frame,
-                    noise=noise,
-                    on_progress=clock.tick,
-                ),
-                clock.tick() if mechanism == output_perturbation.NAME else None,
-            )
+        lineage = self._lineage(plan)
+        return partial(
+            sealed.unlearn, rule_of(plan), lineage.feed, frame=lineage.frame, noise=noise
         )
-        return clock.stamps
 
     def plan(self, mechanism: str) -> Plan:
         """Return the plan of an unlearning run, as the planner makes it."""
-        policy = Policy(
-            mechanism=mechanism,
-            parameters=self.mechanisms[mechanism],
-            **{"epsilon": _EPSILON, **self.policy},
-        )
-        fresh = self._shape()
-        if not self.is_convex:
-            return make_plan(policy=policy, shape=replace(fresh, earlier_releases=1))
-        training = make_plan(policy=policy, shape=fresh)
-        return make_plan(policy=policy, shape=_after_a_request(fresh, training))
+        policy = {"epsilon": _EPSILON, "parameters": self.mechanisms[mechanism], **self.policy}
+        shape = replace(self._shape(), earlier_releases=1)
+        if self.is_convex:
+            shape = trained(mechanism, shape=self._shape(), forget={0: 10}, **policy)
+        return planned(shape, mechanism, **policy)
 
     def _shape(self) -> ModelShape:
         recipe = self.recipe
@@ -216,31 +200,6 @@ class Case:
         )
         spec = ModelSpec(described, self.recipe, policy, schema, "none", pa.schema([]))
         return lineage_of(plan, spec, data, self.module)
-
-    def _sealed(self, device: torch.device) -> Sealed:
-        epsilon = float(self.policy.get("epsilon", _EPSILON))
-        return Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
-
-
-def _after_a_request(fresh: ModelShape, training: Plan) -> ModelShape:
-    """Return the shape of a lineage that was trained and shall forget some records."""
-    history = None
-    if training.history is not None:
-        history = history_of_run(training, steps=int(training.settings["steps"]))
-        batches = history.recipe.batches
-        history = history.after_request(Counter(number % batches for number in range(_FORGOTTEN)))
-    return replace(
-        fresh,
-        earlier_releases=1,
-        forgotten=_FORGOTTEN,
-        newly_forgotten=_FORGOTTEN,
-        tracking=Tracking(
-            mechanism=training.mechanism,
-            begun_at_epoch=0,
-            settings=training.settings,
-            history=history,
-        ),
-    )
 
 
 # Ten steps or more each, so that there is something to time.

@@ -22,7 +22,7 @@ from app.accounting import dp_sgd
 from benchmarks import harness
 from benchmarks.convex import OrdinaryNoise
 from benchmarks.private_training import OPACUS, has_opacus
-from benchmarks.step_cases import CASES, Case, Clock
+from benchmarks.step_cases import CASES, PLAIN, Case
 from workers.data.memory import keep_freed
 from workers.noise.generators import NoiseSource, SecureNoise
 
@@ -75,25 +75,27 @@ def measure(
     Every figure is the fastest of all rounds: what else runs on the machine only ever adds to it.
     The first round warms up.
     """
-    plain, noise_alone = list[float](), list[float]()
     rival = [OPACUS] if dp_sgd.NAME in case.mechanisms and has_opacus() else []
-    taken: dict[str, list[float]] = {name: [] for name in (*case.mechanisms, *rival)}
+    taken: dict[str, list[float]] = {name: [] for name in (PLAIN, *case.mechanisms, *rival)}
+    position, alone = torch.zeros(case.size, dtype=torch.float64, device=device), list[float]()
+    noise = SecureNoise(device)
     for _ in range(rounds + 1):
-        plain.append(_seconds_a_step(case.plain(device, steps)))
-        noise_alone.append(_seconds_of_noise(SecureNoise(device), case.size, device))
+        alone.append(_seconds(noise, position))
         for name, seconds in taken.items():
             stamps = case.steps_of(name, SecureNoise(device), device, steps)
-            seconds.append(_seconds_a_step(stamps))
-    for name, seconds in taken.items():
+            seconds.append(min(later - earlier for earlier, later in pairwise(stamps)))
+    least = {name: min(seconds[1:]) for name, seconds in taken.items()}
+    plain = least.pop(PLAIN)
+    for name, seconds in least.items():
         yield {
             "mechanism": name,
             "network": case.network,
             "parameters": case.size,
             "batch": case.batch,
-            "plain_ms": _milliseconds(plain),
-            "step_ms": _milliseconds(seconds),
-            "ratio": _ratio(seconds, plain),
-            "noise_share": _ratio(noise_alone, seconds),
+            "plain_ms": 1000 * plain,
+            "step_ms": 1000 * seconds,
+            "ratio": seconds / plain,
+            "noise_share": min(alone[1:]) / seconds,
         }
 
 
@@ -101,27 +103,6 @@ def met(document: dict[str, Any]) -> bool:
     """Say whether clipping keeps the limit."""
     limited = [row["ratio"] for row in document["rows"] if row["mechanism"] in LIMITED]
     return max(limited) <= LIMIT
-
-
-def _seconds_a_step(stamps: list[float]) -> float:
-    """Return the shortest time between one step's end and the next one's."""
-    return min(later - earlier for earlier, later in pairwise(stamps))
-
-
-def _seconds_of_noise(noise: NoiseSource, size: int, device: torch.device) -> float:
-    position, clock = torch.zeros(size, dtype=torch.float64, device=device), Clock(device, 3)
-    while len(clock.stamps) < 3:
-        noise.add_(position, 1.0)
-        clock.tick()
-    return _seconds_a_step(clock.stamps)
-
-
-def _milliseconds(taken: list[float]) -> float:
-    return 1000 * min(taken[1:])
-
-
-def _ratio(taken: list[float], of: list[float]) -> float:
-    return min(taken[1:]) / min(of[1:])
 
 
 if __name__ == "__main__":

@@ -28,15 +28,17 @@ def planned(shape: ModelShape, mechanism: str, **policy: Any) -> Plan:
 
 def after(plan: Plan, shape: ModelShape, *, forget: Mapping[int, int]) -> ModelShape:
     """Return the model once the plan was carried out and the next request came."""
-    history = history_of_run(plan, steps=int(plan.settings["steps"])).after_request(forget)
-    retained = shape.trained_on - history.forgotten()
+    history, forgotten = None, shape.forgotten + sum(forget.values())
+    if plan.history is not None:
+        history = history_of_run(plan, steps=int(plan.settings["steps"])).after_request(forget)
+        forgotten = history.forgotten()
     tracking = Tracking(
         plan.mechanism, 0, settings=plan.settings, training=plan.training, history=history
     )
     return replace(
         shape,
-        retained=retained,
-        forgotten=history.forgotten(),
+        retained=shape.trained_on - forgotten,
+        forgotten=forgotten,
         newly_forgotten=sum(forget.values()),
         earlier_releases=shape.earlier_releases + 1,
         tracking=tracking,

@@ -1,7 +1,6 @@
 """Turns: a caller's calls do not keep others waiting, and what nobody waits for is not done."""
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -156,7 +155,7 @@ def test_a_cancelled_call_leaves_the_queue() -> None:
 
 @pytest.mark.slow
 def test_a_flood_keeps_nobody_waiting() -> None:
-    with tempfile.TemporaryDirectory() as folder, serving(folder, trained=False) as bench:
+    with serving(trained=False) as bench:
         reader = prepared(f"http://127.0.0.1:{bench.api}", bench.key)
         for kind in ("read_key", "no_key", "invalid"):
             noticed = flooded(bench, reader, kind, 400, 12.0)
