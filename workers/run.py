@@ -178,7 +178,7 @@ def _carry_out(run: _Run) -> None:
     else:
         certified, phase, origin = _certify(run)
         tensors = certified.views()
-        evaluation = publishing.evaluate(lease, data, certified)
+        evaluation = publishing.evaluate(lease, partial(certified.evaluate, data.held_out))
         evaluation |= publishing.noise_curve(data, certified, phase, evaluation)
         made = {} if origin is None else {0: origin}
     return _publish(run, tensors, phase, evaluation, made=made)
@@ -353,4 +353,8 @@ def _train_openly(run: _Run) -> tuple[Mapping[str, NDArray[Any]], None, dict[str
             held_out=data.held_out,
             on_progress=halfway("mid_training", loss_reporter(lease)),
         )
-    return network.views(), None, publishing.evaluate(lease, data, network)
+    return (
+        network.views(),
+        None,
+        publishing.evaluate(lease, partial(network.evaluate, data.held_out)),
+    )

@@ -311,6 +311,10 @@ class ImportAnswer(Answer):
         description="Records with a known id and another subject or other values. The dataset "
         "keeps what it has."
     )
+    without_target: dict[str, int] = Field(
+        description="Of the rows read, those that a model does not learn from for lack of a "
+        "target, by its name."
+    )
     failure_reason: str | None
     problems: list[ImportProblem] = Field(description="The first faults of the file that failed.")
     created_at: datetime

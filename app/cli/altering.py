@@ -12,6 +12,7 @@ from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.spec import TaskSpec
 from app.registry.datasets.columns.cells import MISSING_WORDS, plain, texts_of
 from app.registry.datasets.columns.encoding import without_target
+from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.columns.sources import Source
 
 
@@ -76,16 +77,17 @@ def meanings(
                 yield f"{model.name}: {count} unlisted value(s) of {column.name!r} {rule}"
 
 
-def not_learned(source: Source, task: TaskSpec) -> tuple[int, str | None]:
-    """Return how many rows of a table have no target, so that a task does not learn from them.
-
-    The number comes with words for it; None where there is none.
-    """
-    count = sum(without_target(part, task) for _, part in source.parts())
+def not_learned(source: Source, task: TaskSpec) -> str | None:
+    """Say how many rows of a table have no target, so that a task does not learn from them."""
+    count, problems = 0, Problems()
+    for problems.first, part in source.parts():
+        count += without_target(part, task, problems)
+    with source.places():
+        problems.raise_any()
     if not count:
-        return 0, None
+        return None
     names = " and ".join(map(repr, task.target_columns))
-    return count, f"{count:,} of {source.rows:,} rows have no value of {names}: not learned from"
+    return f"{count:,} of {source.rows:,} rows have no value of {names}: not learned from"
 
 
 def _unlisted(source: Source | None, column: CategoryColumn) -> int:

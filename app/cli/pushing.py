@@ -1,5 +1,6 @@
 """Sends a table's parts to a dataset, and names the rows that were not added."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -61,7 +62,7 @@ def push_table(
     rows: dict[str, list[int]] = {"changed": [], "replaced": []}
     counts = dict.fromkeys(rows, 0)
     requests: list[str] = []
-    warnings: set[str] = set()
+    without, warnings = Counter[str](), set[str]()
     count, uploads = source.rows, map(_packed, typed_parts(source, schema))
     upload = next(uploads, None)
     at_once = 0 if upload is None else upload.rows
@@ -77,6 +78,7 @@ def push_table(
                 counts[field] += answer[field]
                 found += [upload.first + row for row in answer[f"{field}_rows"]]
             requests += filter(None, [answer["forget_request"]])
+            without.update(answer["without_target"])
             warnings.update(answer["warnings"])
             advance(upload.rows)
             upload = following
@@ -85,7 +87,7 @@ def push_table(
     _name_rows(source, "changed, and left as stored", rows["changed"])
     for kind, found in rows.items():
         total |= {kind: counts[kind], f"{kind}_rows": [row + 1 for row in found]}
-    return total | {"forget_requests": requests}
+    return total | {"forget_requests": requests, "without_target": dict(without)}
 
 
 def _packed(part: Part) -> _Upload:

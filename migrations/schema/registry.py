@@ -119,6 +119,7 @@ def create_datasets() -> None:
         sa.Column("added", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("already_present", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("changed", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("without_target", JSONB, server_default="{}", nullable=False),
         sa.Column("failure_reason", sa.String),
         sa.Column("problems", JSONB),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),

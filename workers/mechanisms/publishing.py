@@ -30,17 +30,17 @@ from workers.data.loading import RunData
 from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.seal.certified import Certified
-from workers.training.evaluate import NothingToMeasureError
-from workers.training.networks.network import Network
+from workers.training.evaluate import Evaluation, NothingToMeasureError
 
 
-def evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[str, Any]:
+def evaluate(lease: Lease, evaluated: Callable[[], Evaluation]) -> dict[str, Any]:
     """Return the metrics on held-out records, if there are any, and the baseline's beside them."""
     with lease.phase(Phase.EVALUATING):
         try:
-            measured = network.evaluate(data.held_out)
+            measured = evaluated()
         except NothingToMeasureError:
             return {"held_out_records": 0}
+        fewer = [{"members": count, "score": score} for count, score in measured.fewer.items()]
         compared = {"baseline": measured.baseline, "higher_is_better": measured.higher_is_better}
         return {
             "held_out_records": measured.examples,
@@ -48,6 +48,7 @@ def evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[
             "metrics": dict(measured.metrics),
             "headline": measured.headline,
             **{name: value for name, value in compared.items() if value is not None},
+            **({"fewer_members": fewer} if fewer else {}),
         }
 
 

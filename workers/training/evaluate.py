@@ -1,7 +1,7 @@
 """Evaluates a network on held-out examples."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.training.examples import Records
+from workers.training.networks.ensemble import Ensemble
 from workers.training.tasks.custom import CustomTask
 from workers.training.tasks.task import INPUTS, Arrays, Batch, Forward, Task, joined
 from workers.training.team import ALONE, Team
@@ -30,6 +31,7 @@ class Evaluation:
         headline: which of them is shown first; None if it is not defined for these.
         examples: number of examples.
         baseline: what one answer for all examples has of the headline.
+        fewer: the headline with so many of an ensemble's members.
         higher_is_better: which way the headline is better; None if nobody knows.
     """
 
@@ -39,6 +41,7 @@ class Evaluation:
     examples: int
     baseline: float | None
     higher_is_better: bool | None
+    fewer: Mapping[int, float]
 
     @property
     def score(self) -> float | None:
@@ -46,31 +49,42 @@ class Evaluation:
         return None if self.headline is None else self.metrics[self.headline]
 
 
-def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
+def evaluate(
+    module: nn.Module, task: Task, examples: Records, fewer: Sequence[int] = ()
+) -> Evaluation:
     """Return metrics and mean loss in evaluation mode; the module's mode is kept.
 
-    Of all records only predictions and targets are kept, since a metric may need all of them.
+    Of all records only predictions and targets are kept, since a metric may need all of them. Of an
+    ensemble also the first members by themselves are measured, as many as each of ``fewer`` says;
+    each member computes a batch once.
 
     Raises:
         NothingToMeasureError: there are no examples with a target.
     """
     device = next(module.parameters()).device
-    predictions: list[Batch] = []
+    modules, members = [module], list[nn.Module]()
+    if isinstance(module, Ensemble):
+        modules += [module.first_of(count) for count in fewer]
+        members += module.members.values()
+    predictions: list[list[Batch]] = [[] for _ in modules]
     targets: list[Batch] = []
     losses = []
     # An operator's own task may change what the network answers.
-    forward = module if isinstance(task, CustomTask) else once(module)
-    with evaluating(module):
+    is_own = isinstance(task, CustomTask)
+    forwards: Sequence[Forward] = modules if is_own else [*map(once, modules)]
+    with evaluating(module), _remembering([] if is_own else members):
         for batch in map(task.measured, examples.in_order(EVALUATION_BATCH, device=device)):
             if not len(batch[INPUTS]):
                 continue
-            losses.append(task.loss(forward, batch).cpu().double())
-            predictions.append(_on_cpu(task.predict(forward, batch)))
+            losses.append(task.loss(forwards[0], batch).cpu().double())
+            for forward, found in zip(forwards, predictions, strict=True):
+                found.append(_on_cpu(task.predict(forward, batch)))
             targets.append(_on_cpu(task.truth(batch)))
     if not losses:
         raise NothingToMeasureError("there are no held-out records to evaluate on")
     truth = _arrays(joined(targets))
-    metrics = task.metrics(_arrays(joined(predictions)), truth)
+    metrics, *others = (task.metrics(_arrays(joined(found)), truth) for found in predictions)
+    scores = zip(fewer, (each.get(task.headline) for each in others), strict=True)
     every = torch.cat(losses)
     return Evaluation(
         metrics=metrics,
@@ -79,6 +93,7 @@ def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
         higher_is_better=task.higher_is_better,
         mean_loss=float(every.mean()),
         examples=len(every),
+        fewer={count: score for count, score in scores if score is not None},
     )
 
 
@@ -92,6 +107,16 @@ def once(forward: Forward) -> Forward:
         return found[1]
 
     return remembered
+
+
+@contextmanager
+def _remembering(members: Iterable[nn.Module]) -> Iterator[None]:
+    """Let each of these compute the same inputs ``once``, whatever calls it."""
+    with ExitStack() as restored:
+        for member in members:
+            member.forward = once(member.forward)
+            restored.callback(delattr, member, "forward")
+        yield
 
 
 def mean_loss(module: nn.Module, task: Task, examples: Records, team: Team = ALONE) -> float:

@@ -112,7 +112,7 @@ def push(
     replaced with --replace. With --alter, what it means for each model is printed first.
     """
     with service() as client:
-        asked, without = read(), dict[str, int]()
+        asked = read()
         existing = existing_dataset(client, name)
         schema = held = asked.schema() if existing is None else _schema_of(existing, asked)
         if public and existing is not None and not existing["public"]:
@@ -137,16 +137,14 @@ def push(
             if absent := [each for each in schema.names if each not in asked.source.types]:
                 _tell([f"not in {asked.source.name}, and so without values: {', '.join(absent)}"])
             for model in models:
-                count, said = not_learned(asked.source, model.task)
+                said = not_learned(asked.source, model.task)
                 if said is not None:
-                    without[model.name] = count
                     _tell([f"{model.name}: {said}"])
             _send(client, name, held, schema)
         with ExitStack() as undone:
             if existing is None:
                 undone.enter_context(new_dataset(client, name, schema, public=public))
-            sent = push_table(client, name, asked.source, schema, replace=replace)
-            show(sent | {"without_target": without})
+            show(push_table(client, name, asked.source, schema, replace=replace))
 
 
 @with_options_of(asked_table, "read")

@@ -116,7 +116,7 @@ def create(
             source = read_source(*data, dialect=dialect) if data else None
             proposal = proposing.proposal_of(schema, choices, source)
             unconfirmed = proposal.unconfirmed
-            _, said = (0, None) if source is None else altering.not_learned(source, proposal.task)
+            said = None if source is None else altering.not_learned(source, proposal.task)
             if said is not None:
                 typer.echo(said, err=True)
             document = {

@@ -243,7 +243,7 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
     kept = tuple((each, kind) for each, kind in columns if each not in left_out)
     with source.places():
         baseline = _baseline(task, rows)
-        _, lacking = not_learned(source, task)
+        lacking = not_learned(source, task)
     return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline, lacking)
 
 

@@ -3,8 +3,8 @@
 Two rows have the same values however Arrow lays them out.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,13 @@ class KeyedUpload:
         upload: n records.
         record_keys: (n, 32).
         subject_keys: (n, 32), of any content where a record has no subject.
+        without_target: how many records have none, by the name of a model that has some of these.
     """
 
     upload: Upload
     record_keys: npt.NDArray[np.uint8]
     subject_keys: npt.NDArray[np.uint8]
+    without_target: Mapping[str, int] = field(default_factory=dict)
 
     def rows(self, rows: Sequence[int]) -> "KeyedUpload":
         """Return some of its rows."""

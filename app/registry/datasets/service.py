@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,9 +17,11 @@ from app.domain.errors import ConflictError, GoneError, InvalidInputError
 from app.domain.ids import new_id, normal_id
 from app.domain.schema import TableSchema
 from app.domain.tasks import catalogue
+from app.domain.tasks.spec import TaskSpec
 from app.evidence import log
 from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of
+from app.registry.datasets.columns.encoding import without_target
 from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.comparison import KeyedUpload, compare
 from app.registry.datasets.imports.repository import active_of
@@ -54,6 +56,8 @@ class PushResult:
             has.
         replaced_rows: Those that it held otherwise, and holds as they are now, with ``replace``.
         forget_request: The request that had the replaced records forgotten, if any were.
+        without_target: How many rows have no target, so that a model does not learn from them, by
+            the model's name; models for which all have one are not listed.
     """
 
     added: int
@@ -61,6 +65,7 @@ class PushResult:
     changed_rows: Sequence[int] = ()
     replaced_rows: Sequence[int] = ()
     forget_request: str | None = None
+    without_target: Mapping[str, int] = field(default_factory=dict)
 
 
 Also = Callable[[PushResult, Session], None]
@@ -194,11 +199,15 @@ class Records:
         return self.store(dataset_id, pushed, looks_new=not held, forget=forget, also=also)
 
     def keyed(self, dataset_id: str, upload: Upload) -> KeyedUpload:
-        """Return an upload with the pseudonyms of its ids."""
+        """Return an upload with the pseudonyms of its ids, and what models do not learn of it."""
+        with self.database.transaction() as session:
+            tasks = _tasks(session, dataset_id)
+        lacking = {name: without_target(upload.content, task) for name, task in tasks.items()}
         return KeyedUpload(
             upload,
             record_keys=self.pseudonyms.records(dataset_id, upload.record_ids),
             subject_keys=self.pseudonyms.subjects(dataset_id, upload.subject_ids),
+            without_target={name: count for name, count in lacking.items() if count},
         )
 
     def store(
@@ -225,7 +234,7 @@ class Records:
                 exceptions undo all.
         """
         if looks_new:
-            result = PushResult(added=len(pushed.record_keys), already_present=0)
+            result = PushResult(len(pushed.record_keys), 0, without_target=pushed.without_target)
             added = self._add(dataset_id, pushed, result, part_of, also)
             if added is not None:
                 return added
@@ -241,6 +250,7 @@ class Records:
                 already_present=len(found.equal),
                 changed_rows=found.changed if forget is None else (),
                 replaced_rows=replaced,
+                without_target=pushed.without_target,
             )
             new = sorted((*found.new, *replaced))
             if not new:
@@ -444,7 +454,12 @@ def definition_of(session: Session, dataset: DatasetRow) -> tuple[str, TableSche
     A row without a value that a model needs would stop that model's next training.
     """
     require_live("dataset", dataset)
+    required = {each for task in _tasks(session, dataset.id).values() for each in task.required}
+    return dataset.id, schema_of(dataset).requiring(required)
+
+
+def _tasks(session: Session, dataset_id: str) -> dict[str, TaskSpec]:
+    """Return what the models of a dataset learn, by their names."""
     live = ModelRow.archived_at.is_(None) & ModelRow.deleted_at.is_(None)
-    query = select(ModelRow.task).where(ModelRow.dataset_id == dataset.id, live)
-    tasks = map(catalogue.from_json, session.scalars(query))
-    return dataset.id, schema_of(dataset).requiring({each for t in tasks for each in t.required})
+    query = select(ModelRow.name, ModelRow.task).where(ModelRow.dataset_id == dataset_id, live)
+    return {name: catalogue.from_json(task) for name, task in session.execute(query)}

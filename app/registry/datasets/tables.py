@@ -173,7 +173,7 @@ class ImportRow(Logged, Leased, Base):
     __left_out__ = frozenset(
         {
             *("fencing_token", "lease_expires_at", "attempt", "files", "files_done", "row_in_file"),
-            *("total_rows", "rows", "already_present", "changed"),
+            *("total_rows", "rows", "already_present", "changed", "without_target"),
         }
     )
     __table_args__ = (
@@ -200,6 +200,8 @@ class ImportRow(Logged, Leased, Base):
     added: Mapped[int] = mapped_column(BigInteger, server_default="0")
     already_present: Mapped[int] = mapped_column(BigInteger, server_default="0")
     changed: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    without_target: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    """How many of the rows a model does not learn from, by its name."""
     failure_reason: Mapped[str | None]
     problems: Mapped[list[dict[str, Any]] | None]
     """Why a file's content was refused: each fault's file, row, column and reason."""

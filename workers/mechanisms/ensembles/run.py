@@ -39,11 +39,10 @@ from workers.leases.lease import Lease
 from workers.leases.outages import outlast_outages
 from workers.leases.reporting import step_reporter
 from workers.mechanisms import publishing
-from workers.mechanisms.ensembles.training import Numbers, Trained, train_member
+from workers.mechanisms.ensembles.training import Numbers, Trained, ensemble_of, train_member
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import SealedProgress
 from workers.training.examples import Examples
-from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network, Tensors
 from workers.training.team import choose_device
 
@@ -172,20 +171,11 @@ class EnsembleRun:
 
         With a quarter of them out, and with a half.
         """
-        evaluation = self._evaluated(found, active)
-        headline = evaluation.get("headline")
-        if headline is None or self.lease.kind is RunKind.UNLEARN:
-            return evaluation
+        ensemble = ensemble_of(self.model, self.fresh, _named(found, active), active)
         sizes = {-(-3 * len(active) // 4), -(-len(active) // 2)} - {len(active)}
-        fewer = [
-            {"members": size, "score": self._evaluated(found, active[:size])["metrics"][headline]}
-            for size in sorted(sizes, reverse=True)
-        ]
-        return evaluation | ({"fewer_members": fewer} if fewer else {})
-
-    def _evaluated(self, found: Mapping[int, Numbers], active: Sequence[int]) -> dict[str, Any]:
-        whole = self._whole(_named(found, active), active)
-        return publishing.evaluate(self.lease, self.data, whole)
+        fewer = [] if self.lease.kind is RunKind.UNLEARN else sorted(sizes, reverse=True)
+        measure = partial(ensemble.evaluate, self.data.held_out, fewer)
+        return publishing.evaluate(self.lease, measure)
 
     def _join(self, trained: Collection[int]) -> Joined:
         with self.services.database.transaction() as session:
@@ -222,17 +212,6 @@ class EnsembleRun:
             run = runs.holder(session, self.lease.run_id, self.lease.fencing_token)
             runs.end_run(session, run, RunState.CANCELLED, reason=reason)
         raise LeaseLostError(f"the run is over: {reason}")
-
-    def _whole(self, tensors: Tensors, active: Sequence[int]) -> Network:
-        """Return the ensemble with these tensors."""
-        members = (self.fresh() for _ in active)
-        network = Network(
-            lambda: Ensemble(members, self.model.description.task, active),
-            device=choose_device(),
-            task=self.model.task,
-        )
-        network.load(tensors)
-        return network
 
     def _kept(self, head: Tensors, joined: Joined) -> Iterator[tuple[int, Numbers]]:
         """Yield the members that stay, with the certified version's tensors."""

@@ -1,6 +1,6 @@
 """One member: trained anew on retained records of its own, or grown of them, sealed by itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +15,7 @@ from workers.data.loading import ModelSpec
 from workers.mechanisms.boosting import grow
 from workers.seal.sealed import Sealed, SealedProgress
 from workers.training.examples import Examples
+from workers.training.networks.ensemble import Ensemble
 from workers.training.networks.network import Network
 from workers.training.seed import Seed
 from workers.training.team import choose_device
@@ -69,3 +70,17 @@ def train_member(
         return Trained(sealed.open().tensors(), seed.provenance(device, libraries))
     finally:
         sealed.destroy()
+
+
+def ensemble_of(
+    model: ModelSpec, fresh: Callable[[], nn.Module], tensors: Numbers, active: Sequence[int]
+) -> Network:
+    """Return the ensemble of these members, with tensors by their names in it."""
+    members = (fresh() for _ in active)
+    network = Network(
+        lambda: Ensemble(members, model.description.task, active),
+        device=choose_device(),
+        task=model.task,
+    )
+    network.load(tensors)
+    return network

@@ -44,7 +44,7 @@ class Ensemble(nn.Module):
         numbered = zip(count() if numbers is None else numbers, _on_one_base(members), strict=False)
         self.members = nn.ModuleDict({str(number): member for number, member in numbered})
         self._base = tuple(public_tensors(self.first))
-        self._average = average_of(task)
+        self._task, self._average = task, average_of(task)
 
     @property
     def first(self) -> nn.Module:
@@ -57,6 +57,12 @@ class Ensemble(nn.Module):
         for member in list(self.members.values())[1:]:
             _share(self._base, self.first, member)
         return self
+
+    def first_of(self, count: int) -> "Ensemble":
+        """Return the ensemble of this one's own first members, so many of them."""
+        numbers = [*map(int, self.members)][:count]
+        members = (self.members[str(number)] for number in numbers)
+        return Ensemble(members, self._task, numbers)
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
         """Return the average of what the members say."""

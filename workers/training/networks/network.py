@@ -4,7 +4,7 @@ It is not protected: ``workers.seal.sealed.Sealed`` wraps weights that have not 
 used directly where there is nothing to protect: retraining, and a first release ``as_trained``.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -120,13 +120,13 @@ class Network:
 
     train = loop.train
 
-    def evaluate(self, examples: Records) -> Evaluation:
-        """Return the task's metrics and mean loss.
+    def evaluate(self, examples: Records, fewer: Sequence[int] = ()) -> Evaluation:
+        """Return the task's metrics and mean loss; of an ensemble also with ``fewer`` members.
 
         Raises:
             RunFailedError: there are no examples.
         """
-        return evaluate(self.module, self.task, examples)
+        return evaluate(self.module, self.task, examples, fewer)
 
     def evaluate_noisier(self, examples: Records, noise_std: float) -> Evaluation:
         """Return the same with noise added to each parameter, which is taken away again.

@@ -93,15 +93,23 @@ def numbers_in(
     return found
 
 
-def without_target(table: pa.Table | pa.RecordBatch, task: TaskSpec) -> int:
-    """Return how many rows have no target for a built-in task, which does not learn from them."""
+def without_target(
+    table: pa.Table | pa.RecordBatch, task: TaskSpec, problems: Problems | None = None
+) -> int:
+    """Return how many rows have no target for a built-in task, which does not learn from them.
+
+    Targets that it cannot read go to ``problems``.
+    """
     if not set(task.target_columns) <= set(table.schema.names):
         return int(table.num_rows)
+    cells, lacking = _Cells(table, problems or Problems()), np.zeros(table.num_rows, dtype=bool)
     if isinstance(task, ClassificationSpec):
-        return int(np.count_nonzero(labels_of(table, task.target) == NO_CLASS))
-    if isinstance(task, MultiLabelSpec | RegressionSpec):
-        return int(np.count_nonzero(np.isnan(numbers_in(table, task.target_columns)[:, 0])))
-    return 0
+        lacking = cells.labels(task.target) == NO_CLASS
+    elif isinstance(task, MultiLabelSpec | RegressionSpec):
+        for name in task.target_columns:
+            numbers = cells.numbers(name, least=-math.inf, most=math.inf, required=False)
+            lacking |= np.isnan(numbers)
+    return int(np.count_nonzero(lacking))
 
 
 def ids_of(

@@ -1,5 +1,6 @@
 """The life of an import: requested, leased by a worker, moved on batch by batch, ended."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -117,6 +118,7 @@ def advance(row: ImportRow, result: PushResult, *, since: Position, at: Position
     row.added += result.added
     row.already_present += result.already_present
     row.changed += changed
+    row.without_target = dict(Counter(row.without_target) + Counter(result.without_target))
     row.rows += result.added + result.already_present + changed
     row.files_done, row.row_in_file = at.files_done, at.row_in_file
 

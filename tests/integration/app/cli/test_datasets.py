@@ -347,12 +347,31 @@ def test_a_row_that_would_stop_a_model_is_refused_before_anything_is_altered(
 
 
 def test_a_row_without_a_target_is_taken_and_said_not_to_be_learned_from(
-    learned: None, tmp_path: Path
+    learned: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pushed = dataset_command("push", "churn", _second_month(tmp_path / "two.csv", churned=""))
+    monkeypatch.setattr("app.registry.datasets.columns.sources._PART_ROWS", 2)
+    lines = _second_month(tmp_path / "two.csv").read_text().splitlines()
+    lines += [f"90{i},Li,40,team," for i in range(1, 5)]
+    (tmp_path / "two.csv").write_text("\n".join(lines))
+    pushed = dataset_command("push", "churn", tmp_path / "two.csv")
     answer = json.loads(pushed.stdout)
-    assert (answer["added"], answer["without_target"]) == (1, {"leave": 1})
-    assert "leave: 1 of 1 rows have no value of 'churned': not learned from" in pushed.stderr
+    assert (answer["added"], answer["without_target"]) == (5, {"leave": 4})
+    assert "leave: 4 of 5 rows have no value of 'churned': not learned from" in pushed.stderr
+
+
+def test_a_target_that_is_no_class_is_named_before_a_row_is_sent(
+    learned: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.registry.datasets.columns.sources._PART_ROWS", 2)
+    lines = _second_month(tmp_path / "two.csv").read_text().splitlines()
+    lines += [f"90{i},Li,40,team,{'perhaps' if i > 2 else 'no'}" for i in range(1, 5)]
+    (tmp_path / "two.csv").write_text("\n".join(lines))
+    before = dataset_answer("show", "churn")
+    refused = dataset_command("push", "churn", tmp_path / "two.csv")
+    assert refused.exit_code == 1
+    assert "two.csv: row 4, column 'churned': text that is not the name" in refused.stderr
+    assert "(and in 1 more)" in refused.stderr
+    assert dataset_answer("show", "churn") == before
 
 
 def test_an_export_without_some_columns_has_no_values_there(learned: None, tmp_path: Path) -> None:

@@ -78,18 +78,28 @@ def _written(path, table):
     return path
 
 
-def test_small_files_are_joined_and_large_ones_divided(services, ended, folder, monkeypatch):
+def test_small_files_are_joined_and_large_ones_divided(api, services, ended, folder, monkeypatch):
     monkeypatch.setattr("workers.data.imports.importing.Batches", _batches_of(100))
     for number in range(5):
         write(folder / f"part-{number}.parquet", members(number * 50, 50), row_group_size=7)
     write(folder / "part-5.parquet", members(250, 350), row_group_size=90)
+    write(folder / "first" / "part.parquet", members(900, 1))
+    assert ended(url_of(folder / "first") + "/")["without_target"] == {}
+    (folder / "first" / "part.parquet").unlink()
+    for name, target in {"old": "age", "scored": "score"}.items():
+        inputs = [{"name": "name", "kind": "category", "values": ["a", "b"], "other": True}]
+        task = {"name": "regression", "inputs": inputs, "target": {"columns": [target]}}
+        learns = {"task": task | {"loss": "squared"}, "architecture": {"name": "boosted_trees"}}
+        made = api.post("/v1/models", json={"name": name, "dataset": "members", **learns})
+        assert made.status_code == 201, made.text
     found = ended(url_of(folder) + "/")
     assert counts(found) == (600, 0, 0)
-    assert len(stored(services)) == 600
+    assert found["without_target"] == {"old": 60}  # of all batches
+    assert len(stored(services)) == 601
     with services.database.transaction() as session:
         rows = [shard.rows for shard in session.query(ShardRow).order_by(ShardRow.created_at)]
-    assert min(rows[:-1]) >= 100
-    assert len(rows) <= 6
+    assert min(rows[1:-1]) >= 100
+    assert len(rows) <= 7
 
 
 def _batches_of(rows):
