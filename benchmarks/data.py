@@ -23,6 +23,7 @@ from torch import nn
 from app.domain.architectures import PRESETS, ArchitectureSpec
 from workers.training.examples import Examples, classified
 from workers.training.networks.architectures import build
+from workers.training.tasks.task import INPUTS
 
 CLASSES: Final = 10
 _DIGITS_HELD_OUT: Final = 5  # every fifth digit is for testing
@@ -60,6 +61,13 @@ def network_of(
         classes=classes,
         allowed_factories=(),
     )
+
+
+def outputs_of(module: Callable[[torch.Tensor], torch.Tensor], examples: Examples) -> torch.Tensor:
+    """Return what a module makes of all records' inputs, [n, …]."""
+    with torch.inference_mode():
+        batches = examples.in_order(500, device=torch.device("cpu"))
+        return torch.cat([module(each[INPUTS]) for each in batches])
 
 
 def data_folder() -> Path:

@@ -32,16 +32,14 @@ from app.domain.tasks.built_in import ClassificationSpec, classification
 from app.domain.tasks.spec import TaskSpec
 from benchmarks import harness
 from benchmarks.convex import shuffled
-from benchmarks.data import CLASSES, Pictures, load, network_of
+from benchmarks.data import CLASSES, Pictures, load, network_of, outputs_of
 from benchmarks.public_features import LAST_LAYER, default_cache, efficientnet, enlarged
 from workers.training.examples import Examples, classified
 from workers.training.networks.network import Network
 from workers.training.tasks.catalogue import encoder_of, form_of, task_of
-from workers.training.tasks.task import INPUTS
 
 EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 _CPU: Final = torch.device("cpu")
-_AT_ONCE: Final = 500
 _HIDDEN: Final = 128
 _PICTURES: Final = TrainingRecipe(learning_rate=0.05, momentum=0.9, batch_size=64, epochs=10)
 _CONTRACTS_EACH: Final = 2
@@ -120,9 +118,8 @@ class Case:
 
     def features_of(self, examples: Examples) -> NDArray[np.float32]:
         """Return what a ridge head sees, [n, size]."""
-        with torch.inference_mode():
-            batches = examples.in_order(_AT_ONCE, device=_CPU)
-            return torch.cat([self.features(each[INPUTS]).flatten(1) for each in batches]).numpy()
+        seen = outputs_of(lambda inputs: self.features(inputs).flatten(1), examples)
+        return seen.numpy()
 
 
 def measured(

@@ -11,7 +11,6 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -30,6 +29,7 @@ from workers.training.exact.statistics import Statistics
 
 TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5
+REGULARISATION: Final = 0.01
 EPSILON: Final = 1.0
 _SINGLE_REQUESTS: Final = 5  # that are timed one by one
 
@@ -43,7 +43,6 @@ class Scale:
     group: str = "and averages of four blocks"
     requests: tuple[tuple[int, int], ...] = ((100, 100), (100, 1), (5000, 50), (5000, 1))
     weight_decay: float = 3e-6
-    regularisation: float = 0.01
     tracked_weight_decay: float = 3e-3
     tracked_noise_std: float = 0.1
     tracked_epochs: int = 3
@@ -56,7 +55,6 @@ QUICK: Final = Scale(
     weight_decay=1e-3,
     tracked_weight_decay=1e-2,
     tracked_noise_std=0.5,
-    tracked_epochs=2,
     tracked_batch_size=32,
 )
 
@@ -65,15 +63,12 @@ class Heads:
     """The answers of each kind of head on one group of features."""
 
     def __init__(self, features: public.PublicFeatures, group: str, scale: Scale) -> None:
-        self._features = features
-        self._group = group
-        self._scale = scale
+        self._group, self._scale = group, scale
+        self._train, self._test = features.train, features.test
         self._all = public.RidgeSums(
-            features.train.inputs.numpy(), features.train.target.numpy(), features.feature_range
+            self._train.inputs.numpy(), self._train.target.numpy(), features.feature_range
         )
         self._sums = self._all.over(slice(None))
-        self._fresh = {0: self._sums}
-        self._solve = partial(ridge.solve, regularisation=scale.regularisation)
 
     def ridge_row(self, forgotten: int, requests: int) -> Row:
         """Return a ridge head's answers to equal requests, which are carried out one by one.
@@ -83,38 +78,36 @@ class Heads:
         """
         sums = Statistics.from_named(self._sums.named())
         assert sums is not None
-        seconds = list[float]()
-        solution = self._solve(sums)
-        per_request = forgotten // requests if requests else 0
+        seconds, solution = list[float](), _solved(sums)
         for number in range(requests):
-            started = time.perf_counter()
-            sums.subtract(self._all.over(slice(number * per_request, (number + 1) * per_request)))
+            started, each = time.perf_counter(), forgotten // requests
+            sums.subtract(self._all.over(slice(number * each, (number + 1) * each)))
             if number < _SINGLE_REQUESTS or number == requests - 1:
-                solution = self._solve(sums)
+                solution = _solved(sums)
                 seconds.append(time.perf_counter() - started)
-        self._require_fresh(sums, solution, forgotten)
-        accuracy = self._all.accuracy(solution, self._features.test)
-        spent = median(seconds) if seconds else 0.0
-        note = f"regularisation {solution.regularisation:g}"
-        return self._row("ridge", forgotten, requests, accuracy, spent, note)
+        fresh = self._all.over(slice(forgotten, None))
+        pairs = zip(sums.named().values(), fresh.named().values(), strict=True)
+        same = all(np.array_equal(left, right) for left, right in pairs)
+        same = same and _solved(fresh).weight.tobytes() == solution.weight.tobytes()
+        require(same, "forgetting leaves what a fresh start gives")
+        scored = (self._all.accuracy(solution, self._test), median(seconds or [0.0]))
+        return self._row("ridge", forgotten, requests, *scored, f"regularisation {REGULARISATION}")
 
     def softmax_row(self, forgotten: int, tolerance: float = TOLERANCE) -> Row:
         """Return a softmax head that is trained anew on what is left, whatever was asked."""
-        train, test = self._features.train, self._features.test
-        left = train.select(np.arange(forgotten, len(train)))
-        head = service_head(train.inputs.shape[1], CLASSES)
+        left = self._train.select(np.arange(forgotten, len(self._train)))
+        head = service_head(left.inputs.shape[1], CLASSES)
         how = {"regularisation": self._scale.weight_decay, "tolerance": tolerance}
-        found = softmax_minimum(head, CLASSES, left, test, **how)
+        found = softmax_minimum(head, CLASSES, left, self._test, **how)
         note = f"{found.passes} passes to a gradient of {tolerance:g}"
         scored = (found.evaluation.score, found.seconds)
         return self._row("softmax", forgotten, bool(forgotten), *scored, note)
 
     def tracked_rows(self, settings: tuple[tuple[int, int], ...]) -> Iterator[Row]:
         """Yield tracked release after (forgotten, requests); of many the last one is run."""
-        scale, train = self._scale, self._features.train
-        size, batch = train.inputs.shape[1], scale.tracked_batch_size
-        used, head = len(train) // batch * batch, service_head(size, CLASSES)
-        parts = (train.select(np.arange(used)), self._features.test)
+        scale, train = self._scale, self._train
+        batch, head = scale.tracked_batch_size, service_head(train.inputs.shape[1], CLASSES)
+        parts = (train.select(np.arange(len(train) // batch * batch)), self._test)
         seen = (seen_by(head, part) for part in parts)
         case = Case("features", CLASSES, scale.tracked_weight_decay, *seen)
         plan = tracked(scale.tracked_noise_std)
@@ -127,12 +120,9 @@ class Heads:
             count = max(1, requests)
             many = {"requests": count, "records": forgotten // count, "seed": 0}
             outcome = answer(case, method, target, start, **many)
-            gradients = float(outcome.training_gradients)
-            if requests:
-                gradients = outcome.gradients / requests
-            seconds = spent * gradients / outcome.training_gradients
-            accuracy = outcome.accuracies[-1]
-            yield self._row("tracked release", forgotten, requests, accuracy, seconds, note)
+            share = outcome.gradients / requests / outcome.training_gradients if requests else 1.0
+            scored = (outcome.accuracies[-1], spent * share)
+            yield self._row("tracked release", forgotten, requests, *scored, note)
 
     def _row(
         self, head: str, forgotten: int, requests: int, accuracy: float, seconds: float, note: str
@@ -141,16 +131,9 @@ class Heads:
         row |= {"requests": int(requests), "accuracy": accuracy, "seconds": seconds}
         return row | {"note": note}
 
-    def _require_fresh(self, sums: Statistics, solution: ridge.Solution, forgotten: int) -> None:
-        if forgotten not in self._fresh:
-            self._fresh[forgotten] = self._all.over(slice(forgotten, None))
-        fresh = self._fresh[forgotten]
-        same = all(
-            np.array_equal(left, right)
-            for left, right in zip(sums.named().values(), fresh.named().values(), strict=True)
-        )
-        same = same and self._solve(fresh).weight.tobytes() == solution.weight.tobytes()
-        require(same, "forgetting leaves what a fresh start gives")
+
+def _solved(sums: Statistics) -> ridge.Solution:
+    return ridge.solve(sums, regularisation=REGULARISATION)
 
 
 def rows_of(features: public.PublicFeatures, scale: Scale) -> Iterator[Row]:
@@ -173,10 +156,8 @@ def rows_of(features: public.PublicFeatures, scale: Scale) -> Iterator[Row]:
 
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
     """Yield everything that is measured."""
-    started = time.perf_counter()
     features = public.pixels_of_digits() if given.quick else public.cifar10(given.cache)
-    scale = QUICK if given.quick else Scale()
-    rows = list(rows_of(features, scale))
+    spent, rows = seconds_of(lambda: list(rows_of(features, QUICK if given.quick else Scale())))
     yield {
         "data": features.pictures.name,
         "note": features.pictures.note,
@@ -186,7 +167,7 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
         "threads": torch.get_num_threads(),
         "tolerance": TOLERANCE,
         "rows": rows,
-        "wall_s": round(time.perf_counter() - started, 1),
+        "wall_s": round(spent, 1),
     }
 
 

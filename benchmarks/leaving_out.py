@@ -19,13 +19,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from app.domain.architectures import Member, fewest_to_train
 from benchmarks import harness
+from benchmarks.data import outputs_of
 from benchmarks.ensembles_cases import OPTIONS, TITLES, Case, measured
 from workers.training.networks.ensemble import average_of
-from workers.training.tasks.task import INPUTS
 
 SIZES: Final = (8, 16, 32, 64)
 A_DAY: Final = 20
@@ -109,7 +108,8 @@ class Ensemble:
         """Train all members on the people who are left, [people]."""
         for member in range(len(self._outputs)):
             chosen = np.flatnonzero(left[self._people] & (self.owner == member))
-            self._outputs[member] = _outputs(self._case.trained(chosen).module, self._case)
+            module = self._case.trained(chosen).module
+            self._outputs[member] = outputs_of(module.eval(), self._case.test)
         self.known.clear()
 
     def score(self, active: frozenset[int]) -> float:
@@ -126,12 +126,6 @@ class Ensemble:
         everyone = frozenset(range(members))
         chosen = (range(first, first + size) for first in range(0, members, size or members))
         return float(np.mean([self.score(everyone - set(out)) for out in chosen]))
-
-
-def _outputs(module: nn.Module, case: Case) -> torch.Tensor:
-    with torch.inference_mode():
-        batches = case.test.in_order(500, device=torch.device("cpu"))
-        return torch.cat([module.eval()(each[INPUTS]) for each in batches])
 
 
 def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], Document]:

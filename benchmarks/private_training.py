@@ -9,6 +9,7 @@ Both take the same Poisson samples, clip, noise multiplier, optimiser and schedu
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -20,6 +21,7 @@ from torch.nn.functional import cross_entropy
 from app.accounting import dp_sgd
 from app.domain.recipes import TrainingRecipe
 from benchmarks.ensembles_cases import Case
+from benchmarks.harness import seconds_of
 from workers.noise.generators import SecureNoise
 from workers.training.dp_sgd.training import PrivateTraining, poisson_sample, train_privately
 from workers.training.examples import Examples
@@ -56,18 +58,18 @@ def plan_of(
 def privately(case: Case, plan: tuple[TrainingRecipe, PrivateTraining]) -> tuple[Network, float]:
     """Return a network that our own DP-SGD has trained, and a processor's seconds of one step."""
     recipe, private = plan
-    network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
-    train_privately(network, case.train, recipe, private, noise=SecureNoise())
-    return network, (time.process_time() - started) / private.steps
+    network, noise = Network(case.start, device=torch.device("cpu")), SecureNoise()
+    train = partial(train_privately, network, case.train, recipe, private, noise=noise)
+    return network, seconds_of(train, time.process_time)[0] / private.steps
 
 
 def by_opacus(case: Case, plan: tuple[TrainingRecipe, PrivateTraining]) -> tuple[Network, float]:
     """Return the same by Opacus."""
     recipe, private = plan
     import_module("opacus.optimizers")  # takes seconds
-    network, started = Network(case.start, device=torch.device("cpu")), time.process_time()
-    train_by_opacus(network.module, case.train, recipe, private)
-    return network, (time.process_time() - started) / private.steps
+    network = Network(case.start, device=torch.device("cpu"))
+    train = partial(train_by_opacus, network.module, case.train, recipe, private)
+    return network, seconds_of(train, time.process_time)[0] / private.steps
 
 
 def train_by_opacus(

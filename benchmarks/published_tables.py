@@ -1,7 +1,7 @@
 """The papers' tables by their authors' bounds, and ours beside: ``benchmarks.published_tables``.
 
-Reads benchmarks/published/*.json (or EXPUNGE_BENCH_PUBLISHED), prints every row, and exits with
-1 where one cannot be reproduced.
+Reads benchmarks/published/*.json, prints every row, and exits with 1 where one cannot be
+reproduced.
 
 Koloskova et al. 2025, Tables 5 to 10 and 12 to 15. Chien et al. 2024: 100 sequential requests
 (Figures 3c and 3d) and Table 3. What reproduces every count of theirs, found by trying the possible
@@ -20,8 +20,7 @@ alone as well, as if training had added no noise; what certificates state counts
 import itertools
 import json
 import math
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,9 +40,11 @@ from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from benchmarks import harness
 from benchmarks.calibration import calibrate, fewest, noise_std_of, steps_needed
 
-DELTA = 1e-5
+PUBLISHED = Path(__file__).parent / "published"
 # Published noise has four to six digits; a claim is reproduced if it agrees to this.
 TOLERANCE = 2e-4
+
+Row = dict[str, Any]
 
 
 def distinct(table: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
@@ -59,13 +60,12 @@ def distinct(table: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def gradient_clipping_rows(table: dict[str, Any], delta: float) -> list[dict[str, Any]]:
-    """Return each gradient-clipping setting with the authors' noise, its true epsilon and ours.
+def gradient_clipping_rows(table: Row, delta: float) -> Iterator[Row]:
+    """Yield each gradient-clipping setting with the authors' noise, its true epsilon and ours.
 
     The authors took the Renyi divergence of order alpha, alpha mu^2/2, for alpha epsilon, and so
     mu = sqrt(2 epsilon).
     """
-    rows = []
     for row in distinct(table, "epsilon", "lam", "C1", "gamma", "C0", "T", "sigma"):
         target = {"epsilon": float(row["epsilon"]), "delta": delta}
         setting = gradient_clipping_setting(row)
@@ -73,22 +73,17 @@ def gradient_clipping_rows(table: dict[str, Any], delta: float) -> list[dict[str
         reproduced = math.sqrt(unit / row["epsilon"])
         worth = gradient_clipping.account(noise_std=row["sigma"], **setting).alone()
         needed = gradient_clipping.calibrate(**target, **setting)
-        rows.append(
-            {
-                **row,
-                "sigma_with_their_bound": reproduced,
-                "reproduced": math.isclose(reproduced, row["sigma"], rel_tol=TOLERANCE),
-                "mu_of_published_sigma": worth.mu,
-                "true_epsilon": worth.epsilon(delta=delta),
-                "true_delta_at_target_epsilon": worth.delta(epsilon=target["epsilon"]),
-                "sigma_that_meets_target": needed,
-                "factor": needed / row["sigma"],
-                "steps_that_meet_target": steps_enough(
-                    target, {**setting, "noise_std": row["sigma"]}
-                ),
-            }
-        )
-    return rows
+        yield {
+            **row,
+            "sigma_with_their_bound": reproduced,
+            "reproduced": math.isclose(reproduced, row["sigma"], rel_tol=TOLERANCE),
+            "mu_of_published_sigma": worth.mu,
+            "true_epsilon": worth.epsilon(delta=delta),
+            "true_delta_at_target_epsilon": worth.delta(epsilon=target["epsilon"]),
+            "sigma_that_meets_target": needed,
+            "factor": needed / row["sigma"],
+            "steps_that_meet_target": steps_enough(target, {**setting, "noise_std": row["sigma"]}),
+        }
 
 
 def gradient_clipping_setting(row: dict[str, Any]) -> dict[str, Any]:
@@ -115,64 +110,45 @@ def steps_enough(target: dict[str, float], setting: dict[str, Any]) -> int | Non
     return fewest(meets) if meets(noisy_chain.MOST_STEPS) else None
 
 
-def model_clipping_rows(table: dict[str, Any], delta: float) -> list[dict[str, Any]]:
-    """Return each model-clipping setting with the steps of Theorem 4.2 and of the recursion."""
-    rows = []
+def model_clipping_rows(table: Row, delta: float) -> Iterator[Row]:
+    """Yield each model-clipping setting with the steps of Theorem 4.2 and of the recursion."""
     for row in distinct(table, "epsilon", "C2", "sigma", "T"):
-        clips = {"initial_clip": 1.0, "model_clip": float(row["C2"])}
-        chain = {**clips, "noise_std": float(row["sigma"])}
+        chain = {"initial_clip": 1.0, "model_clip": float(row["C2"])}
+        chain["noise_std"] = float(row["sigma"])
         target = {"epsilon": float(row["epsilon"]), "delta": delta}
         ours = model_clipping.steps_needed(**target, **chain)
-        meets = partial(_meets_after, {**chain, "steps": row["T"]}, delta)
-        rows.append(
-            {
-                **row,
-                "steps_of_theorem_4_2": steps_needed(**target, **chain),
-                "steps_ours": ours,
-                "reproduced": ours == row["T"],
-                "true_epsilon": smallest(meets, highest=64.0, width=1e-6),
-            }
-        )
-    return rows
+        account = partial(model_clipping.account, **chain, steps=row["T"])
+        yield {
+            **row,
+            "steps_of_theorem_4_2": steps_needed(**target, **chain),
+            "steps_ours": ours,
+            "reproduced": ours == row["T"],
+            "true_epsilon": smallest(
+                lambda epsilon, account=account: (
+                    epsilon > 0 and account(epsilon=epsilon).at_delta <= delta
+                ),
+                highest=64.0,
+                width=1e-6,
+            ),
+        }
 
 
-def _meets_after(setting: dict[str, Any], delta: float, epsilon: float) -> bool:
-    return epsilon > 0 and model_clipping.account(epsilon=epsilon, **setting).at_delta <= delta
-
-
-def output_perturbation_rows(table: dict[str, Any], delta: float) -> list[dict[str, Any]]:
-    """Return each output-perturbation setting with the classical formula and the exact noise."""
-    rows = []
+def output_perturbation_rows(table: Row, delta: float) -> Iterator[Row]:
+    """Yield each output-perturbation setting with the classical formula and the exact noise."""
     for row in distinct(table, "epsilon", "C0", "sigma"):
         start = {"initial_clip": float(row["C0"])}
         target = {"epsilon": float(row["epsilon"]), "delta": delta}
         classical = calibrate(bounds.classical_output_perturbation, **target, **start)
         exact = output_perturbation.calibrate(**target, **start)
         worth = output_perturbation.account(noise_std=row["sigma"], **start)
-        rows.append(
-            {
-                **row,
-                "sigma_with_their_bound": classical,
-                "reproduced": math.isclose(classical, row["sigma"], rel_tol=TOLERANCE),
-                "true_epsilon": worth.epsilon(delta=delta),
-                "sigma_exact": exact,
-                "factor": exact / row["sigma"],
-            }
-        )
-    return rows
-
-
-def koloskova_tables(folder: Path) -> dict[str, Any]:
-    """Return all of the paper's tables that concern accounting."""
-    published = json.loads((folder / "koloskova-2025.json").read_text())
-    delta = published["delta"]
-    return {
-        "delta": delta,
-        "mu_of_target": gaussian.mu_of(epsilon=1.0, delta=delta),
-        "gradient_clipping": gradient_clipping_rows(published["gradient_clipping"], delta),
-        "model_clipping": model_clipping_rows(published["model_clipping"], delta),
-        "output_perturbation": output_perturbation_rows(published["output_perturbation"], delta),
-    }
+        yield {
+            **row,
+            "sigma_with_their_bound": classical,
+            "reproduced": math.isclose(classical, row["sigma"], rel_tol=TOLERANCE),
+            "true_epsilon": worth.epsilon(delta=delta),
+            "sigma_exact": exact,
+            "factor": exact / row["sigma"],
+        }
 
 
 RADIUS = 100.0
@@ -272,37 +248,29 @@ def _mu(recipe: Recipe, drift: float, noise_std: float, steps: int) -> float:
     )
 
 
-def request_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each published row beside what both accountants give."""
+def request_rows(published: Row) -> Iterator[Row]:
+    """Yield each published row beside what both accountants give."""
     problem = Problem.of(published["setting"])
-    rows = []
     for row in published["rows"]:
-        batch_size, noise_scale = int(row["batch_size"]), float(row["sigma"])
-        theirs = authors_epochs(problem, batch_size=batch_size, noise_scale=noise_scale)
-        batches = problem.records // batch_size
-        how = {"batch_size": batch_size, "noise_scale": noise_scale}
-        ours = {
-            neighbours.value: our_steps(problem, **how, neighbours=neighbours)
-            for neighbours in (Neighbours.REPLACEMENT, Neighbours.ZERO_OUT)
+        how: Row = {"batch_size": int(row["batch_size"]), "noise_scale": float(row["sigma"])}
+        first, total = "first_request_epochs", "total_epochs"
+        theirs, batches = authors_epochs(problem, **how), problem.records // row["batch_size"]
+        found = {
+            **row,
+            f"reproduced_{total}": sum(theirs),
+            f"reproduced_{first}": theirs[0],
+            "reproduced": (sum(theirs), theirs[0]) == (row[total], row[first]),
         }
-        rows.append(
-            {
-                **row,
-                "reproduced_total_epochs": sum(theirs),
-                "reproduced_first_request_epochs": theirs[0],
-                "reproduced": sum(theirs) == row["total_epochs"]
-                and theirs[0] == row["first_request_epochs"],
-                **{f"our_epochs_{name}": sum(steps) / batches for name, steps in ours.items()},
-                **{f"our_first_epochs_{name}": steps[0] / batches for name, steps in ours.items()},
-            }
-        )
-    return rows
+        relations = (Neighbours.REPLACEMENT, Neighbours.ZERO_OUT)
+        ours = {each.value: our_steps(problem, **how, neighbours=each) for each in relations}
+        found |= {f"our_epochs_{name}": sum(steps) / batches for name, steps in ours.items()}
+        found |= {f"our_first_epochs_{name}": steps[0] / batches for name, steps in ours.items()}
+        yield found
 
 
-def one_epoch_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return Table 3: the smallest sigma for one epoch of unlearning."""
+def one_epoch_rows(published: Row) -> Iterator[Row]:
+    """Yield Table 3: the smallest sigma for one epoch of unlearning."""
     table = published["table3_sigma_for_one_epoch"]
-    rows = []
     for data, name in itertools.product(("mnist", "cifar10"), TRAINING_EPOCHS):
         problem = Problem.of({**published["setting"], "n": table[data]["n"]})
         scale = math.sqrt(2 * problem.constants["learning_rate"])
@@ -318,33 +286,18 @@ def one_epoch_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
             theirs = _theirs_for_one_epoch(guarantee.curve, problem.delta, float(epsilon))
             allowed = gaussian.mu_of(epsilon=float(epsilon), delta=problem.delta)
             mu = trained / (sigma * scale)
-            rows.append(
-                {
-                    "data": data,
-                    "batch_size": batch_size,
-                    "epsilon": epsilon,
-                    "sigma": sigma,
-                    "sigma_with_their_bound": theirs,
-                    # The paper cuts after four decimals.
-                    "reproduced": math.floor(theirs * 1e4) == round(sigma * 1e4),
-                    "true_epsilon": gaussian.epsilon_of(mu=mu, delta=problem.delta),
-                    "our_sigma": fresh / allowed / scale,
-                    "our_sigma_with_training_noise": trained / allowed / scale,
-                }
-            )
-    return rows
-
-
-def chien_tables(folder: Path) -> dict[str, Any]:
-    """Return all of the paper's tables that concern accounting."""
-    published = json.loads((folder / "chien-2024.json").read_text())
-    problem = Problem.of(published["setting"])
-    return {
-        "setting": published["setting"],
-        "mu_of_target": gaussian.mu_of(epsilon=problem.epsilon, delta=problem.delta),
-        "requests": request_rows(published),
-        "one_epoch": one_epoch_rows(published),
-    }
+            yield {
+                "data": data,
+                "batch_size": batch_size,
+                "epsilon": epsilon,
+                "sigma": sigma,
+                "sigma_with_their_bound": theirs,
+                # The paper cuts after four decimals.
+                "reproduced": math.floor(theirs * 1e4) == round(sigma * 1e4),
+                "true_epsilon": gaussian.epsilon_of(mu=mu, delta=problem.delta),
+                "our_sigma": fresh / allowed / scale,
+                "our_sigma_with_training_noise": trained / allowed / scale,
+            }
 
 
 def _theirs_for_one_epoch(curve: Callable[[float], float], delta: float, epsilon: float) -> float:
@@ -368,8 +321,11 @@ def _mu_with_training_noise(recipe: Recipe, epochs: int) -> float:
     return ProjectedNoisySgd(history=history).account().mu
 
 
-HERE = Path(__file__).parent
-
+_OF_MECHANISM = {
+    "gradient_clipping": gradient_clipping_rows,
+    "model_clipping": model_clipping_rows,
+    "output_perturbation": output_perturbation_rows,
+}
 TITLES = {
     "gradient_clipping": "Koloskova et al. 2025, Tables 5, 7 and 12 to 15: gradient clipping",
     "model_clipping": "Koloskova et al. 2025, Tables 6 and 8: model clipping",
@@ -379,14 +335,24 @@ TITLES = {
 }
 
 
-def published_folder() -> Path:
-    """Return the folder of the papers' figures."""
-    return Path(os.environ.get("EXPUNGE_BENCH_PUBLISHED", HERE / "published"))
-
-
-def compute(folder: Path) -> dict[str, Any]:
+def compute() -> dict[str, Any]:
     """Return every table, by paper."""
-    return {"koloskova": koloskova_tables(folder), "chien": chien_tables(folder)}
+    papers = ("koloskova-2025", "chien-2024")
+    first, second = (json.loads((PUBLISHED / f"{paper}.json").read_text()) for paper in papers)
+    delta, problem = first["delta"], Problem.of(second["setting"])
+    return {
+        "koloskova": {
+            "delta": delta,
+            "mu_of_target": gaussian.mu_of(epsilon=1.0, delta=delta),
+            **{name: list(rows(first[name], delta)) for name, rows in _OF_MECHANISM.items()},
+        },
+        "chien": {
+            "setting": second["setting"],
+            "mu_of_target": gaussian.mu_of(epsilon=problem.epsilon, delta=problem.delta),
+            "requests": list(request_rows(second)),
+            "one_epoch": list(one_epoch_rows(second)),
+        },
+    }
 
 
 def _rows(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -424,6 +390,4 @@ def _cell(value: object) -> str:
 
 
 if __name__ == "__main__":
-    harness.main(
-        "published_tables", __doc__, lambda _: [compute(published_folder())], table=table, met=met
-    )
+    harness.main("published_tables", __doc__, lambda _: [compute()], table=table, met=met)

@@ -21,6 +21,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -34,13 +35,13 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassif
 from app.domain.recipes import TrainingRecipe
 from benchmarks import ensembles_cases, harness
 from benchmarks.convex import Case, two_digits
-from benchmarks.data import load
+from benchmarks.data import load, outputs_of
+from benchmarks.harness import seconds_of
 from benchmarks.private_training import EPSILON, by_opacus, has_opacus, plan_of, privately
 from benchmarks.public_features import RidgeSums
 from workers.training.exact import ridge
 from workers.training.examples import Examples
 from workers.training.networks.network import Network
-from workers.training.tasks.task import INPUTS
 
 REQUESTS: Final = 100
 SEEDS: Final = 5
@@ -135,21 +136,17 @@ def refitted(case: Case, name: str, seed: int) -> tuple[float, float, float]:
     """Return accuracy, seconds and passes of a training without the first records."""
     inputs, signs = _numbers(case)
     build, passes = ESTIMATORS[name]
-    started = time.process_time()
     model = build(case.weight_decay, len(signs) - REQUESTS, seed)
-    model.fit(inputs[REQUESTS:], signs[REQUESTS:])
-    spent = time.process_time() - started
+    fit = partial(model.fit, inputs[REQUESTS:], signs[REQUESTS:])
+    spent, _ = seconds_of(fit, time.process_time)
     return _accuracy(case, np.ravel(model.coef_)), spent, passes(model)
 
 
 def removed(case: Case, noise: float, seed: int) -> tuple[float, float, int]:
     """Return accuracy, the seconds of one request, and how often it was trained anew."""
     model = CertifiedRemoval(case, noise=noise, seed=seed)
-    started = time.process_time()
-    for _ in range(REQUESTS):
-        model.forget()
-    spent = (time.process_time() - started) / REQUESTS
-    return _accuracy(case, model.weights), spent, model.trainings - 1
+    spent, _ = seconds_of(lambda: [model.forget() for _ in range(REQUESTS)], time.process_time)
+    return _accuracy(case, model.weights), spent / REQUESTS, model.trainings - 1
 
 
 def subtracted(case: Case) -> tuple[float, float]:
@@ -157,25 +154,30 @@ def subtracted(case: Case) -> tuple[float, float]:
     inputs, target = case.train.inputs.numpy(), case.train.target.numpy()
     sums = RidgeSums(inputs, target, 1.0, classes=case.classes)
     kept = sums.over(slice(None))
-    started = time.process_time()
-    for number in range(REQUESTS):
+
+    def forget(number: int) -> ridge.Solution:
         kept.subtract(sums.over(slice(number, number + 1)))
-        solution = ridge.solve(kept, regularisation=case.weight_decay)
-    spent = (time.process_time() - started) / REQUESTS
-    return sums.accuracy(solution, case.test), spent
+        return ridge.solve(kept, regularisation=case.weight_decay)
+
+    forget_all = partial(list, map(forget, range(REQUESTS)))
+    spent, solutions = seconds_of(forget_all, time.process_time)
+    return sums.accuracy(solutions[-1], case.test), spent / REQUESTS
 
 
 def rewound(case: Case, steps: int, rate: float, seed: int) -> tuple[float, float, float]:
     """Return R2D's accuracy, seconds and passes, with the constants of a head without decay."""
     inputs, signs = _numbers(case)
+
+    def descended(weights: Numbers, count: int, first: int) -> Numbers:
+        for _ in range(count):
+            slope = expit(-signs[first:] * (inputs[first:] @ weights))
+            weights = weights + rate * (signs[first:] * slope) @ inputs[first:] / len(slope)
+        return weights
+
     kept = int(REWOUND * steps)
-    weights, spent = np.zeros(inputs.shape[1]), 0.0
-    for step in range(steps):
-        started = time.process_time()
-        here = slice(int(step >= kept), None)  # one record is gone
-        slope = expit(-signs[here] * (inputs[here] @ weights))
-        weights += rate * (signs[here] * slope) @ inputs[here] / len(slope)
-        spent += time.process_time() - started if step >= kept else 0.0
+    start = descended(np.zeros(inputs.shape[1]), kept, 0)
+    again = partial(descended, start, steps - kept, 1)  # one record is gone
+    spent, weights = seconds_of(again, time.process_time)
     growth = 1 + rate * CURVATURE_SLOPE
     apart = 2 * rate / case.records * growth ** (steps - kept) * (growth**kept - 1) / (growth - 1)
     noise = apart * math.sqrt(2 * math.log(1.25 / case.delta)) / EPSILON
@@ -235,21 +237,15 @@ def private_rows(case: ensembles_cases.Case) -> Iterator[dict[str, Any]]:
 def _trained(
     case: ensembles_cases.Case, chosen: NDArray[np.int64], recipe: TrainingRecipe
 ) -> tuple[Network, float]:
-    started = time.process_time()
-    return replace(case, recipe=recipe).trained(chosen), time.process_time() - started
+    train = partial(replace(case, recipe=recipe).trained, chosen)
+    return seconds_of(train, time.process_time)[::-1]
 
 
 def _voted(trained: list[tuple[Network, float]], test: Examples) -> tuple[float, float]:
     """Return the accuracy of most votes, and the seconds of one member's training."""
-    votes = torch.zeros(len(test), ensembles_cases.CLASSES)
-    for network, _ in trained:
-        network.module.eval()
-        with torch.inference_mode():
-            batches = test.in_order(1000, device=torch.device("cpu"))
-            guessed = torch.cat([network.module(batch[INPUTS]).argmax(1) for batch in batches])
-        votes[torch.arange(len(test)), guessed] += 1
-    right = float((votes.argmax(1) == test.target).float().mean())
-    return right, fmean(seconds for _, seconds in trained)
+    guesses = [outputs_of(network.module.eval(), test).argmax(1) for network, _ in trained]
+    right = torch.stack(guesses).mode(0).values == test.target
+    return float(right.float().mean()), fmean(seconds for _, seconds in trained)
 
 
 def run(given: Namespace) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,12 @@
-from pathlib import Path
-
 import pytest
 
 from benchmarks import published_tables
 from benchmarks.published_tables import compute
 
-FOLDER = Path(__file__).parents[4] / "benchmarks" / "published"
-
 
 @pytest.fixture(scope="module")
 def tables():
-    return compute(FOLDER)
+    return compute()
 
 
 @pytest.mark.slow
@@ -72,10 +68,3 @@ def test_ours_needs_less_noise_for_one_epoch(tables):
     for row in tables["chien"]["one_epoch"]:
         assert row["our_sigma"] < row["sigma"]
         assert row["true_epsilon"] < row["epsilon"] / 10
-
-
-def test_the_papers_figures_are_read_from_the_environment_where_asked(monkeypatch, tmp_path):
-    monkeypatch.delenv("EXPUNGE_BENCH_PUBLISHED", raising=False)
-    assert published_tables.published_folder() == FOLDER
-    monkeypatch.setenv("EXPUNGE_BENCH_PUBLISHED", str(tmp_path))
-    assert published_tables.published_folder() == tmp_path
