@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from app.domain.architectures import ArchitectureSpec
+from app.domain.architectures import ArchitectureSpec, tensor_name
 from app.domain.description import ModelDescription
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.heads import boosted_trees, linear_head
@@ -26,10 +26,11 @@ from app.domain.recipes import TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import BuiltInSpec, TaskSpec
 from app.planning.planner import make_plan
-from app.planning.shape import ConvexShape, ModelShape, TreesShape
+from app.planning.shape import ConvexShape, EnsembleShape, ModelShape, TreesShape
 from app.runtime.settings import Settings
 from workers.checking import carried_out
 from workers.data.loading import ModelSpec, RunData
+from workers.mechanisms.ensembles.training import ensemble_of, train_member
 from workers.training.evaluate import Evaluation
 from workers.training.examples import Examples
 from workers.training.tasks.catalogue import encode, form_of, task_of
@@ -76,20 +77,34 @@ def calibrated(
     form = form_of(task, spec.task, spec.schema)
     tensors = {name: np.array(each) for name, each in encode(rows, task).items()}
     examples = Examples.of(form, tensors)
-    is_network = architecture.name not in (boosted_trees.NAME, linear_head.NAME)
+    is_network = architecture.member.name not in (boosted_trees.NAME, linear_head.NAME)
+    members = architecture.networks
 
     def plan_for(count: int) -> Plan:
         shape = shape_of(mechanism, task, recipe, architecture, retained=count, dimension=dimension)
         return make_plan(policy=Policy(mechanism=mechanism), shape=shape)
 
     def carry_out(learned: NDArray[np.int64], held_out: NDArray[np.int64]) -> Evaluation:
-        """Note how long it takes."""
+        """Note how long it takes; of an ensemble, to grow a member and measure them all."""
         plan, count = plan_for(len(learned)), len(learned)
-        parts = (examples.select(learned), examples.select(held_out))
         begun = time.perf_counter()
-        data = RunData(*parts, plan, np.zeros(count, dtype=np.int64))
-        evaluation = carried_out(factory, spec, data)
-        timed.append((plan.predicted["gradient_computations"], time.perf_counter() - begun))
+        if architecture.members is None:
+            parts = (examples.select(learned), examples.select(held_out))
+            data = RunData(*parts, plan, np.zeros(count, dtype=np.int64))
+            evaluation, others_s = carried_out(factory, spec, data), 0.0
+        else:
+            tensors = {
+                tensor_name(member, name): tensor
+                for member, own in enumerate(np.array_split(learned, members))
+                for name, tensor in train_member(
+                    spec, plan, examples.select(own), factory
+                ).tensors.items()
+            }
+            others_s = (time.perf_counter() - begun) * (members - 1) / members
+            ensemble = ensemble_of(spec, factory, tensors, range(members))
+            evaluation = ensemble.evaluate(examples.select(held_out))
+        took = time.perf_counter() - begun - others_s
+        timed.append((plan.predicted["gradient_computations"] / members, took))
         return evaluation
 
     timed, found, sizes = list[tuple[float, float]](), list[Evaluation](), list[int]()
@@ -99,15 +114,16 @@ def calibrated(
         learned = learned[:_OF_NETWORKS] if is_network else learned
         work = plan_for(len(learned)).predicted["gradient_computations"] * spec.schema.size
         learned = learned[: max(1, int(len(learned) * min(1, _MOST_WORK / work)))]
-        for _ in range(0 if timed else _WARMING_UP):
+        # Members take alike, and what grows them was warmed up by single trees.
+        for _ in range(0 if timed or members > 1 else _WARMING_UP):
             carry_out(learned[: max(1, min(len(learned) // _FEWER, _MOST_AT_FIRST))], held_out)
         found.append(carry_out(learned, held_out))
         sizes.append(len(held_out))
     scores = [each.score for each in found]
     score = None if None in scores else float(np.average(np.array(scores, float), weights=sizes))
     return {
-        "timed": [timed[_WARMING_UP - 1], timed[-1]],
-        "gradients": plan_for(retained).predicted["gradient_computations"],
+        "timed": [timed[min(_WARMING_UP, len(timed)) - 1], timed[-1]],
+        "gradients": plan_for(retained).predicted["gradient_computations"] / members,
         "metric": found[-1].headline,
         "score": score,
         "parts": [] if score is None else scores,
@@ -138,6 +154,7 @@ def shape_of(
         recipe_epochs=recipe.epochs,
         dimension=dimension,
         convex=convex,
+        ensemble=None if architecture.members is None else EnsembleShape(architecture.members),
         trees=TreesShape.of(architecture, task),
     )
 

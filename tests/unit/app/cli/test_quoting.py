@@ -76,6 +76,27 @@ def test_trees_that_are_better_by_chance_alone_are_not_trained(
     assert to_train({"boosting": trees, "exact_training": linear}) == trained
 
 
+@pytest.mark.parametrize(("long_s", "told"), [(0.0, True), (600.0, False)])
+def test_members_that_are_left_out_are_quoted_where_trees_take_long(
+    long_s: float, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cli.quoting._LONG_S", long_s)
+    random = np.random.default_rng(0)
+    x, z = random.normal(size=(2, 9600))
+    table = pa.table({"id": np.arange(9600), "x": x, "z": z, "y": np.abs(x) + z})
+    schema = TableSchema.of(dict.fromkeys("xzy", "float64"), record_id="id")
+    source = source_of(table, "the table")
+    task = replace(proposal_of(schema, Choices(target="y"), source).task, loss="squared")
+    quotes = quoted(source, schema, task, [])
+    whole, members = quotes["boosting"], quotes["sharded_retraining"]
+    assert members.architecture["members"] == 8
+    assert 0 < whole.score < members.score < 0.1  # each has read an eighth of the rows
+    said = "\n".join(costs(quotes))
+    assert ("8 of trees     exact: one is left out at once, grown by night in " in said) == told
+    assert (f"mean absolute error about {members.score:.3g}" in said) == told
+    assert to_train(quotes) == "boosting"
+
+
 @pytest.mark.parametrize("rows", [400, 9600])
 def test_a_head_has_splines_where_these_were_better(rows: int) -> None:
     random = np.random.default_rng(0)
