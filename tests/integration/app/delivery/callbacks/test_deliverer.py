@@ -185,6 +185,23 @@ def test_the_pause_after_a_failure_is_the_schedules(
         assert planned - 30 < waits.total_seconds() <= planned * 1.2
 
 
+def test_a_clock_that_was_set_back_delays_no_new_event(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    receiver.answers += [status(500)]
+    forget(workshop, receiver.url)
+    later = "= now() + interval '5 h'"
+    with workshop.transaction() as session:
+        session.execute(
+            text(f"UPDATE callback_events SET created_at {later}, next_attempt_at {later}")
+        )
+    settle(deliverer)
+    assert len(receiver.received) == 1  # what failed waits
+    make_due(workshop)
+    settle(deliverer)
+    assert {event.state for event in events(workshop)} == {"delivered"}
+
+
 def test_later_events_wait_for_earlier_ones(
     workshop: Workshop, receiver: Receiver, deliverer: Deliverer
 ) -> None:
