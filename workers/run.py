@@ -59,7 +59,7 @@ from workers.leases.reporting import epsilon_reporter, loss_reporter, step_repor
 from workers.mechanisms import publishing
 from workers.mechanisms.ensembles.run import EnsembleRun, Made
 from workers.mechanisms.lineage import fine_tune, lineage_of, meet_target, sealing
-from workers.mechanisms.publishing import database_now, publish_result, require_drawn, stored_by_run
+from workers.mechanisms.publishing import publish_result, require_drawn, stored_by_run
 from workers.mechanisms.rehearsal import rehearse_model, require_drawn_start
 from workers.seal.certified import Certified
 from workers.seal.ram_only import ram_only
@@ -193,7 +193,6 @@ def _publish(
     made: Mapping[int, Provenance] = MappingProxyType({}),
 ) -> None:
     services, lease, model, data = run.services, run.lease, run.model, run.data
-    certified_at = database_now(services, lease)
     described = replace(model.description, base=run.base)
     if ensemble is not None:
         described = replace(described, version=ensemble.joined.number, out=ensemble.joined.out)
@@ -213,7 +212,6 @@ def _publish(
             phase=phase,
             base=run.base,
             evaluation=evaluation,
-            certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
             members={} if ensemble is None else ensemble.members_in(WeightsFile(content.opened())),
             head_id=None if ensemble is None else ensemble.joined.head_id,

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from io import BytesIO
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
@@ -45,7 +44,6 @@ from app.registry.datasets.tables import DatasetRow
 from app.registry.forecasts import Forecast, Occasion
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database import Database
-from app.runtime.database.queries import database_time
 from app.runtime.failpoints import reach
 from app.runtime.logs import describe
 from app.runtime.spans import Facts
@@ -148,7 +146,6 @@ class LeavingOut:
                 arithmetic=provenance.arithmetic(made, joined.kept),
             ),
             evaluation=_evaluation_without(head.stated["evaluation"]),
-            certified_at=do(self._now),
             phase_seconds={Phase.LOADING: read_s},
             base=described.base,
             members={each: (str(joined.before[each].sha256), False) for each in joined.kept},
@@ -168,10 +165,6 @@ class LeavingOut:
             )
         )
         reach("after_publish")
-
-    def _now(self) -> datetime:
-        with self.database.at_once() as connection:
-            return database_time(connection)
 
     def _beside(self, blob_id: str, made: Mapping[int, Provenance]) -> bytes:
         return self.blobs.encrypt_beside(blob_id, provenance.KIND, provenance.to_bytes(made))

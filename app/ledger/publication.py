@@ -6,7 +6,6 @@ Version, certificate, obligations and the model's head change together or not at
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func
@@ -56,6 +55,7 @@ from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.runtime.database import Database
+from app.runtime.database.queries import database_time
 from app.runtime.failpoints import reach
 from app.storage.blobs import StoredBlob, adopt, doom
 from app.storage.weights_content import WeightsContent
@@ -74,7 +74,6 @@ class RunResult:
     Attributes:
         tensors_sha256: digest of its tensors alone, which differs wherever a weight does.
         phase: how the target was met; None for weights published as they were trained.
-        certified_at: when the target was met.
         base: the digest of the network's public tensors; None if it has none.
         statistics: the stored sums over the retained records, of a model that is made of them.
         members: of an ensemble, the digest of each active member, and whether this run trained it.
@@ -86,7 +85,6 @@ class RunResult:
     tensors_sha256: str
     phase: CertifyingPhase | None
     evaluation: Mapping[str, Any]
-    certified_at: datetime
     phase_seconds: Mapping[str, float]
     base: BaseDigest | None = None
     statistics: StoredBlob | None = None
@@ -149,10 +147,16 @@ def publish_checked(
 
 
 def the_same_as(checked: Mapping[str, Any] | None) -> Examiner:
-    """Return what raises ``DraftOutdatedError`` for another statement than the checked one."""
+    """Return what raises ``DraftOutdatedError`` for another statement than the checked one.
+
+    It may have been certified later.
+    """
+
+    def timeless(statement: Mapping[str, Any]) -> dict[str, Any]:
+        return {**statement, "predicate": {**statement["predicate"], "times": None}}
 
     def require(statement: Mapping[str, Any]) -> None:
-        if statement != checked:
+        if checked is None or timeless(statement) != timeless(checked):
             raise DraftOutdatedError("another certificate of the model was issued meanwhile")
 
     return require
@@ -410,11 +414,12 @@ def _drafted(session: Session, run: RunRow, model: ModelRow, result: RunResult) 
     account = _account(session, run, model, version)
     last = issuing.last_certificate(session, model.id)
     issuing.require_same_base(session, model, last, result.base)
+    now = database_time(session)  # which may have been set back since the run began
     subject = Subject(
         model=model.name,
         version=version.number,
         weights_sha256=version.sha256,
-        times=Times(run.started_at or result.certified_at, result.certified_at),
+        times=Times(min(run.started_at or now, now), now),
         previous_certificate=issuing.digest_of(last),
         backbone=issuing.digest_of_backbone(session, model),
         base=result.base,

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func
+from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, LeaseLostError
@@ -53,6 +54,8 @@ def create_run(
     With ``lease_s`` the caller has it, leased.
     """
     forecast.require_fit(model)
+    before = select(func.max(RunRow.created_at)).where(RunRow.model_id == model.id)
+    after = before.scalar_subquery() + timedelta(microseconds=1)
     row = RunRow(
         id=new_id("run"),
         model_id=model.id,
@@ -61,6 +64,7 @@ def create_run(
         plan=forecast.plan.to_json(),
         attempt=0,
         fencing_token=0,
+        created_at=func.greatest(func.now(), after),  # the newest, whatever the clock says
     )
     session.add(row)
     log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind)

@@ -5,7 +5,6 @@ parameters. So a run that deviated from its plan, or whose noise was not added, 
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,6 @@ from app.ledger import publication, runs
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.mechanism import Draws
 from app.planning.mechanisms.tracked import Tracked
-from app.runtime.database.queries import database_time
 from app.runtime.failpoints import reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
@@ -121,16 +119,6 @@ def stored_by_run(services: Services, lease: Lease, content: Content, kind: str)
         runs.reserve_blob, run_id=lease.run_id, fencing_token=lease.fencing_token, kind=kind
     )
     return stored(services, lease.check, reserve, content)
-
-
-def database_now(services: Services, lease: Lease) -> datetime:
-    """Return the database's time, in an outage once it is over."""
-
-    def read() -> datetime:
-        with services.database.transaction() as session:
-            return database_time(session)
-
-    return outlast_outages(lease.check, read)
 
 
 def publish_result(

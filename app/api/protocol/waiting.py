@@ -97,13 +97,14 @@ class Watcher:
                     f"this caller has {MOST_WAITS} waits already",
                     retry_after_s=_RETRY_AFTER_S,
                 )
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+                thread.start()  # where it cannot be, nobody waits, and the next one tries again
+                self._thread = thread
             self._held[caller_id] += 1
             self._watches.add(watch)
             if self._closing.is_set():
                 watch.news.set()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
-                self._thread.start()
         try:
             yield watch
         finally:

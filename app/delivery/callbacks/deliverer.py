@@ -146,8 +146,8 @@ class Deliverer:
                 target=self._deliver_and_leave, args=(delivery,), name="callback", daemon=True
             )
             with self._lock:
+                thread.start()  # where it cannot be, it must not count as going
                 self._going[thread] = delivery.api_key_id
-            thread.start()
             taken += 1
         return taken
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import and_, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.delivery.callbacks.posting import Outcome, Result
@@ -75,13 +75,15 @@ def claim(session: Session, *, claim_s: float, busy: Collection[str] = ()) -> De
     delivered or dead. A process that records no outcome within ``claim_s`` seconds loses the
     delivery. Callers in ``busy`` (ids of API keys) are skipped.
     """
-    earlier = aliased(CallbackEventRow)
+    earlier, now = aliased(CallbackEventRow), func.clock_timestamp()
+    # One from the future that was not tried yet is due: the clock was set back.
+    untried = and_(CallbackEventRow.attempts == 0, CallbackEventRow.created_at > now)
     query = (
         select(CallbackEventRow, CallbackEndpointRow)
         .join(CallbackEndpointRow, CallbackEndpointRow.id == CallbackEventRow.endpoint_id)
         .where(
             CallbackEventRow.state == EventState.PENDING,
-            CallbackEventRow.next_attempt_at <= func.clock_timestamp(),
+            or_(CallbackEventRow.next_attempt_at <= now, untried),
             CallbackEndpointRow.url.is_not(None),
             CallbackEndpointRow.api_key_id.not_in(busy),
             ~exists().where(

@@ -129,8 +129,8 @@ class Publisher:
                 thread = threading.Thread(
                     target=self._settle_and_leave, args=(placement_id,), name="place", daemon=True
                 )
+                thread.start()  # where it cannot be, it must not count as going
                 self._going[placement_id] = (target, thread)
-            thread.start()
             begun += 1
         return begun
 

@@ -1,7 +1,9 @@
 """Checks that the trees of a certificate begin with those of an older one of the same model."""
 
 import hashlib
-from typing import Final
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from app.domain import merkle
 from app.domain.errors import ProofError, VerificationError
@@ -11,6 +13,14 @@ from app.evidence.certificates.schema import AsTrained, Forgotten, Release, Stat
 
 _TRAINED_BETWEEN: Final = 2
 """How many versions later a member may be out again: one between has to have trained it."""
+_OF_WEIGHTS: Final[Mapping[str, Any]] = {
+    "evaluation": True,
+    "software": True,
+    "mechanism": {"frame", "tensors"},
+}
+"""What a certificate tells of its version's weights, however many requests it accounts for."""
+_OUT_OF_ORDER: Final = timedelta(days=1)
+"""How much earlier the later of two certificates may be dated: a clock may have been set back."""
 
 
 def check_growth(
@@ -20,7 +30,7 @@ def check_growth(
 
     The commitments of the older one have to stand where they stood, and no count may fall or rise
     without them. Both start anew with a new training of the model, or an upload. One version has
-    one weight file, and was released in one way.
+    one weight file, of which all certificates tell the same, and was released in one way.
     """
     new, old = statement.predicate, older.predicate
     if old.model.name != new.model.name:
@@ -31,8 +41,10 @@ def check_growth(
     which = "the certificate before it" if last else "an older certificate"
     if (old.base, old.backbone) != (new.base, new.backbone):
         raise _refusal("its network stands on another base or backbone than before")
-    if old.model.version == new.model.version:
-        _check_version(older, statement)
+    _check_weights(older, statement)
+    began, ended = (datetime.fromisoformat(each.times.certified_at) for each in (old, new))
+    if began - ended > _OUT_OF_ORDER:
+        raise _refusal("it is dated before the older certificate")
     if isinstance(old, AsTrained) or isinstance(new, AsTrained):
         return f"{which} states other facts: one of the two accounts for no record"
     before, after = old.forgotten, new.forgotten
@@ -55,12 +67,20 @@ def _refusal(reason: str) -> VerificationError:
     return VerificationError("previous", reason)
 
 
-def _check_version(older: Statement, statement: Statement) -> None:
-    """Check that two certificates of one version are of the same weights, released in one way."""
-    if older.subject != statement.subject:
+def _check_weights(older: Statement, statement: Statement) -> None:
+    """Check that a version has weights of its own, which all its certificates tell the same of."""
+    old, new, same = older.predicate, statement.predicate, older.subject == statement.subject
+    if old.model.version < new.model.version:
+        if same and isinstance(new, Release) and new.mechanism.noise is not None:
+            raise _refusal("its noise was added to nothing: these are the older version's weights")
+        return
+    if not same:
         raise _refusal("the older certificate is of other weights under the same number")
-    if {type(older.predicate), type(statement.predicate)} == {AsTrained, Release}:
+    if {type(old), type(new)} == {AsTrained, Release}:
         raise _refusal("its version was released both as it was trained and otherwise")
+    released = (each for each in (old, new) if isinstance(each, Release))
+    if len({each.model_dump_json(include=_OF_WEIGHTS) for each in released}) > 1:
+        raise _refusal("the older certificate tells otherwise of the same weights")
 
 
 def _check_tree(old: Tree, new: Tree, growth: TreeGrowth | None) -> None:

@@ -44,10 +44,15 @@ def latest(session: Session) -> LogCheckpointRow:
 
 
 def is_due(session: Session, *, interval_s: float) -> bool:
-    """Return whether the log has grown since the newest checkpoint, and that one is old enough."""
+    """Return whether the log has grown since the newest checkpoint, and that one is old enough.
+
+    One from the future is: the clock was set back.
+    """
     size, age_s = newest(session)
     has_grown = exists().where(LogEntryRow.index >= size)
-    return (age_s is None or age_s >= interval_s) and bool(session.scalar(select(has_grown)))
+    return (age_s is None or not 0 <= age_s < interval_s) and bool(
+        session.scalar(select(has_grown))
+    )
 
 
 def newest(session: Session) -> tuple[int, float | None]:

@@ -54,15 +54,19 @@ class GroupCommit(Generic[Call, Result]):
             return not self._is_led
 
     def start(self, call: Call) -> "Future[Result]":
-        """Have a call carried out; one that is cancelled before its turn is skipped."""
+        """Have a call carried out; one that is cancelled before its turn is skipped.
+
+        Raises:
+            RuntimeError: no thread can be started now; the call is not carried out.
+        """
         future: Future[Result] = Future()
         with self._lock:
+            if not self._is_led:  # what fails here must leave nothing behind that others wait for
+                self._leaders.submit(self._lead)
+            self._is_led = True
             self._waiting.append((call, future))
-            begin, self._is_led = not self._is_led, True
             if len(self._waiting) == self._expected:
                 self._enough.notify()
-        if begin:
-            self._leaders.submit(self._lead)
         return future
 
     def _lead(self) -> None:

@@ -189,6 +189,19 @@ def test_outages_while_loading_and_publishing_are_outlasted(workshop, monkeypatc
     assert blobs(workshop) == [BlobState.LIVE]
 
 
+def test_a_clock_that_is_set_back_during_a_run_fails_nothing(workshop):
+    workshop.define()
+    lease = lease_of(workshop)
+    with lease:
+        with workshop.transaction() as session:
+            session.execute(text("UPDATE runs SET started_at = started_at + interval '5 h'"))
+        execute(workshop.services, lease)
+    with workshop.transaction() as session:
+        envelope = session.scalars(select(CertificateRow.envelope)).one()
+    times = statement_of(envelope)["predicate"]["times"]
+    assert times["started_at"] == times["certified_at"]
+
+
 def is_lost(lease):
     try:
         lease.report()
@@ -471,8 +484,11 @@ def test_a_certificate_issued_while_a_draft_is_checked_has_it_drafted_again(work
     with workshop.transaction() as session:
         query = select(CertificateRow).order_by(CertificateRow.number)
         rows = session.scalars(query).all()
-    said = [statement_of(row.envelope)["predicate"]["previous_certificate"] for row in rows]
-    assert said == [None, *(row.sha256 for row in rows[:-1])]
+    said = [statement_of(row.envelope)["predicate"] for row in rows]
+    named = [each["previous_certificate"] for each in said]
+    assert named == [None, *(row.sha256 for row in rows[:-1])]
+    times = [each["times"]["certified_at"] for each in said]
+    assert times == sorted(times)
 
 
 def test_a_cancelled_run_stops_and_publishes_nothing(workshop, monkeypatch):

@@ -192,6 +192,18 @@ def test_retrying_the_failed_run_serves_its_requests_too(workshop: Workshop) -> 
     assert workshop.request(request_id).state == "certified"
 
 
+def test_the_newest_run_can_be_retried_though_the_clock_was_set_back(workshop: Workshop) -> None:
+    run_id = workshop.train().run_id
+    with workshop.transaction() as session:
+        session.get_one(RunRow, run_id).created_at += timedelta(hours=5)
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    held = workshop.begun()
+    workshop.give_up(held)
+    runs.retry_run(workshop.services.database, held.run_id)
+    workshop.work()
+
+
 def test_a_later_requests_run_answers_what_failed_before(workshop: Workshop) -> None:
     """Its certificate accounts for those records, and nobody may come to try again."""
     workshop.train()

@@ -29,6 +29,7 @@ from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
+from tests.support.threads import none_can_be_started
 from tests.support.workshop import DATASET, Workshop
 
 WAIT = {"Prefer": "wait=50"}
@@ -431,3 +432,18 @@ def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -
 
     assert asyncio.run(wait())
     until(lambda: not watcher._watches)
+
+
+def test_without_a_thread_for_it_nobody_waits_until_there_is_one(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MOST_WAITS", 1)
+    watcher = Watcher(services.database, interval_s=0.01)
+
+    async def wait() -> bool:
+        with watcher.watch(Kind.RUN, "run_1", ("queued", 0), caller_id="a") as watch:
+            return await asyncio.wait_for(watch.news.wait(), PATIENCE_S)
+
+    with none_can_be_started(), pytest.raises(RuntimeError, match="new thread"):
+        asyncio.run(wait())
+    assert asyncio.run(wait())

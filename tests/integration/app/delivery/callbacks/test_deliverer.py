@@ -15,6 +15,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from app.access.api_keys import create_key
 from app.api.callbacks import Message, MessageHeaders
 from app.cli.application import create_app
+from app.delivery.callbacks import deliverer as deliverer_module
 from app.delivery.callbacks import keys as callback_keys
 from app.delivery.callbacks import repository
 from app.delivery.callbacks.deliverer import Deliverer
@@ -28,6 +29,7 @@ from tests.support.collector import assert_connected, handed_over
 from tests.support.dumps import everything_in_postgres
 from tests.support.patience import PATIENCE_S, until
 from tests.support.receiver import Received, Receiver, status
+from tests.support.threads import none_can_be_started
 from tests.support.workshop import Workshop
 
 Make = Callable[..., Deliverer]
@@ -181,6 +183,23 @@ def test_the_pause_after_a_failure_is_the_schedules(
         settle(deliverer)
         waits = events(workshop)[0].next_attempt_at - datetime.now(UTC)
         assert planned - 30 < waits.total_seconds() <= planned * 1.2
+
+
+def test_a_clock_that_was_set_back_delays_no_new_event(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    receiver.answers += [status(500)]
+    forget(workshop, receiver.url)
+    later = "= now() + interval '5 h'"
+    with workshop.transaction() as session:
+        session.execute(
+            text(f"UPDATE callback_events SET created_at {later}, next_attempt_at {later}")
+        )
+    settle(deliverer)
+    assert len(receiver.received) == 1  # what failed waits
+    make_due(workshop)
+    settle(deliverer)
+    assert {event.state for event in events(workshop)} == {"delivered"}
 
 
 def test_later_events_wait_for_earlier_ones(
@@ -469,6 +488,18 @@ def test_in_the_background_it_delivers_until_it_is_stopped(
     assert len(receiver.received) == 2
     forget(workshop, receiver.url, record="record-2")
     assert deliverer.tick() == 0
+
+
+def test_a_delivery_for_which_no_thread_can_be_started_takes_no_place_of_others(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer_module, "_CAPACITY", 1)
+    forget(workshop, receiver.url)
+    with none_can_be_started(), pytest.raises(RuntimeError, match="new thread"):
+        deliverer.tick()
+    forget(workshop, receiver.url, record="record-2")
+    until(lambda: deliverer.tick() and receiver.received)
+    deliverer.stop()
 
 
 # Secrets and addresses

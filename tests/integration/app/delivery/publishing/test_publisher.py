@@ -25,6 +25,7 @@ from app.services import Services
 from tests.support.collector import assert_connected, handed_over
 from tests.support.patience import until
 from tests.support.targets import release
+from tests.support.threads import none_can_be_started
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
 
@@ -391,6 +392,18 @@ def test_the_background_publishes_and_stops(
     until(lambda: _placement(workshop).due_at is None)
     publisher.stop()
     assert not [each for each in threading.enumerate() if each.name in ("publishing", "place")]
+
+
+def test_what_no_thread_could_be_started_for_is_published_later(
+    workshop: Workshop, publisher: Publisher, folder: Path
+) -> None:
+    workshop.train()
+    _want(workshop)
+    with none_can_be_started(), pytest.raises(RuntimeError, match="new thread"):
+        publisher.tick()
+    assert publisher.tick() == 1
+    until(lambda: _placement(workshop).due_at is None)
+    assert (folder / "model" / WEIGHTS).exists()
 
 
 def test_a_target_that_settings_no_longer_name_is_an_error(

@@ -81,7 +81,11 @@ def test_the_timer_signs_a_log_that_has_grown_once(
     assert _sizes(services) == [4, 6]  # with an entry that says so
 
 
-def test_the_timer_waits(services: Services, app_database: Engine) -> None:
+@pytest.mark.parametrize("year", [2020, 2999])
+def test_the_timer_waits_for_a_while_after_what_it_signed(
+    services: Services, app_database: Engine, year: int
+) -> None:
+    """Not for what was signed in the future: the clock was set back since."""
     write(services, 1, sign=True)
     write(services, 1)
     services.checkpoint_log()
@@ -90,8 +94,9 @@ def test_the_timer_waits(services: Services, app_database: Engine) -> None:
         connection.execute(
             text(
                 "UPDATE log_entries SET body = regexp_replace("
-                """body, '("recorded_at":")[^.]*', '\\12020-01-01T00:00:00')"""
-            )
+                """body, '("recorded_at":")[^.]*', '\\1' || :moment)"""
+            ),
+            {"moment": f"{year}-01-01T00:00:00"},
         )
     services.checkpoint_log()
     assert _sizes(services) == [1, 3]  # the key that signs is told

@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from app.evidence.certificates.schema import (
     Release,
     Statement,
     Subject,
+    Times,
     Tree,
     read_statement,
 )
@@ -173,6 +175,8 @@ def made_by(
     assert isinstance(forgotten, Release)
     made = read(statement)
     model = made.predicate.model.model_copy(update={"version": version})
+    own = Subject(name="model.safetensors", digest=Digest(sha256=f"{version:064x}"))
+    made = made.model_copy(update={"subject": [own]})
     return with_predicate(made, forgotten=forgotten.forgotten, model=model)
 
 
@@ -271,8 +275,35 @@ def test_a_version_has_one_file() -> None:
     other = [Subject(name="model.safetensors", digest=Digest(sha256="ab" * 32))]
     with pytest.raises(VerificationError, match="other weights under the same number"):
         check_growth(old.model_copy(update={"subject": other}), old, None, old_payload=OLD)
-    new = later.model_copy(update={"subject": other})
-    assert "accounts for all" in check_growth(new, old, None, old_payload=OLD)
+    assert "accounts for all" in check_growth(later, old, None, old_payload=OLD)
+    with pytest.raises(VerificationError, match="noise was added to nothing"):
+        check_growth(later.model_copy(update={"subject": old.subject}), old, None, old_payload=OLD)
+
+
+@pytest.mark.parametrize("name", ["evaluation", "software", "mechanism"])
+def test_all_certificates_of_a_version_tell_the_same_of_its_weights(name: str) -> None:
+    old = made_by("gradient_clipping", version=2)
+    other = {
+        "evaluation": {"held_out_records": 7},
+        "software": {"torch": "0"},
+        "mechanism": {"tensors": ["another"]},
+    }
+    section = getattr(old.predicate, name).model_copy(update=other[name])
+    with pytest.raises(VerificationError, match="tells otherwise of the same weights"):
+        check_growth(with_predicate(old, **{name: section}), old, None, old_payload=OLD)
+
+
+def test_no_certificate_is_dated_long_before_an_older_one() -> None:
+    old, new = (made_by("gradient_clipping", version=version) for version in (1, 2))
+    certified_at = datetime.fromisoformat(old.predicate.times.certified_at)
+    for earlier_by, holds in ((timedelta(hours=23), True), (timedelta(hours=25), False)):
+        moment = (certified_at - earlier_by).isoformat()
+        dated = with_predicate(new, times=Times(started_at=moment, certified_at=moment))
+        if holds:
+            assert "accounts for all" in check_growth(dated, old, None, old_payload=OLD)
+            continue
+        with pytest.raises(VerificationError, match="dated before the older"):
+            check_growth(dated, old, None, old_payload=OLD)
 
 
 def test_a_model_has_one_backbone() -> None:
@@ -285,6 +316,7 @@ def test_a_model_has_one_backbone() -> None:
 def test_a_version_was_made_in_one_way() -> None:
     clipped = made_by("gradient_clipping", version=2)
     first = with_predicate(read(as_trained(WEIGHTS, version=2)), backbone=None)
+    first = first.model_copy(update={"subject": clipped.subject})
     for new, old in ((clipped, first), (first, clipped)):
         with pytest.raises(VerificationError, match="both as it was trained and otherwise"):
             check_growth(new, old, None, old_payload=OLD)
@@ -293,7 +325,7 @@ def test_a_version_was_made_in_one_way() -> None:
         (made_by("model_clipping", version=2), clipped),
         (made_by("dp_sgd", version=2), clipped),
     ):
-        with pytest.raises(VerificationError, match="in another way before"):
+        with pytest.raises(VerificationError, match=r"in another way before|tells otherwise"):
             check_growth(new, old, None, old_payload=OLD)
     trained = made_by("retraining", version=2, before_training=2)  # with noise, which covers later
     covering = made_by("dp_sgd", version=2, before_training=2)

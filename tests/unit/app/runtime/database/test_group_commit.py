@@ -7,6 +7,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.runtime.database.group_commit import GroupCommit
 from tests.support.patience import PATIENCE_S
+from tests.support.threads import none_can_be_started
 
 
 class Recorder:
@@ -102,3 +103,13 @@ def test_those_who_do_not_come_again_are_not_waited_for_in_vain():
     together = GroupCommit(recorder, linger_s=0.05)
     answers_of(together, recorder, 1, [2, 3, 4])
     assert together.start(5).result(timeout=PATIENCE_S) == 10
+
+
+def test_a_call_for_which_no_thread_can_be_started_fails_and_holds_up_no_other():
+    recorder = Recorder()
+    recorder.go_on.set()
+    together = GroupCommit(recorder)
+    with none_can_be_started(), pytest.raises(RuntimeError, match="new thread"):
+        together.start(1)
+    assert together.start(2).result(timeout=PATIENCE_S) == 4
+    assert recorder.groups == [[2]]
