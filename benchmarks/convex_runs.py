@@ -218,32 +218,37 @@ class Outcome:
 
 
 class Trainings:
-    """The trained lineages of one case and seed; methods with the same recipe share one."""
+    """The trained lineages of one case and seed; methods with the same recipe share one.
 
-    def __init__(self, case: Case, *, seed: int, epochs: int, full_batch_steps: int = 0) -> None:
-        self._case = case
+    Trained for so many epochs, in ``least`` steps or more and ``most`` or fewer.
+    """
+
+    def __init__(
+        self, case: Case, *, seed: int, epochs: int, least: int = 0, most: int | None = None
+    ) -> None:
+        self.case = case
         self._seed = seed
         self._epochs = epochs
-        self._full_batch_steps = full_batch_steps
+        self._least, self._most = least, most
         self._done: dict[tuple[Descent, int], Lineage] = {}
 
     def start(self, method: Method, target: Target) -> Lineage:
         """Return the method's lineage before its first request; it must not be changed."""
-        batch_size = method.batch_size or self._case.records
-        recipe = self._case.recipe(
+        batch_size = method.batch_size or self.case.records
+        recipe = self.case.recipe(
             batch_size=batch_size, neighbours=method.neighbours, longest_step=method.longest_step
         )
         descent = Descent(
             learning_rate=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
-            noise_std=method.step_noise_std(self._case, target) if method.step_noise_std else 0.0,
+            noise_std=method.step_noise_std(self.case, target) if method.step_noise_std else 0.0,
             radius=method.radius,
         )
         key = (descent, batch_size)
         if key not in self._done:
-            lineage = Lineage(self._case, recipe, descent, seed=self._seed)
-            epochs = self._epochs * recipe.batches
-            lineage.train(epochs if method.batch_size else self._full_batch_steps)
+            lineage = Lineage(self.case, recipe, descent, seed=self._seed)
+            steps = max(self._least, self._epochs * recipe.batches)
+            lineage.train(min(steps, self._most or steps))
             self._done[key] = lineage
         return self._done[key]
 

@@ -37,7 +37,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def trainings(case: Case) -> Trainings:
-    return Trainings(case, seed=0, epochs=3, full_batch_steps=5)
+    return Trainings(case, seed=0, epochs=3)
 
 
 def outcome(case: Case, trainings: Trainings, method: Method, epsilon: float = 1.0) -> Outcome:
