@@ -12,7 +12,7 @@ relation is replacement; in (b) ours have ``zero_out`` too.
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -49,6 +49,7 @@ _GROUPS: Final = (5, 10, 20)
 _MARKERS: Final = {"published": "X", "ours": "o", "exact": "s"}
 _LEAST: Final = 0.01  # epochs, where a logarithmic axis puts what costs nothing
 _LAST: Final[dict[str, int]] = {"simulated_last": 1, "at_most": FULL_STEPS}
+_SMALL_NOISE: Final = 0.02  # of a step, well below the paper's
 _STYLES: Final = ("ko-", "ks--", "C1^-", "C3v-", "C3v:", "C0D-")
 
 Row = dict[str, Any]
@@ -58,7 +59,7 @@ Way = tuple[float, by.Method]
 
 def ways(case: Case, target: by.Target) -> Iterator[tuple[str, Callable[[], Way]]]:
     """Yield the paper's ways, and ours, to answer one request: each with its least noise."""
-    wanted = {"epsilon": target.epsilon, "delta": target.delta}
+    wanted = target._asdict()
     theirs = partial(by.Method, "published", neighbours=Neighbours.REPLACEMENT)
     records: Row = case.constants | {"records": case.records}
 
@@ -66,8 +67,7 @@ def ways(case: Case, target: by.Target) -> Iterator[tuple[str, Callable[[], Way]
         scale = calibrate(bound, **wanted)
         noise = by.step_noise_std(case, scale)
         plan = Plan(steps, account=lambda _: bound(noise_scale=scale))
-        how: Row = {"step_noise_std": lambda *_: noise, "radius": radius}
-        return noise, theirs(batch, lambda *_: plan, **how)
+        return noise, theirs(batch, lambda *_: plan, step_noise_std=noise, radius=radius)
 
     def projected(batch: int) -> Way:
         size = batch or case.records
@@ -116,7 +116,7 @@ def measured(
     if method.source == "published":
         method = replace(method, plan=_once(method.plan))
     outcomes = [
-        by.answer(case, method, target, training.start(method, target), **asked, seed=seed)
+        by.answer(case, method, target, training.start(method), **asked, seed=seed)
         for seed, training in enumerate(trainings)
     ]
     accuracy, error = harness.mean_and_error([outcome.accuracies[-1] for outcome in outcomes])
@@ -139,33 +139,26 @@ def one_request(case: Case, trainings: Sequence[by.Trainings]) -> Iterator[Row]:
 def methods(case: Case) -> Iterator[tuple[str, int, by.Method]]:
     """Yield the ways of Figure 3b, ours and retraining, and how many records leave together."""
     batch = BATCH if case.records > 1000 else 32
-    cycle = case.records // batch
-    theirs = partial(by.Method, source="published", neighbours=Neighbours.REPLACEMENT, **_LAST)
-    noisy: Row = {"step_noise_std": by.papers_noise, "radius": by.RADIUS}
-    epochs: Row = noisy | {"plan": by.projected_noisy_sgd_epochs(by.PAPER_NOISE_SCALE)}
-    descent: Row = {"plan": by.delete_to_descent, "longest_step": True}
-    yield f"projected noisy SGD, b = {batch}", 1, theirs(batch_size=batch, **epochs)
-    yield "projected noisy SGD, b = n", 1, theirs(batch_size=0, **epochs)
-    yield "Delete-to-Descent", 1, theirs(batch_size=0, **descent)
+    theirs = partial(by.Method, "published", neighbours=Neighbours.REPLACEMENT, **_LAST)
+    noise = by.step_noise_std(case, by.PAPER_NOISE_SCALE)
+    for name, size in {f"b = {batch}": batch, "b = n": 0}.items():
+        plan = by.projected_noisy_sgd_epochs(by.PAPER_NOISE_SCALE)
+        projected = theirs(size, plan, step_noise_std=noise, radius=by.RADIUS)
+        yield f"projected noisy SGD, {name}", 1, projected
+    yield "Delete-to-Descent", 1, theirs(0, by.delete_to_descent, longest_step=True)
     for count in (1, *_GROUPS):
-        langevin = theirs(batch_size=0, plan=by.langevin, step_noise_std=by.papers_noise)
+        langevin = theirs(0, by.langevin, step_noise_std=noise)
         yield f"Langevin unlearning, {count} together", count, langevin
-    small: Row = {"plan": by.noisy_steps(small_noise), "step_noise_std": small_noise}
-    released: Row = {"plan": by.tracked(by.RELEASE_NOISE)}
+    small = by.noisy_steps(_SMALL_NOISE)
+    released = by.tracked(by.RELEASE_NOISE)
     for relation in (Neighbours.REPLACEMENT, Neighbours.ZERO_OUT):
-        ours = partial(by.Method, source="ours", neighbours=relation, **_LAST)
-        yield f"tracked release, b = {batch}", 1, ours(batch_size=batch, **released)
-        if batch > 32:
-            yield "tracked release, b = 32", 1, ours(batch_size=32, **released)
-        yield "projected noisy SGD, σ = 0.007", 1, ours(batch_size=batch, **small)
-    for name, steps in {"1 epoch": cycle, "20 steps": 20}.items():
-        exact = by.Method("exact", batch, by.retrained(steps), **_LAST)
-        yield f"retraining, {name}", 1, exact
-
-
-def small_noise(_: Case, __: by.Target) -> float:
-    """Return a step noise well below the paper's."""
-    return 0.02
+        ours = partial(by.Method, "ours", neighbours=relation, **_LAST)
+        for size in sorted({batch, 32}, reverse=True):
+            yield f"tracked release, b = {size}", 1, ours(size, released)
+        less = ours(batch, small, step_noise_std=_SMALL_NOISE)
+        yield "projected noisy SGD, σ = 0.007", 1, less
+    for name, steps in {"1 epoch": case.records // batch, "20 steps": 20}.items():
+        yield f"retraining, {name}", 1, by.Method("exact", batch, by.retrained(steps), **_LAST)
 
 
 def in_a_row(case: Case, trainings: Sequence[by.Trainings]) -> Iterator[Row]:
@@ -192,14 +185,13 @@ def _once(plan: by.Planner) -> by.Planner:
 def by_batch_and_noise(case: Case, trainings: Sequence[by.Trainings]) -> Iterator[Row]:
     """Yield Figures 3c and 3d."""
     target = by.Target(SMALL_EPSILON, case.delta)
-    problem = Problem(case.records, case.constants, *astuple(target), REQUESTS)
+    problem = Problem(case.records, case.constants, *target, REQUESTS)
     theirs = partial(by.Method, "published", neighbours=Neighbours.REPLACEMENT, radius=by.RADIUS)
     for batch in (each for each in BATCHES if each <= case.records):
         for scale in NOISE_SCALES:
             of: Row = {"batch_size": batch or case.records, "noise_scale": scale}
-            how: Row = {"plan": by.projected_noisy_sgd_epochs(scale), **_LAST}
-            noise = by.step_noise_std(case, scale)
-            method = theirs(batch, step_noise_std=lambda *_, noise=noise: noise, **how)
+            plan, noise = by.projected_noisy_sgd_epochs(scale), by.step_noise_std(case, scale)
+            method = theirs(batch, plan, step_noise_std=noise, **_LAST)
             found = measured(method, target, trainings, requests=REQUESTS, records=1)
             ours = sum(our_steps(problem, **of, neighbours=Neighbours.REPLACEMENT))
             found["epochs_ours"] = ours * of["batch_size"] / case.records
