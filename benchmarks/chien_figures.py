@@ -10,7 +10,7 @@ relation is replacement; in (b) ours have ``zero_out`` too.
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -227,14 +227,22 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
             yield document | {"requests": REQUESTS, "cases": list(known.values())}
 
 
+def _by(rows: Sequence[Row], key: str) -> ItemsView[Any, list[Row]]:
+    """Return rows by what they have under a key."""
+    found = dict[Any, list[Row]]()
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    return found.items()
+
+
 def figure(document: dict[str, Any], path: Path) -> Path:
     """Draw Figures 3a, 3b, 3c and 3d, a row for each data set."""
     cases = document["cases"]
     with harness.picture(path, (24, 5.5 * len(cases)), len(cases), 4) as (_, axes):
         for (one, row, noisy, cost), case in zip(axes, cases, strict=True):
-            names = list(dict.fromkeys(each["method"] for each in case["one_request"]))
-            for name, style in zip(names, _STYLES, strict=False):
-                some = [each for each in case["one_request"] if each["method"] == name]
+            for style, (name, some) in zip(
+                _STYLES, _by(case["one_request"], "method"), strict=False
+            ):
                 harness.plot(one, some, "epsilon", "accuracy", style, error="error", label=name)
             for number, each in enumerate(case["in_a_row"]):
                 spent = {"epochs": max(_LEAST, each["epochs"])}
@@ -243,20 +251,20 @@ def figure(document: dict[str, Any], path: Path) -> Path:
                 how["label"] = f"{each['method']}, {each['neighbours']} ({each['source']})"
                 style = _MARKERS[each["source"]]
                 harness.plot(row, [each | spent], "epochs", "accuracy", style, **how)
-            sizes = dict.fromkeys(each["batch_size"] for each in case["by_batch_and_noise"])
-            for number, size in enumerate(sizes):
-                some = [each for each in case["by_batch_and_noise"] if each["batch_size"] == size]
+            for number, (size, some) in enumerate(_by(case["by_batch_and_noise"], "batch_size")):
                 how = {"color": f"C{number}", "label": f"b = {size}"}
                 harness.plot(noisy, some, "noise_scale", "accuracy", "o-", error="error", **how)
                 for key, style in (("epochs_published", "o-"), ("epochs_ours", "s--")):
                     how["label"] = f"b = {size}, {key.removeprefix('epochs_')}"
                     harness.plot(cost, some, "noise_scale", key, style, **how)
-            one.set(xscale="log", xlabel="ε", ylabel="test accuracy", title=f"(a) {case['case']}")
-            row.set(xscale="log", xlabel="epochs, 100 records", ylabel="test accuracy")
-            row.set_title("(b) ε = 1")
-            noisy.set(xscale="log", xlabel="σ", ylabel="test accuracy", title="(c) ε = 0.01")
-            cost.set(xscale="log", yscale="log", xlabel="σ", ylabel="epochs", title="(d) ε = 0.01")
-            for axis in (one, row, noisy, cost):
+            cost.set_yscale("log")
+            for axis, x, y, title in (
+                (one, "ε", "test accuracy", f"(a) {case['case']}"),
+                (row, "epochs, 100 records", "test accuracy", "(b) ε = 1"),
+                (noisy, "σ", "test accuracy", "(c) ε = 0.01"),
+                (cost, "σ", "epochs", "(d) ε = 0.01"),
+            ):
+                axis.set(xscale="log", xlabel=x, ylabel=y, title=title)
                 axis.legend(fontsize=8)
     return path
 

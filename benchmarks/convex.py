@@ -258,8 +258,8 @@ class Lineage:
         self.history = self.history.after_steps(
             plan.steps - taken, noise_std=self._descent.noise_std
         ).after_release(noise_std=plan.release_noise_std)
-        if at_most != 0:
-            self.add_noise(plan.release_noise_std)
+        if at_most != 0 and plan.release_noise_std > 0:
+            self._noise.add_(self._network.flat.values, plan.release_noise_std)
         steps = self.history.steps - before
         if not plan.account(steps).meets(epsilon=epsilon, delta=self._case.delta):
             raise TargetNotMetError(f"{steps} steps do not meet epsilon {epsilon}")
@@ -267,15 +267,6 @@ class Lineage:
     def evaluation(self) -> Evaluation:
         """Return accuracy and loss on the test records."""
         return self._network.evaluate(self._case.test)
-
-    def accuracy(self) -> float:
-        """Return the share of test records that are told right."""
-        return self.evaluation().metrics["accuracy"]
-
-    def add_noise(self, noise_std: float) -> None:
-        """Add a release's noise."""
-        if noise_std > 0:
-            self._noise.add_(self._network.flat.values, noise_std)
 
     def take(self, steps: int) -> None:
         """Take some steps on the records that are left."""

@@ -259,7 +259,7 @@ def answer(
         lineage.run(plan, epsilon=target.epsilon, at_most=method.at_most if really else 0)
         steps.append(plan.steps)
         if really:
-            accuracies.append(lineage.accuracy())
+            accuracies.append(lineage.evaluation().metrics["accuracy"])
     return Outcome(
         training_gradients=start.history.steps * batch_size,
         gradients=sum(steps) * batch_size,
