@@ -11,7 +11,6 @@ relation is replacement; in (b) ours have ``zero_out`` too.
 
 from argparse import Namespace
 from collections.abc import Callable, ItemsView, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.published import chien, full_batch, neel
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Neighbours
-from app.domain.errors import CalibrationError
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import convex_runs as by
 from benchmarks import harness
@@ -57,11 +55,12 @@ Bound = Callable[..., Guarantee]
 Way = tuple[float, by.Method]
 
 
-def ways(case: Case, target: by.Target) -> Iterator[tuple[str, Callable[[], Way]]]:
-    """Yield the paper's ways, and ours, to answer one request: each with its least noise."""
+def ways(case: Case, target: by.Target) -> dict[str, Way]:
+    """Return the paper's ways, and ours, to answer one request: each with its least noise."""
     wanted = target._asdict()
     theirs = partial(by.Method, "published", neighbours=Neighbours.REPLACEMENT)
     records: Row = case.constants | {"records": case.records}
+    once = records | {"steps": 1, "forgotten": 1}
 
     def noisy(batch: int, steps: int, bound: Bound, radius: float | None = None) -> Way:
         scale = calibrate(bound, **wanted)
@@ -73,9 +72,6 @@ def ways(case: Case, target: by.Target) -> Iterator[tuple[str, Callable[[], Way]
         size = batch or case.records
         setting = by.papers_setting(case, size) | {"training_epochs": TRAINED[batch], "epochs": 1}
         return noisy(batch, case.records // size, partial(chien.theorem_3_2, **setting), by.RADIUS)
-
-    def langevin() -> Way:
-        return noisy(0, 1, partial(full_batch.chien_theorem_p_2, **records, steps=1, forgotten=1))
 
     def to_descent(steps: int) -> Way:
         setting: Row = records | {"delta": case.delta, "steps": steps}
@@ -100,12 +96,14 @@ def ways(case: Case, target: by.Target) -> Iterator[tuple[str, Callable[[], Way]
 
         return least, replace(theirs(BATCH, plan), source="ours")
 
-    yield f"projected noisy SGD, b = {BATCH}", partial(projected, BATCH)
-    yield "projected noisy SGD, b = n", partial(projected, 0)
-    yield "Langevin unlearning", langevin
-    yield "Delete-to-Descent, 1 step, secret state", partial(to_descent, 1)
-    yield "Delete-to-Descent, 5 steps, secret state", partial(to_descent, 5)
-    yield f"tracked release, b = {BATCH}, ours", tracked
+    return {
+        f"projected noisy SGD, b = {BATCH}": projected(BATCH),
+        "projected noisy SGD, b = n": projected(0),
+        "Langevin unlearning": noisy(0, 1, partial(full_batch.chien_theorem_p_2, **once)),
+        "Delete-to-Descent, 1 step, secret state": to_descent(1),
+        "Delete-to-Descent, 5 steps, secret state": to_descent(5),
+        f"tracked release, b = {BATCH}, ours": tracked(),
+    }
 
 
 def measured(
@@ -129,11 +127,9 @@ def one_request(case: Case, trainings: Sequence[by.Trainings]) -> Iterator[Row]:
     """Yield Figure 3a."""
     for epsilon in EPSILONS:
         target = by.Target(epsilon, case.delta)
-        for name, way in ways(case, target):
-            with suppress(CalibrationError):
-                noise, method = way()
-                row: Row = {"method": name, "epsilon": epsilon, "noise": noise}
-                yield row | measured(method, target, trainings, requests=1, records=1)
+        for name, (noise, method) in ways(case, target).items():
+            row: Row = {"method": name, "epsilon": epsilon, "noise": noise}
+            yield row | measured(method, target, trainings, requests=1, records=1)
 
 
 def methods(case: Case) -> Iterator[tuple[str, int, by.Method]]:
@@ -198,11 +194,7 @@ def by_batch_and_noise(case: Case, trainings: Sequence[by.Trainings]) -> Iterato
             yield of | found | {"epochs_published": sum(authors_epochs(problem, **of))}
 
 
-PARTS: Final[dict[str, Callable[[Case, Sequence[by.Trainings]], Iterator[Row]]]] = {
-    "in_a_row": in_a_row,
-    "one_request": one_request,
-    "by_batch_and_noise": by_batch_and_noise,
-}
+PARTS: Final = {part.__name__: part for part in (in_a_row, one_request, by_batch_and_noise)}
 
 
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
