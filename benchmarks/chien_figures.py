@@ -148,7 +148,7 @@ def methods(case: Case) -> Iterator[tuple[str, int, by.Method]]:
     small = by.noisy_steps(_SMALL_NOISE)
     released = by.tracked(by.RELEASE_NOISE)
     for relation in (Neighbours.REPLACEMENT, Neighbours.ZERO_OUT):
-        ours = partial(by.Method, "ours", neighbours=relation, **_LAST)
+        ours = partial(by.Method, "ours", neighbours=relation)
         for size in sorted({batch, 32}, reverse=True):
             yield f"tracked release, b = {size}", 1, ours(size, released)
         less = ours(batch, small, step_noise_std=_SMALL_NOISE)

@@ -5,6 +5,7 @@ service's own (``workers``). A lineage goes on from its noisy release: there is 
 Noise comes from a repeatable generator.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -211,11 +212,13 @@ class Lineage:
         self._descent = descent
         self._seed = seed
         self._network = Network(case.head, device=torch.device("cpu"))
+        self.weights = self._network.flat.values
         used = recipe.batches * recipe.batch_size
         self._batch_of = draws.permutation(np.arange(used) % recipe.batches)
         self._leaving = draws.permutation(used)
         self._retained = np.ones(used, dtype=bool)
         self._noise = OrdinaryNoise(seed)
+        self._owed = 0.0  # noise of releases whose runs were only counted
         self.history = History(recipe)
 
     def train(self, steps: int) -> None:
@@ -227,7 +230,7 @@ class Lineage:
         """Return a copy that goes on by itself, counted under ``neighbours``."""
         recipe = replace(self.history.recipe, neighbours=neighbours)
         other = Lineage(self._case, recipe, self._descent, seed=self._seed)
-        other._network.flat.values.copy_(self._network.flat.values)
+        other.weights.copy_(self.weights)
         other._retained = self._retained.copy()
         other._noise = OrdinaryNoise(noise_seed)
         other.history = History(recipe, self.history.events)
@@ -247,22 +250,26 @@ class Lineage:
 
         No more steps than ``at_most`` are really taken, though all are counted: for baselines whose
         every request takes so many that they have long forgotten their start. With 0, the weights
-        stay as they are.
+        stay as they are, and what such a release leaves of its noise is added by the next run.
         """
         if plan.fresh_start:
-            self._network.flat.values.zero_()
-            self.history = History(self.history.recipe)
-        before = self.history.steps
+            self.weights.zero_()
+            self.history, self._owed = History(self.history.recipe), 0.0
+        if at_most == 0:
+            left = self._owed * self.history.recipe.contraction**plan.steps
+            self._owed = math.hypot(left, plan.release_noise_std)
+        elif self._owed > 0:
+            self._noise.add_(self.weights, self._owed)
+            self._owed = 0.0
         taken = plan.steps if at_most is None else min(plan.steps, at_most)
         self.take(taken)
         self.history = self.history.after_steps(
             plan.steps - taken, noise_std=self._descent.noise_std
         ).after_release(noise_std=plan.release_noise_std)
         if at_most != 0 and plan.release_noise_std > 0:
-            self._noise.add_(self._network.flat.values, plan.release_noise_std)
-        steps = self.history.steps - before
-        if not plan.account(steps).meets(epsilon=epsilon, delta=self._case.delta):
-            raise TargetNotMetError(f"{steps} steps do not meet epsilon {epsilon}")
+            self._noise.add_(self.weights, plan.release_noise_std)
+        if not plan.account(plan.steps).meets(epsilon=epsilon, delta=self._case.delta):
+            raise TargetNotMetError(f"{plan.steps} steps do not meet epsilon {epsilon}")
 
     def evaluation(self) -> Evaluation:
         """Return accuracy and loss on the test records."""

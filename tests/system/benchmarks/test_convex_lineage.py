@@ -72,6 +72,16 @@ def test_replacement_costs_more_than_zero_out(case: Case, trainings: Trainings) 
     assert 0 < cost < outcome(case, trainings, doubled).gradients
 
 
+def test_what_a_skipped_release_leaves_is_in_the_next(case: Case) -> None:
+    made = lineage(case)
+    before = made.weights.clone()
+    made.forget(1)
+    made.run(_released(made, steps=0, noise_std=8.0), epsilon=8.0, at_most=0)
+    assert torch.equal(made.weights, before)
+    made.run(_released(made, steps=0, noise_std=6.0), epsilon=8.0)
+    assert (made.weights - before).std().item() == pytest.approx(10.0, rel=0.2)
+
+
 def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Trainings) -> None:
     method = Method("ours", BATCH, tracked(0.05))
     full = outcome(case, trainings, method)
@@ -104,6 +114,7 @@ def test_the_papers_figure_is_run_and_drawn(
     assert together == sorted(together, reverse=True)
     doubled = [spent["tracked release, b = 32", each] for each in ("zero_out", "replacement")]
     assert 0 < doubled[0] < doubled[1]
+    assert spent["retraining, 1 epoch", "any_start"] == chien_figures.REQUESTS
     one = {(row["method"], row["epsilon"]): row["noise"] for row in found["one_request"]}
     assert len({name for name, _ in one}) == 6
     assert all(one[name, 2.0] < one[name, 0.5] for name, _ in one)
