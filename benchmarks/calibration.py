@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -56,14 +57,9 @@ def noise_std_of(*, learning_rate: float, noise_scale: float) -> float:
 
 def fewest(enough: Callable[[int], bool]) -> int:
     """Return the smallest count that is enough, where more are always enough too."""
-    if enough(0):
-        return 0
-    low, high = 0, 1
+    high = 1
     while not enough(high):
-        low, high = high, 2 * high
+        high *= 2
         if high > _MOST_STEPS:
             raise RuntimeError("no reasonable number of steps is enough")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return bisect_left(range(high), 1, lo=high // 2, key=enough)

@@ -10,12 +10,14 @@ relation is replacement; in (b) ours have ``zero_out`` too.
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -25,16 +27,14 @@ from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.published import chien, full_batch, neel
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Neighbours
-from app.domain.errors import CalibrationError
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import convex_runs as by
 from benchmarks import harness
-from benchmarks.calibration import calibrate, noise_std_of
-from benchmarks.convex import Case, Lineage, Plan, two_digits
+from benchmarks.calibration import calibrate
+from benchmarks.convex import Case, Plan, two_digits
 from benchmarks.data import load
 from benchmarks.public_features import cat_or_ship, default_cache
 from benchmarks.published_tables import Problem, authors_epochs, our_steps
-from workers.mechanisms.descent import Descent
 
 EPSILONS: Final = (0.05, 0.1, 0.5, 1.0, 2.0, 5.0)
 NOISE_SCALES: Final = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -48,157 +48,124 @@ TRAINED: Final = {BATCH: 20, 0: 1000}  # epochs, the paper's Table 2
 _GROUPS: Final = (5, 10, 20)
 _MARKERS: Final = {"published": "X", "ours": "o", "exact": "s"}
 _LEAST: Final = 0.01  # epochs, where a logarithmic axis puts what costs nothing
-_STYLES: Final = ("ko-", "ks--", "C1^-", "C3v-", "C3v:", "C0D-")
+_LAST: Final[dict[str, int]] = {"simulated_last": 1, "at_most": FULL_STEPS}
+_SMALL_NOISE: Final = 0.02  # of a step, well below the paper's
+_STYLES: Final = ("C3v-", "C3v:", "C1^-", "ko-", "ks--", "C0D-")  # by name
 
 Row = dict[str, Any]
+Bound = Callable[..., Guarantee]
+Way = tuple[float, by.Method]
 
 
-class Noise(NamedTuple):
-    """A way to answer one request: what it adds, and its guarantee with so much noise."""
+def ways(case: Case, target: by.Target) -> dict[str, Way]:
+    """Return the paper's ways, and ours, to answer one request: each with its least noise."""
+    wanted = target._asdict()
+    theirs = partial(by.Method, "published", neighbours=Neighbours.REPLACEMENT)
+    records: Row = case.constants | {"records": case.records}
+    once = records | {"steps": 1, "forgotten": 1}
 
-    batch: int
-    steps: int
-    account: Callable[[], Guarantee]
-    step_noise: float = 0.0
-    release_noise: float = 0.0
+    def noisy(batch: int, steps: int, bound: Bound, radius: float | None = None) -> Way:
+        scale = calibrate(bound, **wanted)
+        noise = by.step_noise_std(case, scale)
+        plan = Plan(steps, account=lambda _: bound(noise_scale=scale))
+        return noise, theirs(batch, lambda *_: plan, step_noise_std=noise, radius=radius)
 
-
-def ways(case: Case, epsilon: float) -> Iterator[tuple[str, Callable[[], Noise]]]:
-    """Yield the paper's ways, and ours, to answer one request."""
-    target = {"epsilon": epsilon, "delta": case.delta}
-
-    def projected(batch: int) -> Noise:
+    def projected(batch: int) -> Way:
         size = batch or case.records
         setting = by.papers_setting(case, size) | {"training_epochs": TRAINED[batch], "epochs": 1}
-        scale = calibrate(chien.theorem_3_2, **target, **setting)
-        known = partial(chien.theorem_3_2, **setting, noise_scale=scale)
-        return Noise(batch, case.records // size, known, by.step_noise_std(case, scale))
+        return noisy(batch, case.records // size, partial(chien.theorem_3_2, **setting), by.RADIUS)
 
-    def langevin() -> Noise:
-        setting: Row = case.constants | {"records": case.records, "steps": 1, "forgotten": 1}
-        scale = calibrate(full_batch.chien_theorem_p_2, **target, **setting)
-        known = partial(full_batch.chien_theorem_p_2, **setting, noise_scale=scale)
-        return Noise(0, 1, known, by.step_noise_std(case, scale))
-
-    def to_descent(steps: int) -> Noise:
-        setting: Row = case.constants | {"delta": case.delta, "records": case.records}
+    def to_descent(steps: int) -> Way:
+        setting: Row = records | {"delta": case.delta, "steps": steps}
         del setting["learning_rate"]
-        noise = calibrate(neel.theorem_9, epsilon=epsilon, steps=steps, **setting)
-        known = partial(neel.theorem_9, **setting, steps=steps, noise_std=noise)
-        return Noise(0, steps, known, release_noise=noise)
+        noise = calibrate(neel.theorem_9, **setting, epsilon=target.epsilon)
+        plan = Plan(steps, lambda _: neel.theorem_9(**setting, noise_std=noise), noise)
+        return noise, theirs(0, lambda *_: plan, longest_step=True)
 
-    def tracked() -> Noise:
+    def tracked() -> Way:
         recipe = case.recipe(batch_size=BATCH, neighbours=Neighbours.REPLACEMENT)
-        history = History(recipe).after_steps(TRAINED[BATCH] * recipe.batches, noise_std=0.0)
-        history = history.after_release().after_request({recipe.batches - 1: 1})
-        accountant = HistoryAccountant(history, TrackedRelease.terms)
-        made = partial(accountant.guarantee, steps=recipe.batches)
-        noise = smallest_noise(
-            lambda each: made(release_noise_std=each).meets(**target), scale=1e-3
-        )
-        known = partial(made, release_noise_std=noise)
-        return Noise(BATCH, recipe.batches, known, release_noise=noise)
+        steps, worst = recipe.batches, History(recipe).after_steps(STEPS, noise_std=0.0)
+        worst = worst.after_release().after_request({(STEPS - 1) % steps: 1})
 
-    yield f"projected noisy SGD, b = {BATCH}", partial(projected, BATCH)
-    yield "projected noisy SGD, b = n", partial(projected, 0)
-    yield "Langevin unlearning", langevin
-    yield "Delete-to-Descent, 1 step, secret state", partial(to_descent, 1)
-    yield "Delete-to-Descent, 5 steps, secret state", partial(to_descent, 5)
-    yield f"tracked release, b = {BATCH}, ours", tracked
+        def account(history: History, noise: float) -> Guarantee:
+            accountant = HistoryAccountant(history, TrackedRelease.terms)
+            return accountant.guarantee(steps=steps, release_noise_std=noise)
 
+        least = smallest_noise(lambda each: account(worst, each).meets(**wanted), scale=1e-3)
 
-def accuracy(
-    case: Case, batch: int, *, noises: tuple[float, float], steps: int, seed: int
-) -> float:
-    """Return the accuracy after training, one request, so many steps and a release."""
-    step_noise, release_noise = noises
-    recipe = case.recipe(
-        batch_size=batch or case.records,
-        neighbours=Neighbours.REPLACEMENT,
-        longest_step=bool(release_noise) and not batch,
-    )
-    rates = {"learning_rate": recipe.learning_rate, "weight_decay": recipe.weight_decay}
-    radius = by.RADIUS if step_noise else None
-    descent = Descent(**rates, noise_std=step_noise, radius=radius)
-    most = STEPS if batch else FULL_STEPS
-    lineage = Lineage(case, recipe, descent, seed=seed)
-    lineage.train(most)
-    lineage.forget(1)
-    lineage.take(min(steps, most))
-    lineage.add_noise(release_noise)
-    return lineage.accuracy()
+        def plan(_: Case, history: History, *__: object) -> Plan:
+            return Plan(steps, lambda _: account(history, least), least)
+
+        return least, replace(theirs(BATCH, plan), source="ours")
+
+    return {
+        f"projected noisy SGD, b = {BATCH}": projected(BATCH),
+        "projected noisy SGD, b = n": projected(0),
+        "Langevin unlearning": noisy(0, 1, partial(full_batch.chien_theorem_p_2, **once)),
+        "Delete-to-Descent, 1 step, secret state": to_descent(1),
+        "Delete-to-Descent, 5 steps, secret state": to_descent(5),
+        f"tracked release, b = {BATCH}, ours": tracked(),
+    }
 
 
-def one_request(case: Case, seeds: int) -> Iterator[Row]:
+def measured(
+    method: by.Method, target: by.Target, trainings: Sequence[by.Trainings], **asked: int
+) -> Row:
+    """Return the accuracy after the last request, its error, and epochs of gradients for all."""
+    case = trainings[0].case
+    if method.source == "published":
+        method = replace(method, plan=_once(method.plan))
+    outcomes = [
+        by.answer(case, method, target, training.start(method), **asked, seed=seed)
+        for seed, training in enumerate(trainings)
+    ]
+    accuracy, error = harness.mean_and_error([outcome.accuracies[-1] for outcome in outcomes])
+    steps = fmean(sum(outcome.steps) for outcome in outcomes)
+    epochs = steps * (method.batch_size or case.records) / case.records
+    return {"accuracy": accuracy, "error": error, "epochs": epochs}
+
+
+def one_request(case: Case, trainings: Sequence[by.Trainings]) -> Iterator[Row]:
     """Yield Figure 3a."""
     for epsilon in EPSILONS:
-        for name, way in ways(case, epsilon):
-            try:
-                noise = way()
-            except CalibrationError:
-                continue
-            harness.require(noise.account().meets(epsilon=epsilon, delta=case.delta), "it is met")
-            noises = noise.step_noise, noise.release_noise
-            how: Row = {"noises": noises, "steps": noise.steps}
-            scores = [accuracy(case, noise.batch, **how, seed=seed) for seed in range(seeds)]
-            mean, error = harness.mean_and_error(scores)
-            epochs = noise.steps * (noise.batch or case.records) / case.records
-            row = {"method": name, "epsilon": epsilon, "noise": max(noises), "epochs": epochs}
-            yield row | {"accuracy": mean, "error": error}
+        target = by.Target(epsilon, case.delta)
+        for name, (noise, method) in ways(case, target).items():
+            row: Row = {"method": name, "epsilon": epsilon, "noise": noise}
+            yield row | measured(method, target, trainings, requests=1, records=1)
 
 
 def methods(case: Case) -> Iterator[tuple[str, int, by.Method]]:
     """Yield the ways of Figure 3b, ours and retraining, and how many records leave together."""
     batch = BATCH if case.records > 1000 else 32
-    cycle = case.records // batch
-    last: Row = {"simulated_last": 1, "at_most": FULL_STEPS}
-    theirs = partial(by.Method, source="published", neighbours=Neighbours.REPLACEMENT, **last)
-    noisy: Row = {"step_noise_std": by.papers_noise, "radius": by.RADIUS}
-    epochs: Row = noisy | {"plan": by.projected_noisy_sgd_epochs(by.PAPER_NOISE_SCALE)}
-    descent: Row = {"plan": by.delete_to_descent, "longest_step": True}
-    yield f"projected noisy SGD, b = {batch}", 1, theirs(batch_size=batch, **epochs)
-    yield "projected noisy SGD, b = n", 1, theirs(batch_size=0, **epochs)
-    yield "Delete-to-Descent", 1, theirs(batch_size=0, **descent)
+    theirs = partial(by.Method, "published", neighbours=Neighbours.REPLACEMENT, **_LAST)
+    noise = by.step_noise_std(case, by.PAPER_NOISE_SCALE)
+    for name, size in {f"b = {batch}": batch, "b = n": 0}.items():
+        plan = by.projected_noisy_sgd_epochs(by.PAPER_NOISE_SCALE)
+        projected = theirs(size, plan, step_noise_std=noise, radius=by.RADIUS)
+        yield f"projected noisy SGD, {name}", 1, projected
+    yield "Delete-to-Descent", 1, theirs(0, by.delete_to_descent, longest_step=True)
     for count in (1, *_GROUPS):
-        langevin = theirs(batch_size=0, plan=by.langevin, step_noise_std=by.papers_noise)
+        langevin = theirs(0, by.langevin, step_noise_std=noise)
         yield f"Langevin unlearning, {count} together", count, langevin
-    small: Row = {"plan": by.noisy_steps(small_noise), "step_noise_std": small_noise}
-    released: Row = {"plan": by.tracked(by.RELEASE_NOISE)}
+    small = by.noisy_steps(_SMALL_NOISE)
+    released = by.tracked(by.RELEASE_NOISE)
     for relation in (Neighbours.REPLACEMENT, Neighbours.ZERO_OUT):
-        ours = partial(by.Method, source="ours", neighbours=relation, **last)
-        yield f"tracked release, b = {batch}", 1, ours(batch_size=batch, **released)
-        if batch > 32:
-            yield "tracked release, b = 32", 1, ours(batch_size=32, **released)
-        yield "projected noisy SGD, σ = 0.007", 1, ours(batch_size=batch, **small)
-    for name, steps in {"1 epoch": cycle, "20 steps": 20}.items():
-        exact = by.Method("exact", batch, by.retrained(steps), **last)
-        yield f"retraining, {name}", 1, exact
+        ours = partial(by.Method, "ours", neighbours=relation)
+        for size in sorted({batch, 32}, reverse=True):
+            yield f"tracked release, b = {size}", 1, ours(size, released)
+        less = ours(batch, small, step_noise_std=_SMALL_NOISE)
+        yield "projected noisy SGD, σ = 0.007", 1, less
+    for name, steps in {"1 epoch": case.records // batch, "20 steps": 20}.items():
+        yield f"retraining, {name}", 1, by.Method("exact", batch, by.retrained(steps), **_LAST)
 
 
-def small_noise(_: Case, __: by.Target) -> float:
-    """Return a step noise well below the paper's."""
-    return 0.02
-
-
-def in_a_row(case: Case, seeds: int) -> Iterator[Row]:
+def in_a_row(case: Case, trainings: Sequence[by.Trainings]) -> Iterator[Row]:
     """Yield Figure 3b: epochs of gradients for all requests, and accuracy after the last."""
-    target = by.Target(1.0, case.delta)
-    how: Row = {"epochs": -(-STEPS * BATCH // case.records), "full_batch_steps": FULL_STEPS}
-    trainings = [by.Trainings(case, seed=seed, **how) for seed in range(seeds)]
-    for name, together, known in methods(case):
-        method = replace(known, plan=_once(known.plan)) if known.source == "published" else known
-        many: Row = {"requests": REQUESTS // together, "records": together}
-        outcomes = [
-            by.answer(case, method, target, training.start(method, target), **many, seed=seed)
-            for seed, training in enumerate(trainings)
-        ]
-        share = (method.batch_size or case.records) / case.records
-        spent = share * fmean(sum(outcome.steps) for outcome in outcomes)
-        scores = [outcome.accuracies[-1] for outcome in outcomes]
-        accuracy, error = harness.mean_and_error(scores)
+    for name, together, method in methods(case):
         row: Row = {"method": name, "source": method.source, "records_together": together}
         row["neighbours"] = "any_start" if method.source == "exact" else str(method.neighbours)
-        yield row | {"accuracy": accuracy, "error": error, "epochs": spent}
+        many = {"requests": REQUESTS // together, "records": together}
+        yield row | measured(method, by.Target(1.0, case.delta), trainings, **many)
 
 
 def _once(plan: by.Planner) -> by.Planner:
@@ -213,33 +180,23 @@ def _once(plan: by.Planner) -> by.Planner:
     return planned
 
 
-def by_batch_and_noise(case: Case, seeds: int) -> Iterator[Row]:
+def by_batch_and_noise(case: Case, trainings: Sequence[by.Trainings]) -> Iterator[Row]:
     """Yield Figures 3c and 3d."""
-    constants = case.constants
-    problem = Problem(case.records, constants, SMALL_EPSILON, case.delta, REQUESTS)
+    target = by.Target(SMALL_EPSILON, case.delta)
+    problem = Problem(case.records, case.constants, *target, REQUESTS)
+    theirs = partial(by.Method, "published", neighbours=Neighbours.REPLACEMENT, radius=by.RADIUS)
     for batch in (each for each in BATCHES if each <= case.records):
-        size = batch or case.records
         for scale in NOISE_SCALES:
-            noise = noise_std_of(learning_rate=constants["learning_rate"], noise_scale=scale)
-            how: Row = {"noises": (noise, 0.0), "steps": case.records // size}
-            scores = [accuracy(case, batch, **how, seed=seed) for seed in range(seeds)]
-            mean, error = harness.mean_and_error(scores)
-            of: Row = {"batch_size": size, "noise_scale": scale}
-            theirs = sum(authors_epochs(problem, **of))
+            of: Row = {"batch_size": batch or case.records, "noise_scale": scale}
+            plan, noise = by.projected_noisy_sgd_epochs(scale), by.step_noise_std(case, scale)
+            method = theirs(batch, plan, step_noise_std=noise, **_LAST)
+            found = measured(method, target, trainings, requests=REQUESTS, records=1)
             ours = sum(our_steps(problem, **of, neighbours=Neighbours.REPLACEMENT))
-            yield of | {
-                "epochs_published": theirs,
-                "epochs_ours": ours * size / case.records,
-                "accuracy": mean,
-                "error": error,
-            }
+            found["epochs_ours"] = ours * of["batch_size"] / case.records
+            yield of | found | {"epochs_published": sum(authors_epochs(problem, **of))}
 
 
-PARTS: Final[dict[str, Callable[[Case, int], Iterator[Row]]]] = {
-    "in_a_row": in_a_row,
-    "one_request": one_request,
-    "by_batch_and_noise": by_batch_and_noise,
-}
+PARTS: Final = {part.__name__: part for part in (in_a_row, one_request, by_batch_and_noise)}
 
 
 def run(given: Namespace) -> Iterator[dict[str, Any]]:
@@ -254,12 +211,19 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     }
     for name in given.case:
         case = makers[name]()
+        how = {"epochs": -(-STEPS * BATCH // case.records), "least": FULL_STEPS, "most": STEPS}
+        trainings = [by.Trainings(case, seed=seed, **how) for seed in range(given.seeds)]
         row = {"case": case.name, "records": case.records, "weight_decay": case.weight_decay}
         found = known.setdefault(case.name, row | dict.fromkeys(PARTS, ()))
         for part in given.part:
-            found[part] = list(PARTS[part](case, given.seeds))
+            found[part] = list(PARTS[part](case, trainings))
             found.setdefault("repeats", {})[part] = given.seeds
             yield document | {"requests": REQUESTS, "cases": list(known.values())}
+
+
+def _by(rows: Sequence[Row], key: str) -> list[tuple[Any, list[Row]]]:
+    groups = groupby(sorted(rows, key=itemgetter(key)), itemgetter(key))
+    return [(value, list(some)) for value, some in groups]
 
 
 def figure(document: dict[str, Any], path: Path) -> Path:
@@ -267,9 +231,9 @@ def figure(document: dict[str, Any], path: Path) -> Path:
     cases = document["cases"]
     with harness.picture(path, (24, 5.5 * len(cases)), len(cases), 4) as (_, axes):
         for (one, row, noisy, cost), case in zip(axes, cases, strict=True):
-            names = list(dict.fromkeys(each["method"] for each in case["one_request"]))
-            for name, style in zip(names, _STYLES, strict=False):
-                some = [each for each in case["one_request"] if each["method"] == name]
+            for style, (name, some) in zip(
+                _STYLES, _by(case["one_request"], "method"), strict=False
+            ):
                 harness.plot(one, some, "epsilon", "accuracy", style, error="error", label=name)
             for number, each in enumerate(case["in_a_row"]):
                 spent = {"epochs": max(_LEAST, each["epochs"])}
@@ -278,20 +242,20 @@ def figure(document: dict[str, Any], path: Path) -> Path:
                 how["label"] = f"{each['method']}, {each['neighbours']} ({each['source']})"
                 style = _MARKERS[each["source"]]
                 harness.plot(row, [each | spent], "epochs", "accuracy", style, **how)
-            sizes = dict.fromkeys(each["batch_size"] for each in case["by_batch_and_noise"])
-            for number, size in enumerate(sizes):
-                some = [each for each in case["by_batch_and_noise"] if each["batch_size"] == size]
+            for number, (size, some) in enumerate(_by(case["by_batch_and_noise"], "batch_size")):
                 how = {"color": f"C{number}", "label": f"b = {size}"}
                 harness.plot(noisy, some, "noise_scale", "accuracy", "o-", error="error", **how)
                 for key, style in (("epochs_published", "o-"), ("epochs_ours", "s--")):
                     how["label"] = f"b = {size}, {key.removeprefix('epochs_')}"
                     harness.plot(cost, some, "noise_scale", key, style, **how)
-            one.set(xscale="log", xlabel="ε", ylabel="test accuracy", title=f"(a) {case['case']}")
-            row.set(xscale="log", xlabel="epochs, 100 records", ylabel="test accuracy")
-            row.set_title("(b) ε = 1")
-            noisy.set(xscale="log", xlabel="σ", ylabel="test accuracy", title="(c) ε = 0.01")
-            cost.set(xscale="log", yscale="log", xlabel="σ", ylabel="epochs", title="(d) ε = 0.01")
-            for axis in (one, row, noisy, cost):
+            cost.set_yscale("log")
+            for axis, x, y, title in (
+                (one, "ε", "test accuracy", f"(a) {case['case']}"),
+                (row, "epochs, 100 records", "test accuracy", "(b) ε = 1"),
+                (noisy, "σ", "test accuracy", "(c) ε = 0.01"),
+                (cost, "σ", "epochs", "(d) ε = 0.01"),
+            ):
+                axis.set(xscale="log", xlabel=x, ylabel=y, title=title)
                 axis.legend(fontsize=8)
     return path
 

@@ -7,14 +7,14 @@ Published ways are counted by their own papers' bounds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.accounting import exact
-from app.accounting.guarantees import ExactGuarantee, RenyiGuarantee
+from app.accounting.guarantees import ExactGuarantee, Guarantee, RenyiGuarantee
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import HistoryAccountant
 from app.accounting.published import chien, full_batch, neel
-from app.accounting.terms import Neighbours
+from app.accounting.terms import Neighbours, Terms
 from app.domain.errors import CalibrationError, ParameterError
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.mechanisms.tracked_release import TrackedRelease, missing_noise
@@ -26,8 +26,7 @@ PAPER_NOISE_SCALE: Final = 0.03  # Chien et al. 2024, N.5
 RADIUS: Final = 100.0  # N.4
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """What every request must reach."""
 
     epsilon: float
@@ -45,7 +44,7 @@ class Method:
     Attributes:
         source: ``ours``, ``published`` or ``exact``.
         batch_size: b; 0 for all records.
-        step_noise_std: of every step, in training too, by target and case; None for no noise.
+        step_noise_std: of every step, in training too.
         radius: of the ball to which weights are projected.
         longest_step: whether the step size is Delete-to-Descent's.
         simulated_last: only so many requests at the end are really run; all are counted and
@@ -57,7 +56,7 @@ class Method:
     batch_size: int
     plan: Planner
     neighbours: Neighbours = Neighbours.ZERO_OUT
-    step_noise_std: Callable[[Case, Target], float] | None = None
+    step_noise_std: float = 0.0
     radius: float | None = None
     longest_step: bool = False
     simulated_last: int | None = None
@@ -65,43 +64,36 @@ class Method:
 
 
 def tracked(noise_std: float) -> Planner:
-    """Return the fewest noise-free steps, and what a release then lacks to ``noise_std`` in all.
+    """Return the fewest noise-free steps, and what a release then lacks to ``noise_std`` in all."""
 
-    Nothing at all where the noise that is there covers the request.
-    """
+    def noises(history: History, steps: int) -> dict[str, float]:
+        return {"release_noise_std": missing_noise(history, steps, noise_std)}
+
+    return _fewest_steps(TrackedRelease.terms, noises)
+
+
+def noisy_steps(noise_std: float) -> Planner:
+    """Return the fewest noisy steps, with all noise of the lineage counted."""
+    return _fewest_steps(ProjectedNoisySgd.terms, lambda *_: {"noise_std": noise_std})
+
+
+def _fewest_steps(terms: Terms, noises: Callable[[History, int], dict[str, float]]) -> Planner:
+    """Nothing at all is planned where the noise that is there covers the request."""
 
     def plan(_: Case, history: History, __: tuple[int, ...], target: Target) -> Plan:
-        accountant = HistoryAccountant(history, TrackedRelease.terms)
-        wanted = {"epsilon": target.epsilon, "delta": target.delta}
+        accountant = HistoryAccountant(history, terms)
+        wanted = target._asdict()
         if accountant.meets(**wanted):
-            return Plan(steps=0, account=lambda taken: accountant.guarantee(steps=taken))
+            return Plan(0, lambda taken: accountant.guarantee(steps=taken))
         steps = fewest(
-            lambda count: accountant.meets(
-                **wanted, steps=count, release_noise_std=missing_noise(history, count, noise_std)
-            )
+            lambda count: accountant.meets(**wanted, steps=count, **noises(history, count))
         )
-        lacking = missing_noise(history, steps, noise_std)
+        noise = noises(history, steps)
         return Plan(
-            steps=steps,
-            release_noise_std=lacking,
-            account=lambda taken: accountant.guarantee(steps=taken, release_noise_std=lacking),
+            steps,
+            lambda taken: accountant.guarantee(steps=taken, **noise),
+            noise.get("release_noise_std", 0.0),
         )
-
-    return plan
-
-
-def noisy_steps(noise_std: Callable[[Case, Target], float]) -> Planner:
-    """Return the fewest noisy steps, with all noise of the lineage counted."""
-
-    def plan(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
-        accountant = HistoryAccountant(history, ProjectedNoisySgd.terms)
-        noise = noise_std(case, target)
-        steps = fewest(
-            lambda count: accountant.meets(
-                epsilon=target.epsilon, delta=target.delta, steps=count, noise_std=noise
-            )
-        )
-        return Plan(steps, account=lambda taken: accountant.guarantee(steps=taken, noise_std=noise))
 
     return plan
 
@@ -110,11 +102,6 @@ def retrained(steps: int) -> Planner:
     """Return ``steps`` noise-free steps from zeros."""
     guarantee = ExactGuarantee(terms=exact.RETRAINING)
     return lambda *_: Plan(steps, account=lambda _taken: guarantee, fresh_start=True)
-
-
-def papers_noise(case: Case, _: Target) -> float:
-    """Return the noise of one step at the paper's sigma, 0.03."""
-    return step_noise_std(case, PAPER_NOISE_SCALE)
 
 
 def step_noise_std(case: Case, noise_scale: float) -> float:
@@ -140,15 +127,7 @@ def projected_noisy_sgd_epochs(noise_scale: float) -> Planner:
                 sharp=bool(before),
             )
 
-        epochs = fewest(
-            lambda count: (
-                count > 0
-                and account(count * recipe.batches).meets(
-                    epsilon=target.epsilon, delta=target.delta
-                )
-            )
-        )
-        return Plan(steps=epochs * recipe.batches, account=account)
+        return _enough(account, target, cycle=recipe.batches)
 
     return plan
 
@@ -165,8 +144,13 @@ def langevin(case: Case, history: History, _: tuple[int, ...], target: Target) -
             forgotten=history.forgotten(),
         )
 
-    steps = fewest(lambda count: account(count).meets(epsilon=target.epsilon, delta=target.delta))
-    return Plan(steps=steps, account=account)
+    return _enough(account, target)
+
+
+def _enough(account: Callable[[int], Guarantee], target: Target, cycle: int = 1) -> Plan:
+    """Return the fewest cycles of steps, at least one, that meet the target."""
+    count = fewest(lambda count: count > 0 and account(count * cycle).meets(**target._asdict()))
+    return Plan(count * cycle, account)
 
 
 def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: Target) -> Plan:
@@ -218,32 +202,37 @@ class Outcome:
 
 
 class Trainings:
-    """The trained lineages of one case and seed; methods with the same recipe share one."""
+    """The trained lineages of one case and seed; methods with the same recipe share one.
 
-    def __init__(self, case: Case, *, seed: int, epochs: int, full_batch_steps: int = 0) -> None:
-        self._case = case
+    Trained for so many epochs, in ``least`` steps or more and ``most`` or fewer.
+    """
+
+    def __init__(
+        self, case: Case, *, seed: int, epochs: int, least: int = 0, most: int | None = None
+    ) -> None:
+        self.case = case
         self._seed = seed
         self._epochs = epochs
-        self._full_batch_steps = full_batch_steps
+        self._least, self._most = least, most
         self._done: dict[tuple[Descent, int], Lineage] = {}
 
-    def start(self, method: Method, target: Target) -> Lineage:
+    def start(self, method: Method) -> Lineage:
         """Return the method's lineage before its first request; it must not be changed."""
-        batch_size = method.batch_size or self._case.records
-        recipe = self._case.recipe(
+        batch_size = method.batch_size or self.case.records
+        recipe = self.case.recipe(
             batch_size=batch_size, neighbours=method.neighbours, longest_step=method.longest_step
         )
         descent = Descent(
             learning_rate=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
-            noise_std=method.step_noise_std(self._case, target) if method.step_noise_std else 0.0,
+            noise_std=method.step_noise_std,
             radius=method.radius,
         )
         key = (descent, batch_size)
         if key not in self._done:
-            lineage = Lineage(self._case, recipe, descent, seed=self._seed)
-            epochs = self._epochs * recipe.batches
-            lineage.train(epochs if method.batch_size else self._full_batch_steps)
+            lineage = Lineage(self.case, recipe, descent, seed=self._seed)
+            steps = max(self._least, self._epochs * recipe.batches)
+            lineage.train(min(steps, self._most or steps))
             self._done[key] = lineage
         return self._done[key]
 
@@ -260,6 +249,7 @@ def answer(
 ) -> Outcome:
     """Answer ``requests`` requests for ``records`` records each, one after the other."""
     lineage = start.branch(neighbours=method.neighbours, noise_seed=_NOISE_SEEDS + seed)
+    batch_size = lineage.history.recipe.batch_size
     steps, accuracies = list[int](), list[float]()
     for request in range(1, requests + 1):
         lineage.forget(records)
@@ -269,10 +259,10 @@ def answer(
         lineage.run(plan, epsilon=target.epsilon, at_most=method.at_most if really else 0)
         steps.append(plan.steps)
         if really:
-            accuracies.append(lineage.accuracy())
+            accuracies.append(lineage.evaluation().metrics["accuracy"])
     return Outcome(
-        training_gradients=lineage.training_gradients,
-        gradients=lineage.gradients,
+        training_gradients=start.history.steps * batch_size,
+        gradients=sum(steps) * batch_size,
         steps=tuple(steps),
         accuracies=tuple(accuracies),
     )

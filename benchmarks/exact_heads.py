@@ -114,7 +114,7 @@ class Heads:
         method = Method("ours", batch, plan=plan, simulated_last=1)
         target = Target(EPSILON, case.delta)
         trainings = Trainings(case, seed=0, epochs=scale.tracked_epochs)
-        spent, start = seconds_of(lambda: trainings.start(method, target))
+        spent, start = seconds_of(lambda: trainings.start(method))
         note = f"epsilon {EPSILON:g}, delta 1/n, noise {scale.tracked_noise_std:g}"
         for forgotten, requests in settings:
             count = max(1, requests)

@@ -112,7 +112,7 @@ def _by_steps(setting: Setting, case: Case) -> Iterator[dict[str, Any]]:
         (TrackedRelease.name, tracked(DEFAULT_RELEASE_NOISE)),
     ):
         method = Method("ours", _BATCH, plan=plan)
-        start = Trainings(case, seed=_SEED, epochs=setting.epochs).start(method, target)
+        start = Trainings(case, seed=_SEED, epochs=setting.epochs).start(method)
         lineage = start.branch(neighbours=method.neighbours, noise_seed=_SEED)
         lineage.forget(setting.forgotten)
         due = method.plan(case, lineage.history, (), target)

@@ -66,11 +66,12 @@ class PublicFeatures:
 
     def of_group(self, name: str) -> "PublicFeatures":
         """Return one group's features alone."""
-        train, test = (
-            classified(part.inputs[:, : self.groups[name]], part.target)
-            for part in (self.train, self.test)
-        )
+        train, test = (_first(part, self.groups[name]) for part in (self.train, self.test))
         return replace(self, train=train, test=test)
+
+
+def _first(examples: Examples, count: int) -> Examples:
+    return classified(examples.inputs[:, :count], examples.target)
 
 
 def default_cache() -> Path:
@@ -92,14 +93,9 @@ def pixels_of_digits() -> PublicFeatures:
 
 def cifar10(cache: Path) -> PublicFeatures:
     """Return the features, from the cache where they are there."""
-    pictures = load("cifar10", stand_in=False)
-    pictures = _in_random_order(pictures)
-    train, test = (
-        classified(
-            torch.from_numpy(_computed(cache, name, part.inputs).astype(np.float32)), part.target
-        )
-        for name, part in (("train", pictures.train), ("test", pictures.test))
-    )
+    pictures = _in_random_order(load("cifar10", stand_in=False))
+    train = _computed(cache, "train", pictures.train)
+    test = _computed(cache, "test", pictures.test)
     groups = {
         "last layer": LAST_LAYER,
         "and averages of four blocks": _AVERAGES,
@@ -110,12 +106,12 @@ def cifar10(cache: Path) -> PublicFeatures:
 
 def cat_or_ship(cache: Path) -> Case:
     """Return cats and ships on the last layer, which stands for Chien et al.'s of a ResNet-18."""
-    pictures, parts = load("cifar10", stand_in=False), []
-    for name, part in (("train", pictures.train), ("test", pictures.test)):
-        chosen = only(part, CAT_OR_SHIP)
-        features = _computed(cache, f"cat-or-ship-{name}", chosen.inputs)[:, :LAST_LAYER]
-        parts.append(classified(torch.from_numpy(features.astype(np.float32)), chosen.target))
-    return of_pair("CIFAR-10: cat against ship", *parts)
+    pictures = load("cifar10", stand_in=False)
+    train = _computed(cache, "cat-or-ship-train", only(pictures.train, CAT_OR_SHIP))
+    test = _computed(cache, "cat-or-ship-test", only(pictures.test, CAT_OR_SHIP))
+    return of_pair(
+        "CIFAR-10: cat against ship", _first(train, LAST_LAYER), _first(test, LAST_LAYER)
+    )
 
 
 def efficientnet() -> Any:
@@ -138,7 +134,7 @@ def _in_random_order(pictures: Pictures) -> Pictures:
     return replace(pictures, train=pictures.train.select(order))
 
 
-def _computed(cache: Path, name: str, pictures: torch.Tensor) -> NDArray[np.float16]:
+def _computed(cache: Path, name: str, pictures: Examples) -> Examples:
     """Return all features of some pictures, of which parts that are missing are computed now."""
     folder = cache / f"cifar10-efficientnet-lite0-{PIXELS}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,10 +146,10 @@ def _computed(cache: Path, name: str, pictures: torch.Tensor) -> NDArray[np.floa
             layers = layers or Layers(efficientnet())
             print(f"features of {name} pictures from {start} on", flush=True)
             unfinished = path.with_suffix(".part.npy")
-            np.save(unfinished, layers.features(pictures[start : start + _PART]))
+            np.save(unfinished, layers.features(pictures.inputs[start : start + _PART]))
             unfinished.rename(path)
         parts.append(np.load(path))
-    return np.concatenate(parts)
+    return classified(np.concatenate(parts).astype(np.float32), pictures.target)
 
 
 class RidgeSums:

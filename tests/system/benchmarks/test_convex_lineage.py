@@ -37,12 +37,12 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def trainings(case: Case) -> Trainings:
-    return Trainings(case, seed=0, epochs=3, full_batch_steps=5)
+    return Trainings(case, seed=0, epochs=3)
 
 
 def outcome(case: Case, trainings: Trainings, method: Method, epsilon: float = 1.0) -> Outcome:
     target = Target(epsilon, case.delta)
-    start = trainings.start(method, target)
+    start = trainings.start(method)
     return answer(case, method, target, start, requests=REQUESTS, records=1, seed=0)
 
 
@@ -62,7 +62,6 @@ def test_a_request_is_counted_where_its_records_were(case: Case) -> None:
     made.run(plan := _released(made, steps=7, noise_std=5.0), epsilon=8.0)
     assert made.history.steps == before + 7
     assert made.history.last_run == (Steps(7), Release(5.0))
-    assert made.gradients == 7 * BATCH
     assert plan.account(7).mu < plan.account(0).mu
 
 
@@ -71,6 +70,16 @@ def test_replacement_costs_more_than_zero_out(case: Case, trainings: Trainings) 
     doubled = replace(method, neighbours=Neighbours.REPLACEMENT)
     cost = outcome(case, trainings, method).gradients
     assert 0 < cost < outcome(case, trainings, doubled).gradients
+
+
+def test_what_a_skipped_release_leaves_is_in_the_next(case: Case) -> None:
+    made = lineage(case)
+    before = made.weights.clone()
+    made.forget(1)
+    made.run(_released(made, steps=0, noise_std=8.0), epsilon=8.0, at_most=0)
+    assert torch.equal(made.weights, before)
+    made.run(_released(made, steps=0, noise_std=6.0), epsilon=8.0)
+    assert (made.weights - before).std().item() == pytest.approx(10.0, rel=0.2)
 
 
 def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Trainings) -> None:
@@ -105,6 +114,7 @@ def test_the_papers_figure_is_run_and_drawn(
     assert together == sorted(together, reverse=True)
     doubled = [spent["tracked release, b = 32", each] for each in ("zero_out", "replacement")]
     assert 0 < doubled[0] < doubled[1]
+    assert spent["retraining, 1 epoch", "any_start"] == chien_figures.REQUESTS
     one = {(row["method"], row["epsilon"]): row["noise"] for row in found["one_request"]}
     assert len({name for name, _ in one}) == 6
     assert all(one[name, 2.0] < one[name, 0.5] for name, _ in one)
