@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import typer
 
 from app.cli.altering import not_learned
-from app.cli.commands.datasets import Asked, Drop, Table, asked_table, existing_dataset
+from app.cli.commands.datasets import Asked, Drop, Table, Text, asked_table, existing_dataset
 from app.cli.connection import service
 from app.cli.options import Decimal, Delimiter, Encoding, option
 from app.cli.output import conclude, fail, say
@@ -83,6 +83,7 @@ def start(
     ] = None,
     name: Annotated[str | None, option("Of the dataset; by default the file's.")] = None,
     drop: Drop = None,
+    text: Text = None,
     regression: Annotated[
         bool, option("The target is a quantity, although its numbers are whole.", "--regression")
     ] = False,
@@ -101,6 +102,7 @@ def start(
         record_id=record,
         subject_id=subject,
         drop=drop,
+        text=text,
         delimiter=delimiter,
         encoding=encoding,
         decimal=decimal,

@@ -146,6 +146,15 @@ def test_a_table_that_cannot_be_learned_is_refused_with_the_reason(
     assert told in started("--target", "churned", rows=rows, header=header).stderr
 
 
+def test_a_word_among_numbers_is_named_with_an_option_that_keeps_it(
+    started: Callable[..., Result],
+) -> None:
+    rows = [row.replace(",25,", ",unknown,") for row in ROWS]
+    assert "--text 'age' keeps all" in started("--target", "churned", rows=rows).stderr
+    kept = started("--target", "churned", "--text", "age", rows=rows)
+    assert "not kept  age: text, each value of fewer than 10 rows" in kept.stdout
+
+
 def test_an_encoding_must_be_told(started: Callable[..., Result], tmp_path: Path) -> None:
     Path("latin.csv").write_bytes("\n".join([HEADER, *ROWS]).replace("basic", "é").encode("cp1252"))
     assert "pass --encoding" in _start("latin.csv", "--target", "churned").stderr
