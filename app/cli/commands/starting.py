@@ -2,9 +2,10 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from shlex import quote
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -59,6 +60,7 @@ class _Plan:
         left_out: columns that are not kept, each with the reason.
         baseline: what one answer for all rows scores, in words.
         lacking: how many rows have no target, in words, if any have none.
+        reading: the options by which its file was read, as a command line has them.
     """
 
     name: str
@@ -68,6 +70,7 @@ class _Plan:
     left_out: Mapping[str, str]
     baseline: str
     lacking: str | None
+    reading: str = ""
 
 
 def start(
@@ -108,7 +111,9 @@ def start(
         decimal=decimal,
     )
     name = name or _name_from(files[0].name.split(".")[0])
-    _started(asked, name, target, regression=regression, yes=yes)
+    dialect = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal.strip(".")}
+    reading = "".join(f" --{each} {quote(said)}" for each, said in dialect.items() if said)
+    _started(asked, name, target, reading, regression=regression, yes=yes)
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,7 @@ def start_rows(
         Asked(source, record, subject, tuple(drop), ()),
         name or _name_from(target),
         target,
+        "",
         regression=regression,
         yes=yes,
     )
@@ -172,8 +178,10 @@ def _name_from(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: bool) -> Started:
-    plan = _planned(asked, name, target, regression=regression)
+def _started(
+    asked: Asked, name: str, target: str, reading: str, *, regression: bool, yes: bool
+) -> Started:
+    plan = replace(_planned(asked, name, target, regression=regression), reading=reading)
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
     is_up, earlier = answers(url), list[Measured]()
@@ -388,15 +396,9 @@ def _conclude(plan: _Plan, quotes: Mapping[str, Quote], model: Json) -> None:
     say(f"{name} is certified: {measured}in {seconds:.1f} s")
     for warning in model["warnings"]:
         fail(warning)
-    person = "--record" if plan.schema.subject_id is None else "--subject"
     say("Next:")
-    say(f"  expunge forget {plan.name} {person} ID --wait")
-    say(
-        f"  expunge download {name} --out release && expunge predict "
-        f"release/{name}-v*.safetensors --input NEXT.csv --out scores.parquet"
-    )
-    say(f"  expunge dataset push {plan.name} NEXT.csv && expunge model retrain {name} --wait")
-    say("  expunge down, and expunge up: stop the service, and start it again")
+    for line in _next_commands(plan, name):
+        say(f"  {line}")
     conclude(
         {
             "dataset": plan.name,
@@ -405,3 +407,15 @@ def _conclude(plan: _Plan, quotes: Mapping[str, Quote], model: Json) -> None:
             "quoted": {mechanism: asdict(quote) for mechanism, quote in quotes.items()},
         }
     )
+
+
+def _next_commands(plan: _Plan, model: str) -> Iterator[str]:
+    person = "--record" if plan.schema.subject_id is None else "--subject"
+    file = f"NEXT.csv{plan.reading}"
+    yield f"expunge forget {plan.name} {person} ID --wait"
+    yield (
+        f"expunge download {model} --out release && expunge predict "
+        f"release/{model}-v*.safetensors --input {file} --out scores.parquet"
+    )
+    yield f"expunge dataset push {plan.name} {file} && expunge model retrain {model} --wait"
+    yield "expunge down, and expunge up: stop the service, and start it again"

@@ -12,6 +12,7 @@ from pyarrow import csv
 from typer.testing import CliRunner, Result
 
 import expunge
+from app.cli.commands import starting
 from app.cli.main import app
 from app.domain.errors import InvalidInputError
 
@@ -153,6 +154,23 @@ def test_a_word_among_numbers_is_named_with_an_option_that_keeps_it(
     assert "--text 'age' keeps all" in started("--target", "churned", rows=rows).stderr
     kept = started("--target", "churned", "--text", "age", rows=rows)
     assert "not kept  age: text, each value of fewer than 10 rows" in kept.stdout
+
+
+def test_the_next_commands_read_a_file_as_the_first_one_was(
+    started: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = list[starting._Plan]()
+    monkeypatch.setattr(starting, "_show", lambda plan, *_, **__: planned.append(plan))
+    written = {"header": HEADER.replace(",", ";"), "rows": [row.replace(",", ";") for row in ROWS]}
+    options = ("--decimal", ",", "--delimiter", ";", "--subject", "customer")
+    started("--target", "churned", *options, **written)
+    started("--target", "churned")
+    told, plain = ("\n".join(starting._next_commands(each, "churn-trees")) for each in planned)
+    assert "forget churn --subject ID" in told
+    assert "--input NEXT.csv --delimiter ';' --decimal , --out" in told
+    assert "push churn NEXT.csv --delimiter ';' --decimal , && " in told
+    assert "forget churn --record ID" in plain
+    assert "push churn NEXT.csv && " in plain
 
 
 def test_an_encoding_must_be_told(started: Callable[..., Result], tmp_path: Path) -> None:
