@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from shlex import quote
@@ -50,6 +50,8 @@ from app.runtime.settings import Settings
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}")
 _LEAST_ROWS: Final = 100
 """Of fewer, a tenth says nothing about a model."""
+_MOST_SHOWN: Final = 12
+"""Of columns, and of classes."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class _Plan:
         left_out: columns that are not kept, each with the reason.
         baseline: what one answer for all rows scores, in words.
         lacking: how many rows have no target, in words, if any have none.
+        of_nobody: how many rows have no id of a person, where there is a column of them.
         reading: the options by which its file was read, as a command line has them.
     """
 
@@ -70,6 +73,7 @@ class _Plan:
     left_out: Mapping[str, str]
     baseline: str
     lacking: str | None
+    of_nobody: int
     reading: str = ""
 
 
@@ -254,7 +258,9 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
     with source.places():
         baseline = _baseline(task, rows)
         lacking = not_learned(source, task)
-    return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline, lacking)
+    of_nobody = 0 if schema.subject_id is None else rows[schema.subject_id].null_count
+    schema = replace(schema, columns=kept)
+    return _Plan(name, source, schema, task, left_out, baseline, lacking, of_nobody)
 
 
 def _task_leaving_out(
@@ -341,25 +347,32 @@ def _require_new(client: ExpungeClient, name: str) -> None:
             raise ConflictError(f"model {model['name']!r} exists: give another --name")
 
 
+def _some(names: Iterable[str]) -> str:
+    first, others = (every := [*names])[:_MOST_SHOWN], len(every) - _MOST_SHOWN
+    return ", ".join(first) + (f" and {others} more" if others > 0 else "")
+
+
 def _show(plan: _Plan, quotes: Mapping[str, Quote], chosen: str, *, url: str, is_up: bool) -> None:
     schema, task = plan.schema, plan.task
     whose = ", of one person each: --subject names the column of who owns several"
     if schema.subject_id is not None:
         whose = f", of persons named by {schema.subject_id!r}"
+        whose += f", but for {plan.of_nobody:,} rows" * bool(plan.of_nobody)
     say(f"{plan.source.name}: {plan.source.rows:,} rows, named by {schema.record_id!r}{whose}")
     target = task.columns[-1]
     classes = ""
     if isinstance(task, ClassificationSpec):
         names = task.target.classes
-        classes = f": {', '.join(map(str, names))}"
+        classes = f": {_some(map(str, names))}"
         if len(names) > 2 and isinstance(names[0], int):
             classes += " (as classes; --regression learns a quantity)"
     say(f"  learned   {target}{classes}; {plan.baseline}")
     if plan.lacking is not None:
         say(f"            {plan.lacking}")
-    say(f"  read      {', '.join(each for each in schema.names if each != target)}")
-    for column, reason in plan.left_out.items():
-        say(f"  not kept  {column}: {reason}")
+    say(f"  read      {_some(each for each in schema.names if each != target)}")
+    for reason in dict.fromkeys(plan.left_out.values()):
+        columns = (column for column, each in plan.left_out.items() if each == reason)
+        say(f"  not kept  {_some(columns)}: {reason}")
     say("  public    names of columns, classes, values and rounded scales: with each version")
     say("What it costs to forget a person:")
     for line in costs(quotes):

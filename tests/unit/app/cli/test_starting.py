@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 import expunge
 from app.cli.commands import starting
 from app.cli.main import app
+from app.cli.quoting import Quote
 from app.domain.errors import InvalidInputError
 
 HEADER = "contract,customer,signup,age,plan,churned"
@@ -120,8 +121,7 @@ def test_what_cannot_be_read_is_left_out_and_named(started: Callable[..., Result
         "read      age, plan, wide",
         "not kept  lines: input 'lines': values must be text of 1 to 512",
         "not kept  long: input 'long': values must be text of 1 to 512",
-        "not kept  huge: numbers that no scale brings to about 1",
-        "not kept  tiny: numbers that no scale brings to about 1",
+        "not kept  huge, tiny: numbers that no scale brings to about 1",
     ):
         assert said in ended.stdout
 
@@ -145,6 +145,27 @@ def test_a_table_that_cannot_be_learned_is_refused_with_the_reason(
 ) -> None:
     header, rows = _halves(**cells)
     assert told in started("--target", "churned", rows=rows, header=header).stderr
+
+
+def test_a_wide_table_of_many_classes_is_shown_on_one_screen(
+    started: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        starting, "quoted", lambda *_: {"boosting": Quote(1, None, None, (), {}, {})}
+    )
+    header = ",".join(["customer,kind", *(f"x{each},d{each}" for each in range(100))])
+    rows = [
+        ",".join(["" if place < 7 else f"p{place}", f"k{place % 30}", *(["5,2026-01-01"] * 100)])
+        for place in range(600)
+    ]
+    rows = [f"r{place},{row}" for place, row in enumerate(rows)]
+    options = ("--target", "kind", "--subject", "customer", "--record", "row")
+    shown = started(*options, rows=rows, header=f"row,{header}").stdout
+    assert "of persons named by 'customer', but for 7 rows" in shown
+    assert "k0, k1, k10, k11, k12, k13, k14, k15, k16, k17, k18, k19 and 18 more; always" in shown
+    assert re.search(r"read      x0, x1, .* and 88 more\n", shown)
+    assert re.search(r"not kept  d0, d1, .* and 88 more: dates or times\n", shown)
+    assert len(shown.splitlines()) < 12
 
 
 def test_a_word_among_numbers_is_named_with_an_option_that_keeps_it(
