@@ -39,6 +39,9 @@ Table = Annotated[
     argument("FILE", "CSV, Parquet, Arrow or npz files, or folders of them.", exists=True),
 ]
 Drop = Annotated[list[str] | None, option("Columns that are not kept, separated by commas.")]
+Text = Annotated[
+    list[str] | None, option("Columns of a CSV that are kept as text, whatever they look like.")
+]
 Public = Annotated[
     bool, option("You assert that nobody can ask for its records to be forgotten.", "--public")
 ]
@@ -77,10 +80,7 @@ def asked_table(
         str | None, option("The column of the persons' ids; by default 'subject_id', if present.")
     ] = None,
     drop: Drop = None,
-    text: Annotated[
-        list[str] | None,
-        option("Columns of a CSV that are kept as text, whatever they look like."),
-    ] = None,
+    text: Text = None,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",

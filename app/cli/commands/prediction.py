@@ -1,8 +1,10 @@
 """Commands that use a downloaded model: predictions, and its export to other runtimes."""
 
+import re
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -12,8 +14,15 @@ from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
 
 Weights = Annotated[
-    Path, argument("FILE", "A downloaded safetensors file.", exists=True, dir_okay=False)
+    list[Path],
+    argument(
+        "FILE",
+        "A downloaded safetensors file; of several versions of a model the newest counts.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
+_VERSION: Final = re.compile(r"(.*)-v([0-9]+)\.safetensors", re.DOTALL)
 Certificate = Annotated[
     Path | None, existing_file("Its certificate; by default the one beside it.")
 ]
@@ -69,7 +78,8 @@ def predict(
     """
     outputs: Any = loaded("app.registry.datasets.columns.outputs", extra=TABLES)
     reading: Any = loaded("app.registry.datasets.columns.reading", extra=TABLES)
-    published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
+    file = _newest(weights)
+    published = read_published(file, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
     dialect = reading.Dialect.of_options(delimiter, encoding, decimal)
     files = reading.read_source(source, dialect=dialect)
@@ -112,11 +122,22 @@ def export(
         raise InvalidInputError(f"unknown format {to}")
     modules: Any = loaded("workers.training.published.model", extra=ONNX)
     exporting: Any = loaded("workers.training.published.onnx_export", extra=ONNX)
-    published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
+    file = _newest(weights)
+    published = read_published(file, certificate=certificate, trusted=trusted, check=check)
     _say_unchecked(published)
     model = modules.assembled(published, factories=factory or [], base=base)
     exporting.export(model, out)
     typer.echo(out)
+
+
+def _newest(files: Sequence[Path]) -> Path:
+    """Return the newest of a model's versions, as a pattern of a folder's files names them."""
+    found = [(_VERSION.fullmatch(each.name), each) for each in files]
+    numbers = {int(match[2]): each for match, each in found if match}
+    models = {match[1] if match else str(each) for match, each in found}
+    if len(models) > 1:
+        raise InvalidInputError("these files are not versions of one model: name one")
+    return numbers[max(numbers)] if numbers else files[0]
 
 
 def _say_unchecked(published: PublishedFile) -> None:

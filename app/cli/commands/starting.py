@@ -2,9 +2,10 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from shlex import quote
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import typer
 
 from app.cli.altering import not_learned
-from app.cli.commands.datasets import Asked, Drop, Table, asked_table, existing_dataset
+from app.cli.commands.datasets import Asked, Drop, Table, Text, asked_table, existing_dataset
 from app.cli.connection import service
 from app.cli.options import Decimal, Delimiter, Encoding, option
 from app.cli.output import conclude, fail, say
@@ -49,6 +50,8 @@ from app.runtime.settings import Settings
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}")
 _LEAST_ROWS: Final = 100
 """Of fewer, a tenth says nothing about a model."""
+_MOST_SHOWN: Final = 12
+"""Of columns, and of classes."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class _Plan:
         left_out: columns that are not kept, each with the reason.
         baseline: what one answer for all rows scores, in words.
         lacking: how many rows have no target, in words, if any have none.
+        of_nobody: how many rows have no id of a person, where there is a column of them.
+        reading: the options by which its file was read, as a command line has them.
     """
 
     name: str
@@ -68,6 +73,8 @@ class _Plan:
     left_out: Mapping[str, str]
     baseline: str
     lacking: str | None
+    of_nobody: int
+    reading: str = ""
 
 
 def start(
@@ -83,6 +90,7 @@ def start(
     ] = None,
     name: Annotated[str | None, option("Of the dataset; by default the file's.")] = None,
     drop: Drop = None,
+    text: Text = None,
     regression: Annotated[
         bool, option("The target is a quantity, although its numbers are whole.", "--regression")
     ] = False,
@@ -101,12 +109,15 @@ def start(
         record_id=record,
         subject_id=subject,
         drop=drop,
+        text=text,
         delimiter=delimiter,
         encoding=encoding,
         decimal=decimal,
     )
     name = name or _name_from(files[0].name.split(".")[0])
-    _started(asked, name, target, regression=regression, yes=yes)
+    dialect = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal.strip(".")}
+    reading = "".join(f" --{each} {quote(said)}" for each, said in dialect.items() if said)
+    _started(asked, name, target, reading, regression=regression, yes=yes)
 
 
 @dataclass(frozen=True)
@@ -161,6 +172,7 @@ def start_rows(
         Asked(source, record, subject, tuple(drop), ()),
         name or _name_from(target),
         target,
+        "",
         regression=regression,
         yes=yes,
     )
@@ -170,8 +182,10 @@ def _name_from(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _started(asked: Asked, name: str, target: str, *, regression: bool, yes: bool) -> Started:
-    plan = _planned(asked, name, target, regression=regression)
+def _started(
+    asked: Asked, name: str, target: str, reading: str, *, regression: bool, yes: bool
+) -> Started:
+    plan = replace(_planned(asked, name, target, regression=regression), reading=reading)
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
     is_up, earlier = answers(url), list[Measured]()
@@ -244,7 +258,9 @@ def _planned(asked: Asked, name: str, target: str, *, regression: bool) -> _Plan
     with source.places():
         baseline = _baseline(task, rows)
         lacking = not_learned(source, task)
-    return _Plan(name, source, replace(schema, columns=kept), task, left_out, baseline, lacking)
+    of_nobody = 0 if schema.subject_id is None else rows[schema.subject_id].null_count
+    schema = replace(schema, columns=kept)
+    return _Plan(name, source, schema, task, left_out, baseline, lacking, of_nobody)
 
 
 def _task_leaving_out(
@@ -331,25 +347,32 @@ def _require_new(client: ExpungeClient, name: str) -> None:
             raise ConflictError(f"model {model['name']!r} exists: give another --name")
 
 
+def _some(names: Iterable[str]) -> str:
+    first, others = (every := [*names])[:_MOST_SHOWN], len(every) - _MOST_SHOWN
+    return ", ".join(first) + (f" and {others} more" if others > 0 else "")
+
+
 def _show(plan: _Plan, quotes: Mapping[str, Quote], chosen: str, *, url: str, is_up: bool) -> None:
     schema, task = plan.schema, plan.task
     whose = ", of one person each: --subject names the column of who owns several"
     if schema.subject_id is not None:
         whose = f", of persons named by {schema.subject_id!r}"
+        whose += f", but for {plan.of_nobody:,} rows" * bool(plan.of_nobody)
     say(f"{plan.source.name}: {plan.source.rows:,} rows, named by {schema.record_id!r}{whose}")
     target = task.columns[-1]
     classes = ""
     if isinstance(task, ClassificationSpec):
         names = task.target.classes
-        classes = f": {', '.join(map(str, names))}"
+        classes = f": {_some(map(str, names))}"
         if len(names) > 2 and isinstance(names[0], int):
             classes += " (as classes; --regression learns a quantity)"
     say(f"  learned   {target}{classes}; {plan.baseline}")
     if plan.lacking is not None:
         say(f"            {plan.lacking}")
-    say(f"  read      {', '.join(each for each in schema.names if each != target)}")
-    for column, reason in plan.left_out.items():
-        say(f"  not kept  {column}: {reason}")
+    say(f"  read      {_some(each for each in schema.names if each != target)}")
+    for reason in dict.fromkeys(plan.left_out.values()):
+        columns = (column for column, each in plan.left_out.items() if each == reason)
+        say(f"  not kept  {_some(columns)}: {reason}")
     say("  public    names of columns, classes, values and rounded scales: with each version")
     say("What it costs to forget a person:")
     for line in costs(quotes):
@@ -386,15 +409,9 @@ def _conclude(plan: _Plan, quotes: Mapping[str, Quote], model: Json) -> None:
     say(f"{name} is certified: {measured}in {seconds:.1f} s")
     for warning in model["warnings"]:
         fail(warning)
-    person = "--record" if plan.schema.subject_id is None else "--subject"
     say("Next:")
-    say(f"  expunge forget {plan.name} {person} ID --wait")
-    say(
-        f"  expunge download {name} --out release && expunge predict "
-        f"release/{name}-v*.safetensors --input NEXT.csv --out scores.parquet"
-    )
-    say(f"  expunge dataset push {plan.name} NEXT.csv && expunge model retrain {name} --wait")
-    say("  expunge down, and expunge up: stop the service, and start it again")
+    for line in _next_commands(plan, name):
+        say(f"  {line}")
     conclude(
         {
             "dataset": plan.name,
@@ -403,3 +420,15 @@ def _conclude(plan: _Plan, quotes: Mapping[str, Quote], model: Json) -> None:
             "quoted": {mechanism: asdict(quote) for mechanism, quote in quotes.items()},
         }
     )
+
+
+def _next_commands(plan: _Plan, model: str) -> Iterator[str]:
+    person = "--record" if plan.schema.subject_id is None else "--subject"
+    file = f"NEXT.csv{plan.reading}"
+    yield f"expunge forget {plan.name} {person} ID --wait"
+    yield (
+        f"expunge download {model} --out release && expunge predict "
+        f"release/{model}-v*.safetensors --input {file} --out scores.parquet"
+    )
+    yield f"expunge dataset push {plan.name} {file} && expunge model retrain {model} --wait"
+    yield "expunge down, and expunge up: stop the service, and start it again"

@@ -26,6 +26,7 @@ MISSING_WORDS: Final = frozenset(
         "-NaN",
         "-nan",
         "<NA>",
+        "?",
         "N/A",
         "NA",
         "NULL",
@@ -36,7 +37,7 @@ MISSING_WORDS: Final = frozenset(
         "null",
     }
 )
-"""Words for a missing value, as pandas reads them."""
+"""Words for a missing value, as pandas reads them, and the archives of UCI."""
 
 _WITHOUT_VIEWS: Final = {
     pa.string_view(): pa.large_string(),

@@ -26,6 +26,7 @@ from app.registry.datasets.columns.typed import arrow_type, nulls_of
 _OF_TEXT: Final = ("int64", "float64", "bool", "date", "timestamp")
 """What the texts of a CSV may stand for, the narrowest first."""
 _CODE: Final = r"^\s*(\+[0-9][0-9 ()/-]{5,}$|-?0[0-9])"
+_THOUSANDS: Final = r"^\s*[+-]?[0-9]{1,3}(,[0-9]{3})+\s*$"
 _DECIMAL_COMMA: Final = r"^\s*[+-]?[0-9]+,[0-9]+\s*$"
 
 
@@ -120,7 +121,7 @@ class _Column:
         self._is_text = is_text
         self._fits = [_Fit(name, each) for each in _candidates(kind, is_csv=not is_text)]
         self._rows = self._nulls = self._numbers = 0
-        self._commas = self._words = self._first_word = 0
+        self._commas = self._thousands = self._words = self._first_word = 0
 
     def add(self, first: int, part: pa.Table) -> None:
         """Look at the next rows."""
@@ -151,7 +152,10 @@ class _Column:
             return
         found = numbers_of(column)
         self._numbers += int(np.count_nonzero(~found.missing))
-        self._commas += pc.sum(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py() or 0
+        in_thousands = pc.match_substring_regex(column, _THOUSANDS)
+        with_comma = pc.or_(in_thousands, pc.match_substring_regex(column, _DECIMAL_COMMA))
+        self._commas += pc.sum(with_comma).as_py() or 0
+        self._thousands += pc.sum(in_thousands).as_py() or 0
         if not self._words and found.faulty.any():
             self._first_word = first + int(np.argmax(found.faulty))
         self._words += int(np.count_nonzero(found.faulty))
@@ -180,6 +184,11 @@ class _Column:
 
     def _require_numbers(self) -> None:
         """Refuse single texts in a column that is mostly numbers, and numbers with commas."""
+        if 2 * self._commas > self._numbers and self._thousands == self._commas:
+            raise self._fault(
+                "a comma before three digits each: write thousands without it, or pass "
+                "--decimal , if it begins decimals"
+            )
         if 2 * self._commas > self._numbers:
             raise self._fault("numbers with a decimal comma; pass --decimal ,")
         if self._words and 2 * self._words < self._numbers:

@@ -86,8 +86,8 @@ class Delimited:
         start, self._delimiter = _beginning(text, dialect.delimiter)
         self._header, length = _header(text[start:], self._delimiter)
         self._skipped = start + length
-        ends_open = len(self._header) > 1 and not self._header[-1].strip()
-        self.names = self._header[:-1] if ends_open else self._header
+        named = [place for place, name in enumerate(self._header) if name.strip()]
+        self.names = self._header[: max(named, default=0) + 1]
 
     def read(self) -> Iterator[pa.Table]:
         """Yield the rows, whose columns are numbered, and whose cells are text.
@@ -170,12 +170,11 @@ class Delimited:
             yield pa.Table.from_batches([batch])
 
     def _named(self, table: pa.Table) -> pa.Table:
-        if len(self.names) == len(self._header):
-            return table
-        last = len(self.names)  # all lines end with a delimiter, or this is a column
-        if table.column(last).null_count < len(table):
-            raise _fault(None, str(last + 1), "has no name in the header")
-        return table.remove_column(last)
+        for place in range(len(self.names), len(self._header)):
+            # All lines end with delimiters, or this is a column.
+            if table.column(place).null_count < len(table):
+                raise _fault(None, str(place + 1), "has no name in the header")
+        return table.select(range(len(self.names)))
 
     def _refuse_open_quote(self, quotes: int) -> None:
         """Name the row from which on one of the quotation marks is open."""

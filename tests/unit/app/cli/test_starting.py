@@ -12,7 +12,9 @@ from pyarrow import csv
 from typer.testing import CliRunner, Result
 
 import expunge
+from app.cli.commands import starting
 from app.cli.main import app
+from app.cli.quoting import Quote
 from app.domain.errors import InvalidInputError
 
 HEADER = "contract,customer,signup,age,plan,churned"
@@ -119,8 +121,7 @@ def test_what_cannot_be_read_is_left_out_and_named(started: Callable[..., Result
         "read      age, plan, wide",
         "not kept  lines: input 'lines': values must be text of 1 to 512",
         "not kept  long: input 'long': values must be text of 1 to 512",
-        "not kept  huge: numbers that no scale brings to about 1",
-        "not kept  tiny: numbers that no scale brings to about 1",
+        "not kept  huge, tiny: numbers that no scale brings to about 1",
     ):
         assert said in ended.stdout
 
@@ -144,6 +145,53 @@ def test_a_table_that_cannot_be_learned_is_refused_with_the_reason(
 ) -> None:
     header, rows = _halves(**cells)
     assert told in started("--target", "churned", rows=rows, header=header).stderr
+
+
+def test_a_wide_table_of_many_classes_is_shown_on_one_screen(
+    started: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        starting, "quoted", lambda *_: {"boosting": Quote(1, None, None, (), {}, {})}
+    )
+    header = ",".join(["customer,kind", *(f"x{each},d{each}" for each in range(100))])
+    rows = [
+        ",".join(["" if place < 7 else f"p{place}", f"k{place % 30}", *(["5,2026-01-01"] * 100)])
+        for place in range(600)
+    ]
+    rows = [f"r{place},{row}" for place, row in enumerate(rows)]
+    options = ("--target", "kind", "--subject", "customer", "--record", "row")
+    shown = started(*options, rows=rows, header=f"row,{header}").stdout
+    assert "of persons named by 'customer', but for 7 rows" in shown
+    assert "k0, k1, k10, k11, k12, k13, k14, k15, k16, k17, k18, k19 and 18 more; always" in shown
+    assert re.search(r"read      x0, x1, .* and 88 more\n", shown)
+    assert re.search(r"not kept  d0, d1, .* and 88 more: dates or times\n", shown)
+    assert len(shown.splitlines()) < 12
+
+
+def test_a_word_among_numbers_is_named_with_an_option_that_keeps_it(
+    started: Callable[..., Result],
+) -> None:
+    rows = [row.replace(",25,", ",unknown,") for row in ROWS]
+    assert "--text 'age' keeps all" in started("--target", "churned", rows=rows).stderr
+    kept = started("--target", "churned", "--text", "age", rows=rows)
+    assert "not kept  age: text, each value of fewer than 10 rows" in kept.stdout
+
+
+def test_the_next_commands_read_a_file_as_the_first_one_was(
+    started: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = list[starting._Plan]()
+    monkeypatch.setattr(starting, "_show", lambda plan, *_, **__: planned.append(plan))
+    written = {"header": HEADER.replace(",", ";"), "rows": [row.replace(",", ";") for row in ROWS]}
+    options = ("--decimal", ",", "--delimiter", ";", "--subject", "customer")
+    started("--target", "churned", *options, **written)
+    started("--target", "churned")
+    told, plain = ("\n".join(starting._next_commands(each, "churn-trees")) for each in planned)
+    assert "forget churn --subject ID" in told
+    assert "--input NEXT.csv --delimiter ';' --decimal , --out" in told
+    assert "push churn NEXT.csv --delimiter ';' --decimal , && " in told
+    assert "forget churn --record ID" in plain
+    assert "push churn NEXT.csv && " in plain
 
 
 def test_an_encoding_must_be_told(started: Callable[..., Result], tmp_path: Path) -> None:

@@ -148,6 +148,8 @@ CASES = [
     Case("no final line end", CLEAN.rstrip(), SAME),
     Case("blank lines", "\n" + CLEAN.replace("x2", "\n\nx2") + "\n\n", SAME),
     Case("delimiter at line ends", CLEAN.replace("\n", ",\n"), SAME),
+    Case("empty columns of a spreadsheet", CLEAN.replace("\n", ",,,\n"), SAME),
+    Case("a column without a name after empty ones", CLEAN.replace("\n", ",,7\n").replace("out,,7", "out,,"), "column '6': has no name"),
     Case("quotes", _csv('"x2",40.5,"b",no'), SAME),
     Case("line break in a cell", _csv('"x\n2",40.5,b,no'), Records(ids=["x1", "x\n2", "x3"])),
     Case("padded cells", _csv(" x2 , 40.5 ,b , no"), SAME),
@@ -200,6 +202,7 @@ CASES = [
     Case("dates as labels", _parquet(_table(out=[date(2026, 1, 1)] * 3)), "column 'out': date?, which cannot be a target", {"classes": ()}),
     # Numbers
     Case("missing number", _csv("x2,,b,no"), Records(features=[[30, 1, 0], [0, 0, 1], [50, 1, 0]])),
+    Case("a question mark among numbers", _csv("x2,?,b,no"), Records(features=[[30, 1, 0], [0, 0, 1], [50, 1, 0]])),
     Case("missing number with a constant", _csv("x2,NaN,b,no"), Records(features=[[30, 1, 0], [44, 0, 1], [50, 1, 0]]), {"missing": {"age": "44"}}),
     Case("null in Parquet", _parquet(_table(age=[30, None, 50])), Records(features=[[30, 1, 0], [0, 0, 1], [50, 1, 0]])),
     Case("public bounds", CLEAN, Records(features=[[0, 1, 0], [0.75, 0, 1], [1, 1, 0]]), {"bounds": {"age": (33, 43)}}),
@@ -207,6 +210,7 @@ CASES = [
     Case("a word among numbers, all kept as text", _csv(f"x2,{SECRET},b,no"), Records(features=[[1, 0], [0, 1], [1, 0]]), {"text": ("age",), "drop": ("age",)}),
     Case("a telephone number", CLEAN.replace("30", "+49 30 12345"), "column 'age': text, each value of fewer than 10 rows"),
     Case("thousands separator", _csv('x2,"1,234",b,no'), OUT + "text, where a number is expected"),
+    Case("thousands separators in all", CLEAN.replace(",", ";").replace("30", "3,500").replace("40.5", "1,234,500"), "column 'age': a comma before three digits each: write thousands without it"),
     Case("a decimal comma in all", CLEAN.replace(",", ";").replace("30", "3,5").replace("40.5", "4,5"), "column 'age': numbers with a decimal comma"),
     Case("infinite", _parquet(_table(age=[1.0, float("inf"), 2.0])), OUT + "a number that is not float64 without loss"),
     Case("too large", _parquet(WIDE), OUT + "a number too large for float32"),
@@ -254,7 +258,7 @@ CASES = [
     Case("JSON", '[{"id": 1}]', "t.csv: this is JSON"),
     Case("folder with another column", _folder(_table(), _table(extra=[1, 2, 3])), "part-1.parquet: column 'extra': not in all of the files"),
     Case("folder with another type", _folder(_table(age=[1, 2, 3]), _table(age=["1", "2", "3"])), "another type in each file"),
-    Case("a fault in a folder's second file", _folder(_table(), _table(id=["y1", "y2", "y3"], out=["yes", "no", "?"])), "export/part-1.parquet: row 3, column 'out': text that is not the name of a class"),
+    Case("a fault in a folder's second file", _folder(_table(), _table(id=["y1", "y2", "y3"], out=["yes", "no", "!"])), "export/part-1.parquet: row 3, column 'out': text that is not the name of a class"),
     Case("the same rows in two files", _folder(_table(), _table()), "export/part-1.parquet: row 1, column 'id': the id of an earlier row (and in 2 more)"),
 ]  # fmt: skip
 
