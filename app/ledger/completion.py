@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from app.domain.errors import ExpungeError
 from app.ledger import publication, repository
 from app.ledger.requests import ForgetRequests
 from app.runtime.database import Database
+from app.runtime.database.engine import is_away
 from app.runtime.spans import Facts, Step, Work, at_commit
 from app.storage.blobs import Blobs
 
@@ -37,22 +37,24 @@ class Completion:
         Without names, requests that another process is working on are skipped.
 
         Raises:
-            ExpungeError: a store failed; all other requests were completed.
+            Exception: whatever failed; unless the database is away, all others were completed.
         """
         with self.database.transaction() as session:
             erasable = repository.erasable_requests(session, request_ids)
-        failures: list[ExpungeError] = []
+        failures: list[Exception] = []
         for dataset_id, found in groupby(erasable, key=lambda row: row[0]):
             ids = [request_id for _, request_id in found]
             try:
                 self._complete(dataset_id, ids, failures, wait=request_ids is not None)
-            except ExpungeError as error:
+            except Exception as error:  # noqa: BLE001 - it concerns no other dataset
                 failures.append(error)
+                if is_away(error):
+                    break
         if failures:
             raise failures[0]
 
     def _complete(
-        self, dataset_id: str, ids: Sequence[str], failures: list[ExpungeError], *, wait: bool
+        self, dataset_id: str, ids: Sequence[str], failures: list[Exception], *, wait: bool
     ) -> None:
         begun_ns = time.time_ns()
         erased = []
@@ -61,7 +63,9 @@ class Completion:
                 with self.database.transaction() as session:
                     if self.requests.erase(session, request_id, wait=wait):
                         erased.append(request_id)
-            except ExpungeError as error:
+            except Exception as error:
+                if is_away(error):
+                    raise
                 failures.append(error)
         self._sweep(dataset_id)
         for request_id in erased:

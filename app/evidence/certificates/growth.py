@@ -6,10 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from app.domain import merkle
+from app.domain.architectures import own_name
 from app.domain.errors import ProofError, VerificationError
 from app.evidence.certificates.bundle import Growth, TreeGrowth
 from app.evidence.certificates.parameters import read_parameters
 from app.evidence.certificates.schema import AsTrained, Forgotten, Release, Statement, Tree
+from app.evidence.certificates.tensors import TREES
 
 _TRAINED_BETWEEN: Final = 2
 """How many versions later a member may be out again: one between has to have trained it."""
@@ -123,6 +125,8 @@ def _check_members(old: Release, new: Release) -> None:
     before, after = old.members or [], new.members or []
     if len(before) != len(after):
         raise _refusal("its ensemble has another number of members")
+    # Without some of its records, what is grown and not drawn may come out as it was.
+    drawn = not {*TREES} <= {own_name(name) for name in new.mechanism.tensors}
     for one, other in zip((m.member() for m in before), (m.member() for m in after), strict=True):
         kept = one.is_active == other.is_active and other.since == one.since
         if not kept and other.since <= old.model.version:
@@ -131,7 +135,8 @@ def _check_members(old: Release, new: Release) -> None:
         out_twice = not (kept or one.is_active or other.is_active)
         if out_twice and other.since < old.model.version + _TRAINED_BETWEEN:
             raise _refusal("a member was left out again, and no version between had trained it")
-        if kept != (one.sha256 == other.sha256) and one.is_active and other.is_active:
+        wrong = one.sha256 != other.sha256 if kept else drawn and one.sha256 == other.sha256
+        if wrong and one.is_active and other.is_active:
             raise _refusal("a member was changed without a training, or not by it")
     grown = new.forgotten.records > old.forgotten.records
     nowhere = all(member.out_since is None for member in before)

@@ -17,6 +17,7 @@ from app.domain.ids import SALT_BYTES, commitment, normal_id
 from app.evidence.certificates.bundle import LeafProof, RequestProof
 from app.evidence.certificates.schema import (
     Excluded,
+    Exclusion,
     Forgotten,
     MemberSection,
     Predicate,
@@ -110,23 +111,19 @@ def check_receipt(
     *,
     members: Sequence[MemberSection] | None = None,
     since: Predicate | None = None,
+    before: RequestProof | None = None,
 ) -> str:
     """Check that a certificate accounts for every record and subject of the request; say how.
 
     How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
     Of an ensemble, with ``members``, it is also shown to which of them each record belonged, a
     subject's all to one, and that this member is out, or was trained anew since the lineage began;
-    where an older certificate ``since`` did not account for the record, after that one.
+    where an older certificate ``since`` of the same lineage did not account for the record, after
+    that one, whose proof for a request is ``before``.
     """
     if proof is None:
         raise _refusal("the bundle was not made for a request: download it from the request")
-    if isinstance(forgotten, Forgotten):
-        covered = _proven(proof.covered, forgotten.covered)
-        excluded = _proven(proof.excluded, forgotten.excluded)
-    else:
-        covered = _proven(proof.covered, None)
-        end = forgotten.first + forgotten.leaves
-        excluded = _proven(proof.excluded, forgotten.excluded, range(forgotten.first, end))
+    covered, excluded = _shown(proof, forgotten)
     shown = covered | excluded
     of_records, of_subjects = receipt.find(shown)
     if not shown.issubset(chain(*(found.values() for found in (*of_records, *of_subjects)))):
@@ -134,8 +131,7 @@ def check_receipt(
     if len(shown) != receipt.records:  # a record under both roots counts once
         raise _refusal(f"the certificate accounts for {len(shown)} of {receipt.records} records")
     _require_every_id(of_records, of_subjects)
-    if covered & excluded:
-        raise _refusal("a record is listed both as covered and as never used")
+    _require_one_tree(covered, excluded, since=since, before=before)
     said = f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
     concerned = _concerned(proof.covered, members)
     if concerned is None or members is None or not isinstance(forgotten, Forgotten):
@@ -200,6 +196,30 @@ def _require_every_id(
     missing = sum(max(found, default=0) + 1 - len(found) for found in of_subjects)
     if missing > sum(map(len, of_records)):  # each may have been named by its own id instead
         raise _refusal("records of its subject_ids are not proved")
+
+
+def _require_one_tree(
+    covered: set[bytes],
+    excluded: set[bytes],
+    *,
+    since: Predicate | None,
+    before: RequestProof | None,
+) -> None:
+    """Refuse a record that is in the other tree as well, or was in an older certificate."""
+    if before is not None and isinstance(since, Release | Exclusion):
+        was_covered, was_excluded = _shown(before, since.forgotten)
+        covered, excluded = covered | was_covered, excluded | was_excluded
+    if covered & excluded:
+        raise _refusal("a record is listed both as covered and as never used")
+
+
+def _shown(proof: RequestProof, forgotten: Forgotten | Excluded) -> tuple[set[bytes], set[bytes]]:
+    """Return which commitments of a request a certificate covers, and which it excludes."""
+    if isinstance(forgotten, Forgotten):
+        covered = _proven(proof.covered, forgotten.covered)
+        return covered, _proven(proof.excluded, forgotten.excluded)
+    meant = range(forgotten.first, forgotten.first + forgotten.leaves)
+    return _proven(proof.covered, None), _proven(proof.excluded, forgotten.excluded, meant)
 
 
 def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = None) -> set[bytes]:

@@ -27,7 +27,7 @@ from app.planning.mechanisms.tracked import Tracked
 
 HEAD: Final = "weight"
 BIAS: Final = "bias"
-_TREES: Final = ("baseline", "column", "left", "threshold", "value")
+TREES: Final = ("baseline", "column", "left", "threshold", "value")
 _SETS: Final = "categories"
 _RIDGE_OPTIONS: Final = {
     "feature_range": None,
@@ -220,7 +220,7 @@ def _check_trees(
 ) -> None:
     """Check that every number of a model, or of a member, belongs to trees of stated options."""
     sets = tensors.get(_SETS)
-    _require({*tensors, _SETS} == {*_TREES, _SETS}, "not boosted trees")
+    _require({*tensors, _SETS} == {*TREES, _SETS}, "not boosted trees")
     rows, words = tensors["baseline"].size, 0 if sets is None else sets.shape[-1]
     nodes = [rows, stated["trees"], 2 * stated["leaves"] - 1]
     shapes = {"baseline": [rows], _SETS: [*nodes, words]}

@@ -38,7 +38,7 @@ from app.domain.errors import (
     ProofError,
     VerificationError,
 )
-from app.evidence.certificates.bundle import Bundle, LogProof, read_bundle
+from app.evidence.certificates.bundle import Bundle, LogProof, RequestProof, read_bundle
 from app.evidence.certificates.consistency import check_consistency
 from app.evidence.certificates.growth import check_growth
 from app.evidence.certificates.note import (
@@ -125,35 +125,38 @@ def verify(
     if consistent_with is not None:
         finding = check_history(parts.log, checkpoint, consistent_with, keys)
         report(VerifiedStep("history", finding))
-    older: Predicate | None = None
+    since: Predicate | None = None
+    before: RequestProof | None = None
     if previous is not None:
-        payload, before = _older(previous, keys)
-        older = before.predicate
-        finding = check_growth(statement, before, parts.growth, old_payload=payload)
+        old, older = _older(previous, keys)
+        since, before = older.predicate, old.request
+        payload = old.envelope.payload
+        finding = check_growth(statement, older, parts.growth, old_payload=payload)
         report(VerifiedStep("previous", finding))
     if receipt is not None:
         if isinstance(predicate, AsTrained):
             raise VerificationError("receipt", "the certificate covers no forgotten record")
         same = (
-            isinstance(older, Release)
-            and older.forgotten.since_version == predicate.forgotten.since_version
+            isinstance(since, Release | Exclusion)
+            and since.forgotten.since_version == predicate.forgotten.since_version
         )
         finding = check_receipt(
             Receipt.from_json(receipt),
             parts.request,
             predicate.forgotten,
             members=predicate.members if isinstance(predicate, Release) else None,
-            since=older if same else None,
+            since=since if same else None,
+            before=before,
         )
         report(VerifiedStep("receipt", finding))
     return stated
 
 
-def _older(bundle: bytes, keys: TrustedKeys) -> tuple[bytes, Statement]:
-    """Return an older certificate's payload, and its statement."""
+def _older(bundle: bytes, keys: TrustedKeys) -> tuple[Bundle, Statement]:
+    """Return an older certificate's bundle, and its statement."""
     try:
-        payload = _signed(bundle, keys)[0].envelope.payload
-        return payload, _read(payload)[0]
+        parts, _ = _signed(bundle, keys)
+        return parts, _read(parts.envelope.payload)[0]
     except VerificationError as error:
         raise VerificationError("previous", f"the older certificate: {error}") from error
 

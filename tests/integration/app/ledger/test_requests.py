@@ -5,6 +5,8 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import event, func, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from app.access.api_keys import create_key
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
@@ -17,6 +19,7 @@ from app.ledger import repository
 from app.ledger.certificates import bundles, issuing
 from app.ledger.models import serving
 from app.ledger.new_requests import NewForgetRequest
+from app.ledger.requests import ForgetRequests
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.registry import repository as registry
 from app.registry.datasets import repository as datasets
@@ -140,6 +143,30 @@ def test_every_model_on_the_dataset_owes_one_obligation(workshop: Workshop) -> N
         workshop.work(name)
         state = workshop.request(request_id).state
         assert state == ("certified" if done == 3 else "unlearning")
+
+
+def test_a_request_that_cannot_be_erased_holds_up_no_other(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error is; only without a database nothing more is tried."""
+    first, second = workshop.forget("record-1"), workshop.forget("record-2")
+    erase, away = ForgetRequests.erase, OperationalError("SELECT", {}, Exception("gone"))
+    failing = [away, ValueError("unexpected")]
+
+    def fail(self: ForgetRequests, session: Session, request_id: str, *, wait: bool) -> bool:
+        if request_id == first or failing[0] is away:
+            raise failing[0]
+        return erase(self, session, request_id, wait=wait)
+
+    monkeypatch.setattr(ForgetRequests, "erase", fail)
+    for states in (["accepted", "accepted"], ["accepted", "completed"]):
+        with pytest.raises(type(failing[0])):
+            workshop.services.clean_up()
+        assert [workshop.request(each).state for each in (first, second)] == states
+        failing.pop(0)
+    monkeypatch.undo()
+    workshop.services.clean_up()
+    assert workshop.request(first).state == "completed"
 
 
 def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_own(

@@ -21,17 +21,19 @@ from app.ledger import member_trainings
 from app.ledger.leaving_out import provenance_of
 from app.ledger.member_trainings import KIND
 from app.ledger.tables import MemberTrainingRow
+from app.registry.datasets.columns.parquet import to_parquet
 from app.registry.datasets.repository import KeyedRecord
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
 from app.runtime.database import leases
 from app.storage.tables import BlobRow
+from demo.tables import record_table
 from tests.support.arrays import array_task
 from tests.support.collector import Collector, assert_connected, sending
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.patience import PATIENCE_S, until
-from tests.support.workshop import Workshop
+from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids
 from workers import jobs
 from workers.data.loading import load_model
 from workers.mechanisms.ensembles import run as ensembles
@@ -364,6 +366,30 @@ def test_what_an_ensemble_cannot_be_is_refused_at_definition(workshop, more, why
     chosen = {"mechanism": "sharded_retraining", "architecture": ENSEMBLE} | more
     with pytest.raises((InvalidInputError, PlanError), match=why):
         workshop.define(**chosen)
+
+
+def test_a_member_that_comes_out_as_it_was_without_a_record_is_published(workshop):
+    """Trees that all answer the same are the same without one of their records."""
+    ids = [f"same-{number}" for number in range(2 * RECORDS)]
+    features = np.random.default_rng(0).normal(size=(len(ids), 2)).astype(np.float32)
+    table = record_table(record_ids=ids, labels=[1] * len(ids), features=features)
+    workshop.services.records.push(DATASET, to_parquet(table))
+    workshop.forget(*record_ids())
+    workshop.define(
+        architecture=GROWN,
+        recipe={},
+        task=HUBER | {"loss": "squared"},
+        mechanism="sharded_retraining",
+        forget="retrain",
+    )
+    carry_out(workshop)
+    before = members(workshop)
+    request = forget(workshop, ids[0])
+    carry_out(workshop)
+    assert workshop.request(request).state == "certified"
+    after = members(workshop)
+    assert [each.sha256 for each in after] == [each.sha256 for each in before]
+    assert sorted(each.trained_in for each in after) == [1, 1, 1, 2]
 
 
 def test_other_networks_have_no_members(workshop):

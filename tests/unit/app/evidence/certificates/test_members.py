@@ -76,6 +76,13 @@ def test_members_are_boosted_trees_of_the_described_size() -> None:
         checked(case.statement, case.weights)
 
 
+def test_trees_without_a_record_may_come_out_as_they_were() -> None:
+    later = grown().statement
+    old = deepcopy(later)
+    old["predicate"]["members"][1]["trained_in"] = old["predicate"]["model"]["version"] = 1
+    assert "accounts for all" in beside(old, later)
+
+
 @pytest.mark.parametrize(
     ("forged", "why"),
     [

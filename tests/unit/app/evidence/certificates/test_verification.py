@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 
 from app.accounting import gradient_clipping
 from app.domain.errors import TargetNotMetError, VerificationError
+from app.domain.ids import commitment
+from app.domain.merkle import EMPTY_ROOT
 from app.domain.schedules import MAX_SCHEDULE_STEPS
 from app.domain.states import Basis
-from app.evidence.certificates.bundle import MAX_BYTES, read_bundle
+from app.evidence.certificates.bundle import MAX_BYTES, LeafProof, RequestProof, read_bundle
 from app.evidence.certificates.signing import StatementSigner
 from app.evidence.certificates.statement import Subject, unlearning_statement
 from app.evidence.certificates.verification import VerifiedStep, check_statement, difference, verify
-from tests.support import mechanisms, statements
+from tests.support import mechanisms, statements, trees
 from tests.support.bundles import signed_payload
 from tests.support.statements import synthetic
 from tests.support.trust import trust
@@ -75,6 +77,38 @@ def test_an_honest_certificate_passes_every_step(weights: Path) -> None:
     names = [step.name for step in steps]
     assert names == ["bundle", "signature", "statement", "digest", "weights", "guarantee", "log"]
     assert predicate == CASE.statement["predicate"]
+
+
+def test_a_record_that_was_covered_is_not_said_later_to_have_never_been_used() -> None:
+    """Each of the two certificates accounts for it, and neither tree takes anything back."""
+    salt, statement = b"s" * 32, deepcopy(synthetic()["retraining"].statement)
+    committed = commitment("record", "r1", 0, salt=salt)
+    shown = LeafProof(leaves={0: committed}, siblings=())
+    one, none = (
+        {"size": 1, "root": trees.root([committed]).hex()},
+        {"size": 0, "root": EMPTY_ROOT.hex()},
+    )
+
+    def bundle(request: RequestProof, excluded: dict[str, Any]) -> bytes:
+        statement["predicate"]["forgotten"] |= {
+            **dict.fromkeys(("requests", "records", "before_training"), 1),
+            "covered": one,
+            "excluded_records": excluded["size"],
+            "excluded": excluded,
+        }
+        payload = json.dumps(statement).encode()
+        return json.dumps(signed_payload(payload, SIGNER, request=request)).encode()
+
+    covered = bundle(RequestProof(covered=shown, excluded=None), none)
+    unused = bundle(RequestProof(covered=None, excluded=shown), one)
+    receipt = json.dumps(
+        {"receipt_salt": base64.b64encode(salt).decode(), "records": 1, "record_ids": ["r1"]}
+    ).encode()
+    given = {"weights": None, "trusted": KEY, "receipt": receipt}
+    verify(bundle=unused, **given)
+    verify(bundle=covered, previous=covered, **given)
+    with pytest.raises(VerificationError, match="both as covered and as never used"):
+        verify(bundle=unused, previous=covered, **given)
 
 
 @pytest.mark.parametrize("name", ["gradient_clipping", "sharded_retraining", "tracked_release"])
