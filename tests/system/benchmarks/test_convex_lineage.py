@@ -20,6 +20,7 @@ from benchmarks.convex_runs import (
     Target,
     Trainings,
     answer,
+    retrained,
     tracked,
 )
 from benchmarks.data import load
@@ -52,6 +53,12 @@ def lineage(case: Case) -> Lineage:
     made = Lineage(case, recipe, descent, seed=1)
     made.train(2 * recipe.batches)
     return made
+
+
+def test_trainings_are_neither_shorter_nor_longer_than_asked(case: Case) -> None:
+    made = Trainings(case, seed=0, epochs=3, least=8, most=10)
+    methods = (Method("exact", size, retrained(1)) for size in (0, BATCH))
+    assert [made.start(method).history.steps for method in methods] == [8, 10]
 
 
 def test_a_request_is_counted_where_its_records_were(case: Case) -> None:
