@@ -57,12 +57,11 @@ def row_of(case: Case, members: int) -> Document:
         own = case.person == person
         left[own] = False
         each.append(float((owner[left] == owner[own][0]).mean()))
-    concerned = np.unique(owner[~left])
     return {
         "members": members,
         "accuracy": ensemble.without(0),
         "each": float(np.mean(each)),
-        "together": float(np.isin(owner[left], concerned).mean()),
+        "together": float(np.isin(owner[left], owner[~left]).mean()),
     }
 
 

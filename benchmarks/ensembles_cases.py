@@ -48,11 +48,10 @@ _TESTED: Final = 5  # every fifth author is for testing
 _RECORDS: Final = 3000
 _PICTURES_TESTED: Final = 1000
 _PIXELS: Final = 96
-_BODY: Final = "body."
 _LAST: Final = "_fc"
 _FINE_TUNED: Final = TrainingRecipe(
     learning_rate=0.01,
-    groups=(ParameterGroup(f"{_BODY}{_LAST}.*", learning_rate=0.1),),
+    groups=(ParameterGroup(f"{_LAST}.*", learning_rate=0.1),),
     momentum=0.9,
     batch_size=16,
     epochs=4,
@@ -223,9 +222,7 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
     )
 
 
-def cifar10(
-    *, records: int = _RECORDS, tested: int = _PICTURES_TESTED, pixels: int = _PIXELS
-) -> Case:
+def cifar10(*, records: int = _RECORDS, tested: int = _PICTURES_TESTED) -> Case:
     """Return the case, on so many pictures; each is a person's."""
     pictures = load("cifar10", stand_in=False)
     draws = np.random.default_rng(3)
@@ -235,26 +232,25 @@ def cifar10(
         for some in (part.select(draws.permutation(len(part))[:count]),)
     )
     public = efficientnet()
-    kept = Enlarged(_with_kept_norms(public), pixels)
     weights = {
         name: tensor.clone()
-        for name, tensor in kept.state_dict().items()
-        if not name.startswith(f"{_BODY}{_LAST}.")
+        for name, tensor in _with_kept_norms(public).state_dict().items()
+        if not name.startswith(f"{_LAST}.")
     }
 
     def last_layer(inputs: torch.Tensor) -> torch.Tensor:
-        layer: torch.Tensor = public.extract_features(enlarged(inputs, pixels))
+        layer: torch.Tensor = public.extract_features(enlarged(inputs, _PIXELS))
         return layer.mean((2, 3))
 
     return Case(
-        note=f"{records:,} pictures of CIFAR-10 at {pixels} x {pixels} pixels, tested on "
+        note=f"{records:,} pictures of CIFAR-10 at {_PIXELS} x {_PIXELS} pixels, tested on "
         f"{tested:,} others; all of EfficientNet-Lite0 is fine-tuned from its public weights. "
         f"{pictures.note}",
         train=train,
         test=test,
         person=np.arange(records),
         task=classification(CLASSES),
-        random=lambda: Enlarged(_fresh(), pixels),
+        random=_fresh,
         recipe=_FINE_TUNED,
         public=weights,
         features=last_layer,
@@ -329,8 +325,7 @@ def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
 def _task(folder: str) -> ClassificationSpec:
     model = json.loads((EXAMPLES / folder / "model.json").read_text())
     spec = catalogue.from_json(model["task"])
-    if not isinstance(spec, ClassificationSpec):
-        raise TypeError(f"{folder} is no classification")
+    assert isinstance(spec, ClassificationSpec)
     return spec
 
 
@@ -344,8 +339,8 @@ def _module(folder: str, name: str) -> ModuleType:
     """Import an example's file, which may import those beside it."""
     here = str(EXAMPLES / folder)
     found = util.spec_from_file_location(f"examples_{folder}_{name}", f"{here}/{name}.py")
-    if found is None or found.loader is None:
-        raise FileNotFoundError(f"{here}/{name}.py")
+    assert found
+    assert found.loader
     module = util.module_from_spec(found)
     sys.path.insert(0, here)
     try:
@@ -370,25 +365,12 @@ class KeptNorm(nn.Module):
         return batch_norm(inputs, *kept, self.weight, self.bias, eps=self._eps)
 
 
-class Enlarged(nn.Module):
-    """A network that sees pictures enlarged."""
-
-    def __init__(self, body: nn.Module, pixels: int) -> None:
-        super().__init__()
-        self.body = body
-        self._pixels = pixels
-
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Return the body's outputs of pictures between -1 and 1, [n, 3, height, width]."""
-        outputs: torch.Tensor = self.body(enlarged(pictures, self._pixels))
-        return outputs
-
-
 def _fresh() -> nn.Module:
-    """Return the network as its own package initialises it, for ten classes."""
+    """Return the network as its package initialises it, of ten classes; it enlarges pictures."""
     package = import_module("efficientnet_lite_pytorch").EfficientNet
     body: nn.Module = package.from_name("efficientnet-lite0")
     body.set_submodule(_LAST, nn.Linear(LAST_LAYER, CLASSES))
+    body.register_forward_pre_hook(lambda _, inputs: (enlarged(inputs[0], _PIXELS),))
     return _with_kept_norms(body)
 
 

@@ -50,30 +50,21 @@ class _EnoughError(Exception):
     """Ends a run that has been timed long enough."""
 
 
-class Clock:
-    """Notes when steps end, and ends the run after some."""
+def stamps_of(work: Callable[..., object], device: torch.device, steps: int) -> list[float]:
+    """Return when the first steps ended of work that is told to call ``on_progress`` after each."""
+    stamps = list[float]()
 
-    def __init__(self, device: torch.device, steps: int) -> None:
-        self._device = device
-        self._steps = steps
-        self.stamps: list[float] = []
-
-    def tick(self, *_: object) -> None:
-        """Note the end of a step."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            self.stamps.append(time.perf_counter())
-        else:
-            self.stamps.append(time.process_time())
-        if len(self.stamps) > self._steps:
+    def note(*_: object) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        stamps.append(time.perf_counter() if device.type == "cuda" else time.process_time())
+        if len(stamps) > steps:
             raise _EnoughError
 
-    def time(self, run: Callable[[], object]) -> list[float]:
-        """Return the stamps of a run, which may end by itself."""
-        with suppress(_EnoughError):
-            run()
-        harness.require(len(self.stamps) > 1, "not fewer than two steps: let the plan take more")
-        return self.stamps
+    with suppress(_EnoughError):
+        work(on_progress=note)
+    harness.require(len(stamps) > 1, "not fewer than two steps: let the plan take more")
+    return stamps
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,13 +120,10 @@ class Case:
 
         Output perturbation takes none: it gets two stamps, before and after its perturbation.
         """
-        clock, work = Clock(device, steps), self._work(mechanism, noise, device)
+        work = self._work(mechanism, noise, device)
         if mechanism != output_perturbation.NAME:
-            return clock.time(partial(work, on_progress=clock.tick))
-        clock.tick()
-        work()
-        clock.tick()
-        return clock.stamps
+            return stamps_of(work, device, steps)
+        return stamps_of(lambda on_progress: (on_progress(), work(), on_progress()), device, steps)
 
     def _work(
         self, mechanism: str, noise: NoiseSource, device: torch.device
