@@ -11,11 +11,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module, util
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,6 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import ClassificationSpec, classification
-from app.domain.tasks.spec import TaskSpec
 from benchmarks import harness
 from benchmarks.convex import shuffled
 from benchmarks.data import CLASSES, Pictures, load, network_of, outputs_of
@@ -162,11 +162,10 @@ def mnist(*, public: bool) -> Case:
 def churn(*, customers: int = 10_000) -> Case:
     """Return invented customers with two contracts each, and a fifth as many to test on."""
     example = _module("customers", "data")
-    spec = _task("customers")
     dice = random.Random(15)
     count = _CONTRACTS_EACH * customers
     rows = [example.contract(row, dice) for row in range(count + count // 5)]
-    records = _encoded(spec, rows)
+    spec, records = _records("customers", rows)
     train, test = records.select(np.arange(count)), records.select(np.arange(count, len(rows)))
     return Case(
         note=f"{count:,} invented contracts of {customers:,} customers, a network of one hidden "
@@ -192,7 +191,6 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
         safetensors.torch.save_file(example.public_weights(library), unfinished)
         unfinished.rename(weights)
     os.environ["TEXT_WEIGHTS"] = str(weights)
-    spec = _task("texts")
     rows = list[dict[str, Any]]()
     for name, package in sorted(example.PACKAGES.items()):
         first = rows[-1]["author"] + 1 if rows else 0
@@ -201,7 +199,7 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
             {"text": text, "of": name, "author": first + place // _SENTENCES_EACH}
             for place, text in enumerate(islice(found, most or example.MOST))
         ]
-    records = _encoded(spec, rows)
+    spec, records = _records("texts", rows)
     author = np.array([row["author"] for row in rows])
     tested = author % _TESTED == 0
     frozen = network.bert()
@@ -322,32 +320,20 @@ def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
     )
 
 
-def _task(folder: str) -> ClassificationSpec:
+def _records(folder: str, rows: list[dict[str, Any]]) -> tuple[ClassificationSpec, Examples]:
+    """Return an example's task, and its records as the service encodes them."""
     model = json.loads((EXAMPLES / folder / "model.json").read_text())
     spec = catalogue.from_json(model["task"])
     assert isinstance(spec, ClassificationSpec)
-    return spec
-
-
-def _encoded(spec: TaskSpec, rows: list[dict[str, Any]]) -> Examples:
     task = task_of(spec)
     encoded = encoder_of(spec, task)(pa.Table.from_pylist(rows))
-    return Examples.of(form_of(spec, task, spec.schema()), encoded)
+    return spec, Examples.of(form_of(spec, task, spec.schema()), encoded)
 
 
 def _module(folder: str, name: str) -> ModuleType:
     """Import an example's file, which may import those beside it."""
-    here = str(EXAMPLES / folder)
-    found = util.spec_from_file_location(f"examples_{folder}_{name}", f"{here}/{name}.py")
-    assert found
-    assert found.loader
-    module = util.module_from_spec(found)
-    sys.path.insert(0, here)
-    try:
-        found.loader.exec_module(module)
-    finally:
-        sys.path.remove(here)
-    return module
+    with mock.patch.object(sys, "path", [str(EXAMPLES / folder), *sys.path]):
+        return import_module(f"examples.{folder}.{name}")
 
 
 class KeptNorm(nn.Module):

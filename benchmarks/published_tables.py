@@ -73,6 +73,8 @@ def gradient_clipping_rows(table: Row, delta: float) -> Iterator[Row]:
         reproduced = math.sqrt(unit / row["epsilon"])
         worth = gradient_clipping.account(noise_std=row["sigma"], **setting).alone()
         needed = gradient_clipping.calibrate(**target, **setting)
+        noisy = {**setting, "noise_std": row["sigma"]}
+        meets = partial(_meets_after, noisy, target)
         yield {
             **row,
             "sigma_with_their_bound": reproduced,
@@ -82,8 +84,13 @@ def gradient_clipping_rows(table: Row, delta: float) -> Iterator[Row]:
             "true_delta_at_target_epsilon": worth.delta(epsilon=target["epsilon"]),
             "sigma_that_meets_target": needed,
             "factor": needed / row["sigma"],
-            "steps_that_meet_target": steps_enough(target, {**setting, "noise_std": row["sigma"]}),
+            # By the coupling if need be; None where it is followed in vain.
+            "steps_that_meet_target": fewest(meets) if meets(noisy_chain.MOST_STEPS) else None,
         }
+
+
+def _meets_after(setting: Row, target: dict[str, float], steps: int) -> bool:
+    return steps > 0 and gradient_clipping.account(**setting | {"steps": steps}).meets(**target)
 
 
 def gradient_clipping_setting(row: dict[str, Any]) -> dict[str, Any]:
@@ -95,19 +102,6 @@ def gradient_clipping_setting(row: dict[str, Any]) -> dict[str, Any]:
         "weight_decay": float(row["lam"]),
         "steps": row["T"],
     }
-
-
-def steps_enough(target: dict[str, float], setting: dict[str, Any]) -> int | None:
-    """Return after how many steps a noise meets the target, by the coupling if need be.
-
-    None where it does not within as many steps as the coupling is followed for.
-    """
-
-    def meets(steps: int) -> bool:
-        account = gradient_clipping.account(**{**setting, "steps": steps}) if steps else None
-        return account is not None and account.meets(**target)
-
-    return fewest(meets) if meets(noisy_chain.MOST_STEPS) else None
 
 
 def model_clipping_rows(table: Row, delta: float) -> Iterator[Row]:

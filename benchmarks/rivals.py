@@ -352,7 +352,8 @@ def _of_ensembles(case: str) -> Iterator[Point]:
         yield name, epochs * row["each"], row["accuracy"]
     for row in part["rivals"]:
         yield row["method"].replace("_", " "), epochs * row["gradients"], row["accuracy"]
-    for row in _result("leaving_out").get(case, {"rows": ()})["rows"]:
+    left_out = {"pictures": "backbone"}.get(case, case)
+    for row in _result("leaving_out").get(left_out, {"rows": ()})["rows"]:
         if row["members"] == 8 and row["way"] == "left out, refilled at 1/2":
             yield "ensemble of 8, left out", epochs * row["of_singly"] / 8, row["score"]
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -41,7 +41,6 @@ CLASSES: Final = 10
 _TASK: Final = classification(CLASSES)
 _BOUNDS: Final = _TASK.bounds
 BATCH: Final = 128
-_EPSILON: Final = 1.0
 _EPOCHS: Final = 20
 _SHAPE: Final = (3, 32, 32)
 
@@ -75,12 +74,7 @@ class Case:
     architecture: ArchitectureSpec
     mechanisms: Mapping[str, Mapping[str, Any]]
     records: int = BATCH
-    policy: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def batch(self) -> int:
-        """Return how many records a step sees."""
-        return min(BATCH, self.records)
+    epsilon: float = 1.0
 
     @cached_property
     def size(self) -> int:
@@ -98,10 +92,10 @@ class Case:
     def recipe(self) -> TrainingRecipe:
         """Return plain SGD."""
         if self.is_convex:
-            given = {"epochs": _EPOCHS, "batch_size": self.batch}
+            given = {"epochs": _EPOCHS, "batch_size": BATCH}
             return linear_head.recipe_of(given, _TASK, mechanism="tracked_release")
         return TrainingRecipe(
-            momentum=0.0, schedule="constant", learning_rate=1e-3, batch_size=self.batch
+            momentum=0.0, schedule="constant", learning_rate=1e-3, batch_size=BATCH
         )
 
     @property
@@ -129,7 +123,7 @@ class Case:
         self, mechanism: str, noise: NoiseSource, device: torch.device
     ) -> Callable[..., object]:
         given = (self.examples, self.recipe)
-        sampling = {"sampling_rate": self.batch / self.records, "steps": 10**6}
+        sampling = {"sampling_rate": BATCH / self.records, "steps": 10**6}
         private = PrivateTraining(noise_multiplier=1.0, gradient_clip=1.0, **sampling)
         if mechanism == OPACUS:  # its own fast layer where the network is a linear head
             module = nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
@@ -139,8 +133,7 @@ class Case:
         if mechanism == dp_sgd.NAME:
             network = Network(self.module, device=device)
             return partial(train_privately, network, *given, private, noise=noise)
-        epsilon = float(self.policy.get("epsilon", _EPSILON))
-        sealed = Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
+        sealed = Sealed(self.module, epsilon=self.epsilon, delta=Policy.delta, device=device)
         if mechanism == PLAIN:
             return partial(sealed.train, *given, epochs=1e3)
         plan = self.plan(mechanism)
@@ -151,7 +144,7 @@ class Case:
 
     def plan(self, mechanism: str) -> Plan:
         """Return the plan of an unlearning run, as the planner makes it."""
-        policy = {"epsilon": _EPSILON, "parameters": self.mechanisms[mechanism], **self.policy}
+        policy = {"epsilon": self.epsilon, "parameters": self.mechanisms[mechanism]}
         shape = replace(self._shape(), earlier_releases=1)
         if self.is_convex:
             shape = trained(mechanism, shape=self._shape(), forget={0: 10}, **policy)
@@ -167,7 +160,7 @@ class Case:
         )
         return ModelShape(
             retained=self.records,
-            batch_size=self.batch,
+            batch_size=BATCH,
             recipe_epochs=_EPOCHS if self.is_convex else 1e4,
             dimension=self.size,
             convex=convex if self.is_convex else None,
@@ -231,6 +224,6 @@ CASES: Final = (
                 "request_size": 10,
             }
         },
-        policy={"epsilon": 50.0},
+        epsilon=50.0,
     ),
 )
