@@ -44,7 +44,7 @@ from app.runtime.locations import database_url
 from app.runtime.settings import Settings
 from app.services import Services, open_services
 from benchmarks import harness
-from benchmarks.http_load import Connection, Load, call, load
+from benchmarks.http_load import Load, call, connected, load
 from demo.service import data_dir_in, free_port, running_service
 from demo.tables import record_table
 from tests.support.arrays import array_schema, array_task
@@ -103,7 +103,7 @@ def run(_: Namespace) -> Iterator[dict[str, Any]]:
     """Yield what was measured over an empty and a filled ledger, and of requests without a run."""
     with serving() as bench:
         empty = measure(bench)
-        fill(bench.database, FILLED)
+        fill(bench, FILLED)
         filled = measure(bench)
     yield {
         "cores": os.cpu_count(),
@@ -246,38 +246,22 @@ def _train(client: ExpungeClient, policy: Mapping[str, Any]) -> None:
     client.wait_for_model("head", timeout_s=300.0)
 
 
-def fill(database: Database, count: int) -> None:
-    """Add completed requests to the ledger, and as many rows to the bare table."""
-    with database.transaction() as session:
-        for statement in _FILL:
-            session.execute(text(statement), {"count": count})
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+def fill(bench: Bench, count: int) -> None:
+    """Have so many requests in the ledger and in the bare table, all of them completed."""
+    accept_all(open_services(bench.settings), bench, count)
+    with bench.database.transaction() as session:
+        for statement in _COMPLETE:
+            session.execute(text(statement))
+    engine = bench.database.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
         connection.execute(text("VACUUM ANALYZE"))
 
 
-_COLUMNS = """
-    id, dataset_id, api_key_id, request_digest, salt, state, forget_epoch, record_count, push_count,
-    received_at, due_at, completed_at
-"""
-_ROWS = """
-    SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea),
-        'salt'::bytea, 'completed', 1, 1, 1, now() - interval '1 day', now(), now()
-    FROM generate_series(1, :count) AS i,
-        (SELECT dataset_id, api_key_id FROM forget_requests LIMIT 1) AS one
-"""
-_FILL = (
-    f"INSERT INTO forget_requests ({_COLUMNS}) {_ROWS}",
-    f"INSERT INTO {TABLE} ({_COLUMNS}) {_ROWS}",
-    """
-    INSERT INTO obligations (id, request_id, model_id, state, basis)
-    SELECT 'ob_' || request.id, request.id, models.id, 'cancelled', 'unlearned'
-    FROM forget_requests AS request, models WHERE request.state = 'completed'
-    """,
-    """
-    INSERT INTO forget_request_records (request_id, record_seq, commitment)
-    SELECT id, (SELECT max(seq) FROM records) - row_number() OVER () + 1, request_digest
-    FROM forget_requests WHERE state = 'completed'
-    """,
+_COMPLETE = (
+    "UPDATE obligations SET state = 'cancelled'",
+    "UPDATE forget_requests SET state = 'certified'",
+    "UPDATE forget_requests SET state = 'completed', completed_at = now()",
+    "INSERT INTO bare_requests SELECT * FROM forget_requests",
 )
 
 
@@ -300,11 +284,11 @@ def met(document: dict[str, Any]) -> bool:
 
 
 def _one(port: int, message: bytes) -> Any:
-    async def send() -> tuple[int, bytes]:
-        async with Connection(port) as connection:
-            return await connection.send(message)
+    async def sent() -> tuple[int, bytes]:
+        async with connected(port) as send:
+            return await send(message)
 
-    status, body = asyncio.run(send())
+    status, body = asyncio.run(sent())
     harness.require(status // 100 == 2, f"answer {status}: {body.decode()}")
     return json.loads(body)
 

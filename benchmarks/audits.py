@@ -23,8 +23,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from rq import SimpleWorker
-from rq.serializers import JSONSerializer
 from scipy.stats import binom, binomtest
 
 from app.access import api_keys
@@ -32,17 +30,15 @@ from app.accounting import gradient_clipping, output_perturbation
 from app.cli.application import create_app
 from app.client import ExpungeClient
 from app.domain.states import Scope
-from app.runtime.locations import redis_connection
 from benchmarks import harness
 from benchmarks.audits_cases import BUILDS, CANARIES, MODELS, backbone, guesses_of, rows
 from tests.support.digits import DATASET, TASK, digits_parquet
 from tests.support.serving import serve
+from tests.support.working import working
 from workers.audit.auditing import Audit
 from workers.audit.report import Report
 from workers.audit.statistics import fewest_contradicting, right_guesses
-from workers.dispatcher import Dispatcher
 from workers.noise.generators import SecureNoise
-from workers.queue import NAME, open_queue
 from workers.training.team import ALONE
 from workers.training.vectors import clip_, move_
 
@@ -56,28 +52,18 @@ class Service:
 
     def __init__(self, running: ExitStack) -> None:
         running.enter_context(harness.embedded())
-        self.services = services = harness.new_services()
+        services = harness.new_services()
         with services.database.transaction() as session:
             secret = api_keys.create_key(session, name="auditor", scopes=[Scope.ADMIN])[1]
         url = running.enter_context(serve(create_app(services)))
         self.client = running.enter_context(ExpungeClient(url, secret))
-        self._redis = redis_connection(services.settings)
+        self.work = working(services)
         self.client.define_dataset(**DATASET)
         self.client.push_records("digits", digits_parquet(40))
         definition, weights = backbone()
         self.client.define_backbone(definition)
         self.client.upload_backbone(definition["name"], weights)
         self.defined: dict[str, str] = {}
-
-    def work(self) -> None:
-        """Dispatch and work until nothing is left to do."""
-        queue = open_queue(self._redis)
-        dispatcher = Dispatcher(self.services, queue)
-        dispatcher.tick()
-        while queue.count:
-            worker = SimpleWorker([NAME], connection=self._redis, serializer=JSONSerializer)
-            worker.work(burst=True, logging_level="WARNING")
-            dispatcher.tick()
 
     def audit(self, model: str, sabotage: Any, directory: Path) -> Report:
         """Audit one build."""
@@ -281,11 +267,5 @@ def figure(document: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    harness.main(
-        "audits",
-        __doc__,
-        run,
-        options={"--minutes": {"type": float, "default": 60.0, "help": "begin no audit after"}},
-        table=table,
-        figure=figure,
-    )
+    options = {"--minutes": {"type": float, "default": 60.0, "help": "begin no audit after"}}
+    harness.main("audits", __doc__, run, options=options, table=table, figure=figure)

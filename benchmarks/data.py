@@ -26,6 +26,13 @@ from workers.training.networks.architectures import build
 from workers.training.tasks.task import INPUTS
 
 CLASSES: Final = 10
+_LOSSY: Final = (
+    "pictures were stored as JPEG, which is lossy: accuracies differ a little from the usual"
+)
+_FILES: Final = {  # with the network, and the published mean and deviation of pixels up to 1
+    "mnist": ("mnist.npz", "koloskova_mnist", 0.1307, 0.3081, ""),
+    "cifar10": ("cifar10_jpeg.npz", "koloskova_cifar", 0.4734, 0.2516, _LOSSY),
+}
 _DIGITS_HELD_OUT: Final = 5  # every fifth digit is for testing
 
 
@@ -70,43 +77,25 @@ def outputs_of(module: Callable[[torch.Tensor], torch.Tensor], examples: Example
         return torch.cat([module(each[INPUTS]) for each in batches])
 
 
-def data_folder() -> Path:
-    """Return the folder of the data sets; it may be missing."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    return Path(os.environ.get("EXPUNGE_BENCH_DATA", beside))
-
-
 def load(name: str, *, stand_in: bool = True) -> Pictures:
     """Return a data set by its name; digits where another one's file is missing."""
     if name == "digits":
         return _digits("")
-    file, read = _FILES[name]
-    path = data_folder() / file
-    if path.exists():
-        with np.load(path) as arrays:
-            return read(arrays)
-    if stand_in:
+    file, preset, mean, std, note = _FILES[name]
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    path = Path(os.environ.get("EXPUNGE_BENCH_DATA", beside)) / file
+    if not path.exists() and stand_in:
         return _digits(f"{file} was not found: scikit-learn's digits stand in for {name}")
-    raise FileNotFoundError(f"{path}: see EXPUNGE_BENCH_DATA")
-
-
-def _mnist(arrays: Mapping[str, NDArray[Any]]) -> Pictures:
-    train, test = (
-        _examples(
-            torch.from_numpy(arrays[f"x_{part}"]), arrays[f"y_{part}"], mean=0.1307, std=0.3081
-        )
-        for part in ("train", "test")
-    )
-    return Pictures("mnist", PRESETS["koloskova_mnist"], train, test)
-
-
-def _cifar10(arrays: Mapping[str, NDArray[Any]]) -> Pictures:
-    train, test = (
-        _examples(_decoded(arrays, part), arrays[f"y_{part}"], mean=0.4734, std=0.2516)
-        for part in ("train", "test")
-    )
-    note = "pictures were stored as JPEG, which is lossy: accuracies differ a little from the usual"
-    return Pictures("cifar10", PRESETS["koloskova_cifar"], train, test, note)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: see EXPUNGE_BENCH_DATA")
+    parts = list[Examples]()
+    with np.load(path) as arrays:
+        for part in ("train", "test"):
+            known = f"x_{part}" in arrays
+            pixels = torch.from_numpy(arrays[f"x_{part}"]) if known else _decoded(arrays, part)
+            labels = torch.from_numpy(arrays[f"y_{part}"].astype(np.int64))
+            parts.append(classified(pixels, labels, offset=255 * mean, scale=1 / (255 * std)))
+    return Pictures(name, PRESETS[preset], *parts, note)
 
 
 def _digits(note: str) -> Pictures:
@@ -130,15 +119,3 @@ def _decoded(arrays: Mapping[str, NDArray[Any]], part: str) -> torch.Tensor:
         for start, end in itertools.pairwise(offsets)
     ]
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
-
-
-def _examples(pixels: torch.Tensor, labels: NDArray[Any], *, mean: float, std: float) -> Examples:
-    """Return examples; ``mean`` and ``std`` are the data set's published ones, of 1 at most."""
-    classes = torch.from_numpy(labels.astype(np.int64))
-    return classified(pixels, classes, offset=255 * mean, scale=1 / (255 * std))
-
-
-_FILES: Mapping[str, tuple[str, Callable[[Mapping[str, NDArray[Any]]], Pictures]]] = {
-    "mnist": ("mnist.npz", _mnist),
-    "cifar10": ("cifar10_jpeg.npz", _cifar10),
-}

@@ -13,6 +13,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,9 +38,8 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
             people = [f"person-{each}" for each in range(person + 1)]
             train = [*script, str(path), *people]
             two = os.environ | {"OMP_NUM_THREADS": "2"}  # it is alone on both cores
-            seconds, _ = harness.seconds_of(
-                lambda t=train, e=two: subprocess.run(t, env=e, check=True)
-            )
+            anew = partial(subprocess.run, train, env=two, check=True)
+            seconds, _ = harness.seconds_of(anew)
             asked.append(seconds)
         document["script_s"] = asked
         yield document

@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.domain.policy import Policy
 from app.planning.mechanisms.gradient_clipping import GradientClipping
-from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
 from benchmarks import harness
 from benchmarks.ensembles_cases import OPTIONS, TITLES, Case, measured
 from benchmarks.leaving_out import Ensemble
 from benchmarks.public_features import RidgeSums
 from benchmarks.unlearning_vs_retraining import DELTA, EPSILON, unlearned
+from tests.support.lineages import planned
 from workers.training.exact import ridge
 from workers.training.examples import classified
 from workers.training.frame import ReferenceFrame
@@ -57,12 +56,11 @@ def row_of(case: Case, members: int) -> Document:
         own = case.person == person
         left[own] = False
         each.append(float((owner[left] == owner[own][0]).mean()))
-    concerned = np.unique(owner[~left])
     return {
         "members": members,
         "accuracy": ensemble.without(0),
         "each": float(np.mean(each)),
-        "together": float(np.isin(owner[left], concerned).mean()),
+        "together": float(np.isin(owner[left], owner[~left]).mean()),
     }
 
 
@@ -79,13 +77,8 @@ def gradient_clipping(case: Case, left: NDArray[np.bool_]) -> Document:
         recipe_epochs=case.recipe.epochs,
         dimension=network.flat.size,
     )
-    policy = Policy(
-        epsilon=EPSILON,
-        delta=DELTA,
-        mechanism=GradientClipping.name,
-        budget_epochs=case.recipe.epochs,
-    )
-    plan = make_plan(policy=policy, shape=shape)
+    policy = {"epsilon": EPSILON, "delta": DELTA, "budget_epochs": case.recipe.epochs}
+    plan = planned(shape, GradientClipping.name, **policy)
     frame = ReferenceFrame.of(case.random, public_weights=case.public)
     original, size = network.tensors(), case.recipe.batch_size
     certified = unlearned(plan, case.start, original, retain, size, frame)

@@ -11,11 +11,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module, util
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,6 @@ from app.domain.architectures import ArchitectureSpec
 from app.domain.recipes import ParameterGroup, TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.built_in import ClassificationSpec, classification
-from app.domain.tasks.spec import TaskSpec
 from benchmarks import harness
 from benchmarks.convex import shuffled
 from benchmarks.data import CLASSES, Pictures, load, network_of, outputs_of
@@ -48,11 +48,10 @@ _TESTED: Final = 5  # every fifth author is for testing
 _RECORDS: Final = 3000
 _PICTURES_TESTED: Final = 1000
 _PIXELS: Final = 96
-_BODY: Final = "body."
 _LAST: Final = "_fc"
 _FINE_TUNED: Final = TrainingRecipe(
     learning_rate=0.01,
-    groups=(ParameterGroup(f"{_BODY}{_LAST}.*", learning_rate=0.1),),
+    groups=(ParameterGroup(f"{_LAST}.*", learning_rate=0.1),),
     momentum=0.9,
     batch_size=16,
     epochs=4,
@@ -163,11 +162,10 @@ def mnist(*, public: bool) -> Case:
 def churn(*, customers: int = 10_000) -> Case:
     """Return invented customers with two contracts each, and a fifth as many to test on."""
     example = _module("customers", "data")
-    spec = _task("customers")
     dice = random.Random(15)
     count = _CONTRACTS_EACH * customers
     rows = [example.contract(row, dice) for row in range(count + count // 5)]
-    records = _encoded(spec, rows)
+    spec, records = _records("customers", rows)
     train, test = records.select(np.arange(count)), records.select(np.arange(count, len(rows)))
     return Case(
         note=f"{count:,} invented contracts of {customers:,} customers, a network of one hidden "
@@ -193,7 +191,6 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
         safetensors.torch.save_file(example.public_weights(library), unfinished)
         unfinished.rename(weights)
     os.environ["TEXT_WEIGHTS"] = str(weights)
-    spec = _task("texts")
     rows = list[dict[str, Any]]()
     for name, package in sorted(example.PACKAGES.items()):
         first = rows[-1]["author"] + 1 if rows else 0
@@ -202,7 +199,7 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
             {"text": text, "of": name, "author": first + place // _SENTENCES_EACH}
             for place, text in enumerate(islice(found, most or example.MOST))
         ]
-    records = _encoded(spec, rows)
+    spec, records = _records("texts", rows)
     author = np.array([row["author"] for row in rows])
     tested = author % _TESTED == 0
     frozen = network.bert()
@@ -223,9 +220,7 @@ def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
     )
 
 
-def cifar10(
-    *, records: int = _RECORDS, tested: int = _PICTURES_TESTED, pixels: int = _PIXELS
-) -> Case:
+def cifar10(*, records: int = _RECORDS, tested: int = _PICTURES_TESTED) -> Case:
     """Return the case, on so many pictures; each is a person's."""
     pictures = load("cifar10", stand_in=False)
     draws = np.random.default_rng(3)
@@ -235,26 +230,25 @@ def cifar10(
         for some in (part.select(draws.permutation(len(part))[:count]),)
     )
     public = efficientnet()
-    kept = Enlarged(_with_kept_norms(public), pixels)
     weights = {
         name: tensor.clone()
-        for name, tensor in kept.state_dict().items()
-        if not name.startswith(f"{_BODY}{_LAST}.")
+        for name, tensor in _with_kept_norms(public).state_dict().items()
+        if not name.startswith(f"{_LAST}.")
     }
 
     def last_layer(inputs: torch.Tensor) -> torch.Tensor:
-        layer: torch.Tensor = public.extract_features(enlarged(inputs, pixels))
+        layer: torch.Tensor = public.extract_features(enlarged(inputs, _PIXELS))
         return layer.mean((2, 3))
 
     return Case(
-        note=f"{records:,} pictures of CIFAR-10 at {pixels} x {pixels} pixels, tested on "
+        note=f"{records:,} pictures of CIFAR-10 at {_PIXELS} x {_PIXELS} pixels, tested on "
         f"{tested:,} others; all of EfficientNet-Lite0 is fine-tuned from its public weights. "
         f"{pictures.note}",
         train=train,
         test=test,
         person=np.arange(records),
         task=classification(CLASSES),
-        random=lambda: Enlarged(_fresh(), pixels),
+        random=_fresh,
         recipe=_FINE_TUNED,
         public=weights,
         features=last_layer,
@@ -326,33 +320,20 @@ def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
     )
 
 
-def _task(folder: str) -> ClassificationSpec:
+def _records(folder: str, rows: list[dict[str, Any]]) -> tuple[ClassificationSpec, Examples]:
+    """Return an example's task, and its records as the service encodes them."""
     model = json.loads((EXAMPLES / folder / "model.json").read_text())
     spec = catalogue.from_json(model["task"])
-    if not isinstance(spec, ClassificationSpec):
-        raise TypeError(f"{folder} is no classification")
-    return spec
-
-
-def _encoded(spec: TaskSpec, rows: list[dict[str, Any]]) -> Examples:
+    assert isinstance(spec, ClassificationSpec)
     task = task_of(spec)
     encoded = encoder_of(spec, task)(pa.Table.from_pylist(rows))
-    return Examples.of(form_of(spec, task, spec.schema()), encoded)
+    return spec, Examples.of(form_of(spec, task, spec.schema()), encoded)
 
 
 def _module(folder: str, name: str) -> ModuleType:
     """Import an example's file, which may import those beside it."""
-    here = str(EXAMPLES / folder)
-    found = util.spec_from_file_location(f"examples_{folder}_{name}", f"{here}/{name}.py")
-    if found is None or found.loader is None:
-        raise FileNotFoundError(f"{here}/{name}.py")
-    module = util.module_from_spec(found)
-    sys.path.insert(0, here)
-    try:
-        found.loader.exec_module(module)
-    finally:
-        sys.path.remove(here)
-    return module
+    with mock.patch.object(sys, "path", [str(EXAMPLES / folder), *sys.path]):
+        return import_module(f"examples.{folder}.{name}")
 
 
 class KeptNorm(nn.Module):
@@ -370,25 +351,12 @@ class KeptNorm(nn.Module):
         return batch_norm(inputs, *kept, self.weight, self.bias, eps=self._eps)
 
 
-class Enlarged(nn.Module):
-    """A network that sees pictures enlarged."""
-
-    def __init__(self, body: nn.Module, pixels: int) -> None:
-        super().__init__()
-        self.body = body
-        self._pixels = pixels
-
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Return the body's outputs of pictures between -1 and 1, [n, 3, height, width]."""
-        outputs: torch.Tensor = self.body(enlarged(pictures, self._pixels))
-        return outputs
-
-
 def _fresh() -> nn.Module:
-    """Return the network as its own package initialises it, for ten classes."""
+    """Return the network as its package initialises it, of ten classes; it enlarges pictures."""
     package = import_module("efficientnet_lite_pytorch").EfficientNet
     body: nn.Module = package.from_name("efficientnet-lite0")
     body.set_submodule(_LAST, nn.Linear(LAST_LAYER, CLASSES))
+    body.register_forward_pre_hook(lambda _, inputs: (enlarged(inputs[0], _PIXELS),))
     return _with_kept_norms(body)
 
 

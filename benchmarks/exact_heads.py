@@ -7,12 +7,10 @@ the service's runs. Seconds are those of the arithmetic alone. ``--quick`` runs 
 seconds.
 """
 
-import time
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +29,6 @@ TOLERANCE: Final = 7e-4
 CONVERGED: Final = 1e-5
 REGULARISATION: Final = 0.01
 EPSILON: Final = 1.0
-_SINGLE_REQUESTS: Final = 5  # that are timed one by one
 
 Row = dict[str, Any]
 
@@ -41,7 +38,7 @@ class Scale:
     """How much is run: the defaults are the benchmark, ``QUICK`` is a smoke test."""
 
     group: str = "and averages of four blocks"
-    requests: tuple[tuple[int, int], ...] = ((100, 100), (100, 1), (5000, 50), (5000, 1))
+    forgotten: tuple[int, ...] = (100, 5000)
     weight_decay: float = 3e-6
     tracked_weight_decay: float = 3e-3
     tracked_noise_std: float = 0.1
@@ -51,7 +48,7 @@ class Scale:
 
 QUICK: Final = Scale(
     group="all pixels",
-    requests=((20, 20), (100, 1)),
+    forgotten=(20, 100),
     weight_decay=1e-3,
     tracked_weight_decay=1e-2,
     tracked_noise_std=0.5,
@@ -70,28 +67,23 @@ class Heads:
         )
         self._sums = self._all.over(slice(None))
 
-    def ridge_row(self, forgotten: int, requests: int) -> Row:
-        """Return a ridge head's answers to equal requests, which are carried out one by one.
-
-        The sums are compared with those of the retained records; most requests of many leave the
-        solution to the last.
-        """
+    def ridge_row(self, forgotten: int) -> Row:
+        """Return a ridge head's answer to a request; its sums are those of a fresh start."""
         sums = Statistics.from_named(self._sums.named())
         assert sums is not None
-        seconds, solution = list[float](), _solved(sums)
-        for number in range(requests):
-            started, each = time.perf_counter(), forgotten // requests
-            sums.subtract(self._all.over(slice(number * each, (number + 1) * each)))
-            if number < _SINGLE_REQUESTS or number == requests - 1:
-                solution = _solved(sums)
-                seconds.append(time.perf_counter() - started)
+
+        def forget() -> ridge.Solution:
+            sums.subtract(self._all.over(slice(forgotten)))
+            return _solved(sums)
+
+        spent, solution = seconds_of(forget) if forgotten else (0.0, _solved(sums))
         fresh = self._all.over(slice(forgotten, None))
         pairs = zip(sums.named().values(), fresh.named().values(), strict=True)
         same = all(np.array_equal(left, right) for left, right in pairs)
         same = same and _solved(fresh).weight.tobytes() == solution.weight.tobytes()
         require(same, "forgetting leaves what a fresh start gives")
-        scored = (self._all.accuracy(solution, self._test), median(seconds or [0.0]))
-        return self._row("ridge", forgotten, requests, *scored, f"regularisation {REGULARISATION}")
+        scored = (self._all.accuracy(solution, self._test), spent)
+        return self._row("ridge", forgotten, *scored, f"regularisation {REGULARISATION}")
 
     def softmax_row(self, forgotten: int, tolerance: float = TOLERANCE) -> Row:
         """Return a softmax head that is trained anew on what is left, whatever was asked."""
@@ -101,34 +93,30 @@ class Heads:
         found = softmax_minimum(head, CLASSES, left, self._test, **how)
         note = f"{found.passes} passes to a gradient of {tolerance:g}"
         scored = (found.evaluation.score, found.seconds)
-        return self._row("softmax", forgotten, bool(forgotten), *scored, note)
+        return self._row("softmax", forgotten, *scored, note)
 
-    def tracked_rows(self, settings: tuple[tuple[int, int], ...]) -> Iterator[Row]:
-        """Yield tracked release after (forgotten, requests); of many the last one is run."""
+    def tracked_rows(self) -> Iterator[Row]:
+        """Yield tracked release before a request, and after the largest."""
         scale, train = self._scale, self._train
         batch, head = scale.tracked_batch_size, service_head(train.inputs.shape[1], CLASSES)
         parts = (train.select(np.arange(len(train) // batch * batch)), self._test)
         seen = (seen_by(head, part) for part in parts)
         case = Case("features", CLASSES, scale.tracked_weight_decay, *seen)
-        plan = tracked(scale.tracked_noise_std)
-        method = Method("ours", batch, plan=plan, simulated_last=1)
+        method = Method("ours", batch, plan=tracked(scale.tracked_noise_std))
         target = Target(EPSILON, case.delta)
         trainings = Trainings(case, seed=0, epochs=scale.tracked_epochs)
         spent, start = seconds_of(lambda: trainings.start(method))
         note = f"epsilon {EPSILON:g}, delta 1/n, noise {scale.tracked_noise_std:g}"
-        for forgotten, requests in settings:
-            count = max(1, requests)
-            many = {"requests": count, "records": forgotten // count, "seed": 0}
-            outcome = answer(case, method, target, start, **many)
-            share = outcome.gradients / requests / outcome.training_gradients if requests else 1.0
+        for forgotten in (0, scale.forgotten[-1]):
+            one = {"requests": 1, "records": forgotten, "seed": 0}
+            outcome = answer(case, method, target, start, **one)
+            share = outcome.gradients / outcome.training_gradients if forgotten else 1.0
             scored = (outcome.accuracies[-1], spent * share)
-            yield self._row("tracked release", forgotten, requests, *scored, note)
+            yield self._row("tracked release", forgotten, *scored, note)
 
-    def _row(
-        self, head: str, forgotten: int, requests: int, accuracy: float, seconds: float, note: str
-    ) -> Row:
+    def _row(self, head: str, forgotten: int, accuracy: float, seconds: float, note: str) -> Row:
         row = {"head": head, "features": self._group, "forgotten": forgotten}
-        row |= {"requests": int(requests), "accuracy": accuracy, "seconds": seconds}
+        row |= {"requests": int(forgotten > 0), "accuracy": accuracy, "seconds": seconds}
         return row | {"note": note}
 
 
@@ -139,17 +127,17 @@ def _solved(sums: Statistics) -> ridge.Solution:
 def rows_of(features: public.PublicFeatures, scale: Scale) -> Iterator[Row]:
     """Yield the rows of the group that most is measured on, then fewer and more features."""
     heads = Heads(features.of_group(scale.group), scale.group, scale)
-    for forgotten, requests in ((0, 0), *scale.requests):
-        yield heads.ridge_row(forgotten, requests)
-    for forgotten in sorted({0, *(forgotten for forgotten, _ in scale.requests)}):
+    for forgotten in (0, *scale.forgotten):
+        yield heads.ridge_row(forgotten)
+    for forgotten in (0, *scale.forgotten):
         yield heads.softmax_row(forgotten)
     yield heads.softmax_row(0, CONVERGED)
-    yield from heads.tracked_rows(((0, 0), scale.requests[0], scale.requests[-1]))
+    yield from heads.tracked_rows()
     del heads
     for group in features.groups:
         if group != scale.group:
             one = Heads(features.of_group(group), group, scale)
-            yield one.ridge_row(0, 0)
+            yield one.ridge_row(0)
             yield one.softmax_row(0)
             del one
 
@@ -182,7 +170,6 @@ def table(document: dict[str, Any]) -> str:
             f"{row['seconds']:.2f}",
         )
         for row in document["rows"]
-        if row["requests"] <= 1
     )
     return harness.table("head | features | forgotten | accuracy | seconds", rows)
 

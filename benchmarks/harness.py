@@ -125,7 +125,7 @@ def table(head: str, rows: Iterable[Iterable[object]]) -> str:
 
 @contextmanager
 def picture(
-    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, bottom: float = 0.0
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1
 ) -> Iterator[tuple[Any, Any]]:
     """Yield a figure and its axes, [rows][columns]; both are saved and closed afterwards."""
     import matplotlib as mpl  # noqa: PLC0415 - only where something is drawn
@@ -136,7 +136,7 @@ def picture(
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
         yield figure, axes
-        figure.tight_layout(rect=(0, bottom, 1, 0.98 if bottom else 1))
+        figure.tight_layout()
         figure.savefig(path)
         plt.close(figure)
 

@@ -24,7 +24,6 @@ from benchmarks import harness
 from benchmarks.convex import Case, seen_by, service_head, softmax_minimum
 from benchmarks.convex_runs import Method, Target, Trainings, retrained, tracked
 from benchmarks.harness import seconds_of
-from workers.training.evaluate import Evaluation
 from workers.training.examples import classified
 
 RESULTS: Final = harness.RESULTS / "head_costs.json"
@@ -89,25 +88,9 @@ def measure(setting: Setting) -> Iterator[dict[str, Any]]:
     left = case.train.select(np.arange(setting.forgotten, setting.records))
     how = {"regularisation": setting.weight_decay, "tolerance": DEFAULT_TOLERANCE}
     found = softmax_minimum(case.head(), case.classes, left, case.test, **how)
-    yield _offer(ExactTraining.name, found.seconds, float(found.passes), found.evaluation)
-    yield from _by_steps(setting, case)
-
-
-def _offer(mechanism: str, seconds: float, passes: float, measured: Evaluation) -> dict[str, Any]:
-    return {
-        "mechanism": mechanism,
-        "seconds": seconds,
-        "passes": passes,
-        "loss": measured.mean_loss,
-        "accuracy": measured.metrics["accuracy"],
-    }
-
-
-def _by_steps(setting: Setting, case: Case) -> Iterator[dict[str, Any]]:
-    """Yield what is trained in batches: anew by the recipe, and from the tracked head."""
-    target = Target(EPSILON, DELTA)
-    cycle = setting.records // _BATCH
-    for name, plan in (
+    offers = [(ExactTraining.name, found.seconds, float(found.passes), found.evaluation)]
+    target, cycle = Target(EPSILON, DELTA), setting.records // _BATCH
+    for name, plan in (  # in batches: anew by the recipe, and from the tracked head
         (Retraining.name, retrained(setting.epochs * cycle)),
         (TrackedRelease.name, tracked(DEFAULT_RELEASE_NOISE)),
     ):
@@ -117,7 +100,10 @@ def _by_steps(setting: Setting, case: Case) -> Iterator[dict[str, Any]]:
         lineage.forget(setting.forgotten)
         due = method.plan(case, lineage.history, (), target)
         seconds, _ = seconds_of(partial(lineage.run, due, epsilon=EPSILON))
-        yield _offer(name, seconds, due.steps / cycle, lineage.evaluation())
+        offers.append((name, seconds, due.steps / cycle, lineage.evaluation()))
+    for name, seconds, passes, scored in offers:
+        row = {"mechanism": name, "seconds": seconds, "passes": passes}
+        yield row | {"loss": scored.mean_loss, "accuracy": scored.metrics["accuracy"]}
 
 
 def _case(setting: Setting) -> Case:

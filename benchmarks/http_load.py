@@ -7,10 +7,10 @@ import asyncio
 import gc
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import Self
 
 
 @dataclass(frozen=True)
@@ -55,59 +55,51 @@ def load(
     Without a rate each connection sends its next call as soon as the last one is answered. No
     garbage is collected meanwhile: the client's pauses would be counted as the server's.
     """
-    gc.collect()
-    gc.disable()
-    try:
-        return asyncio.run(_load(port, next_call, connections, seconds, per_s))
-    finally:
-        gc.enable()
-
-
-async def _load(
-    port: int, next_call: Callable[[], bytes], connections: int, seconds: float, per_s: float | None
-) -> Load:
-    began = time.perf_counter()
-    now = iter(time.perf_counter, None)
-    due = (began + i / per_s for i in itertools.count()) if per_s else now
     taken: list[float] = []
     errors = 0
 
-    async def go() -> None:
+    async def go(due: Iterator[float], end: float) -> None:
         nonlocal errors
-        async with Connection(port) as connection:
+        async with connected(port) as send:
             for moment in due:
-                if moment > began + seconds:
+                if moment > end:
                     return
                 if (early := moment - time.perf_counter()) > 0:
                     await asyncio.sleep(early)
-                status, _ = await connection.send(next_call())
+                status, _ = await send(next_call())
                 errors += status // 100 != 2
                 taken.append(time.perf_counter() - moment)
 
-    await asyncio.gather(*(go() for _ in range(connections)))
-    return Load(taken, len(taken) / (time.perf_counter() - began), errors)
+    async def all_go() -> float:
+        began = time.perf_counter()
+        now = iter(time.perf_counter, None)
+        due = (began + i / per_s for i in itertools.count()) if per_s else now
+        await asyncio.gather(*(go(due, began + seconds) for _ in range(connections)))
+        return time.perf_counter() - began
+
+    gc.collect()
+    gc.disable()
+    try:
+        spent = asyncio.run(all_go())
+    finally:
+        gc.enable()
+    return Load(taken, len(taken) / spent, errors)
 
 
-class Connection:
-    """One kept connection."""
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Callable[[bytes], Awaitable[tuple[int, bytes]]]]:
+    """Yield what sends a request on one kept connection and returns the answer's status, body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    async def __aenter__(self) -> Self:
-        """Connect."""
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close."""
-        self._writer.close()
-
-    async def send(self, message: bytes) -> tuple[int, bytes]:
-        """Send a request; return the answer's status and body."""
-        self._writer.write(message)
-        head = await self._reader.readuntil(b"\r\n\r\n")
+    async def send(message: bytes) -> tuple[int, bytes]:
+        writer.write(message)
+        head = await reader.readuntil(b"\r\n\r\n")
         lines = head.lower().split(b"\r\n")
         lengths = [int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length")]
-        body = await self._reader.readexactly(lengths[0]) if lengths else b""
+        body = await reader.readexactly(lengths[0]) if lengths else b""
         return int(head.split(b" ", 2)[1]), body
+
+    try:
+        yield send
+    finally:
+        writer.close()

@@ -97,9 +97,9 @@ class Ensemble:
 
     def __init__(self, case: Case, members: int) -> None:
         draws = np.random.default_rng((_SEED, members))
-        self._people = np.unique(case.person, return_inverse=True)[1]
-        self.of_person = draws.integers(members, size=self._people.max() + 1)
-        self._case, self.owner = case, self.of_person[self._people]
+        self.people = np.unique(case.person, return_inverse=True)[1]
+        self.of_person = draws.integers(members, size=self.people.max() + 1)
+        self._case, self.owner = case, self.of_person[self.people]
         self._outputs = [torch.empty(0)] * members
         self._average = average_of(case.task)
         self.known: dict[frozenset[int], float] = {}
@@ -107,7 +107,7 @@ class Ensemble:
     def train(self, left: NDArray[np.bool_]) -> None:
         """Train all members on the people who are left, [people]."""
         for member in range(len(self._outputs)):
-            chosen = np.flatnonzero(left[self._people] & (self.owner == member))
+            chosen = np.flatnonzero(left[self.people] & (self.owner == member))
             module = self._case.trained(chosen).module
             self._outputs[member] = outputs_of(module.eval(), self._case.test)
         self.known.clear()
@@ -133,7 +133,7 @@ def lived(case: Case, members: int, *, days: int) -> tuple[dict[str, Year], Docu
     ensemble = Ensemble(case, members)
     count = len(ensemble.of_person)
     asking = np.random.default_rng(_SEED).permutation(count)[: days * A_DAY]
-    of_each = np.bincount(np.unique(case.person, return_inverse=True)[1], minlength=count)
+    of_each = np.bincount(ensemble.people, minlength=count)
     left = np.ones(count, dtype=bool)
     years = {name: Year() for name in WAYS}
     out: dict[str, set[int]] = {name: set() for name in WAYS}

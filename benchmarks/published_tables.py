@@ -73,6 +73,8 @@ def gradient_clipping_rows(table: Row, delta: float) -> Iterator[Row]:
         reproduced = math.sqrt(unit / row["epsilon"])
         worth = gradient_clipping.account(noise_std=row["sigma"], **setting).alone()
         needed = gradient_clipping.calibrate(**target, **setting)
+        noisy = {**setting, "noise_std": row["sigma"]}
+        meets = partial(_meets_after, noisy, target)
         yield {
             **row,
             "sigma_with_their_bound": reproduced,
@@ -82,8 +84,13 @@ def gradient_clipping_rows(table: Row, delta: float) -> Iterator[Row]:
             "true_delta_at_target_epsilon": worth.delta(epsilon=target["epsilon"]),
             "sigma_that_meets_target": needed,
             "factor": needed / row["sigma"],
-            "steps_that_meet_target": steps_enough(target, {**setting, "noise_std": row["sigma"]}),
+            # By the coupling if need be; None where it is followed in vain.
+            "steps_that_meet_target": fewest(meets) if meets(noisy_chain.MOST_STEPS) else None,
         }
+
+
+def _meets_after(setting: Row, target: dict[str, float], steps: int) -> bool:
+    return steps > 0 and gradient_clipping.account(**setting | {"steps": steps}).meets(**target)
 
 
 def gradient_clipping_setting(row: dict[str, Any]) -> dict[str, Any]:
@@ -95,19 +102,6 @@ def gradient_clipping_setting(row: dict[str, Any]) -> dict[str, Any]:
         "weight_decay": float(row["lam"]),
         "steps": row["T"],
     }
-
-
-def steps_enough(target: dict[str, float], setting: dict[str, Any]) -> int | None:
-    """Return after how many steps a noise meets the target, by the coupling if need be.
-
-    None where it does not within as many steps as the coupling is followed for.
-    """
-
-    def meets(steps: int) -> bool:
-        account = gradient_clipping.account(**{**setting, "steps": steps}) if steps else None
-        return account is not None and account.meets(**target)
-
-    return fewest(meets) if meets(noisy_chain.MOST_STEPS) else None
 
 
 def model_clipping_rows(table: Row, delta: float) -> Iterator[Row]:
@@ -321,11 +315,6 @@ def _mu_with_training_noise(recipe: Recipe, epochs: int) -> float:
     return ProjectedNoisySgd(history=history).account().mu
 
 
-_OF_MECHANISM = {
-    "gradient_clipping": gradient_clipping_rows,
-    "model_clipping": model_clipping_rows,
-    "output_perturbation": output_perturbation_rows,
-}
 TITLES = {
     "gradient_clipping": "Koloskova et al. 2025, Tables 5, 7 and 12 to 15: gradient clipping",
     "model_clipping": "Koloskova et al. 2025, Tables 6 and 8: model clipping",
@@ -344,7 +333,11 @@ def compute() -> dict[str, Any]:
         "koloskova": {
             "delta": delta,
             "mu_of_target": gaussian.mu_of(epsilon=1.0, delta=delta),
-            **{name: list(rows(first[name], delta)) for name, rows in _OF_MECHANISM.items()},
+            "gradient_clipping": list(gradient_clipping_rows(first["gradient_clipping"], delta)),
+            "model_clipping": list(model_clipping_rows(first["model_clipping"], delta)),
+            "output_perturbation": list(
+                output_perturbation_rows(first["output_perturbation"], delta)
+            ),
         },
         "chien": {
             "setting": second["setting"],
@@ -355,32 +348,33 @@ def compute() -> dict[str, Any]:
     }
 
 
-def _rows(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    return {name: paper[name] for paper in document.values() for name in TITLES if name in paper}
+def _tables(document: dict[str, Any]) -> dict[str, list[Row]]:
+    """Return all rows, by title."""
+    titles = TITLES.items()
+    return {
+        title: paper[name] for paper in document.values() for name, title in titles if name in paper
+    }
+
+
+def _lost(rows: list[Row]) -> int:
+    """Return how many of the papers' rows are not reproduced."""
+    return sum(row.get("rows", 1) for row in rows if not row["reproduced"])
 
 
 def table(document: dict[str, Any]) -> str:
     """Return every setting, and how many published rows are not reproduced."""
-    tables = _rows(document)
-    counts = [[_published(rows), _published(rows, lost=True)] for rows in tables.values()]
-    shown = [
-        f"{TITLES[name]}\n\n"
-        + harness.table(" | ".join(rows[0]), (map(_cell, row.values()) for row in rows))
-        for name, rows in tables.items()
-    ]
-    summary = [[TITLES[name], *count] for name, count in zip(tables, counts, strict=True)]
-    summary.append(["all", *map(sum, zip(*counts, strict=True))])
-    return "\n\n".join([*shown, harness.table("paper | rows | disagreements", summary)])
-
-
-def _published(rows: list[dict[str, Any]], *, lost: bool = False) -> int:
-    """Return how many of the papers' rows these are, or how many are not reproduced."""
-    return sum(row.get("rows", 1) for row in rows if not (lost and row["reproduced"]))
+    shown, counts = list[str](), list[tuple[str, int, int]]()
+    for title, rows in _tables(document).items():
+        cells = (map(_cell, row.values()) for row in rows)
+        shown.append(f"{title}\n\n{harness.table(' | '.join(rows[0]), cells)}")
+        counts.append((title, sum(row.get("rows", 1) for row in rows), _lost(rows)))
+    counts.append(("all", sum(known for _, known, _ in counts), sum(lost for *_, lost in counts)))
+    return "\n\n".join([*shown, harness.table("paper | rows | disagreements", counts)])
 
 
 def met(document: dict[str, Any]) -> bool:
     """Say whether every row is reproduced."""
-    return not any(_published(rows, lost=True) for rows in _rows(document).values())
+    return not any(map(_lost, _tables(document).values()))
 
 
 def _cell(value: object) -> str:

@@ -19,7 +19,7 @@ import json
 import math
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,26 +64,6 @@ _LEAST_COST: Final = 1e-4  # where a logarithmic axis puts what costs nothing
 
 Numbers = NDArray[np.float64]
 Point = tuple[str, float, float]  # method, gradients of all records, accuracy
-
-
-# What builds a model from its weight decay, number of records and seed, and its passes.
-ESTIMATORS: Final[dict[str, tuple[Callable[[float, int, int], Any], Callable[[Any], float]]]] = {
-    "LogisticRegression": (
-        lambda decay, count, _: LogisticRegression(C=1 / (decay * count), tol=1e-6, **_NO_BIAS),
-        lambda model: float(model.n_iter_[0]),
-    ),
-    "SGDClassifier": (
-        lambda decay, _, seed: SGDClassifier(
-            loss="log_loss", alpha=decay, max_iter=5, tol=None, random_state=seed, **_NO_BIAS
-        ),
-        lambda model: float(model.n_iter_),
-    ),
-    "RidgeClassifier": (  # one product of the features with themselves
-        lambda decay, count, _: RidgeClassifier(decay * count, solver="cholesky", **_NO_BIAS),
-        lambda model: np.size(model.coef_) / 2,
-    ),
-}
-_NO_BIAS: Final[dict[str, Any]] = {"fit_intercept": False}
 
 
 class CertifiedRemoval:
@@ -132,14 +112,21 @@ class CertifiedRemoval:
         return np.asarray(scaled.T @ scaled + ridged)
 
 
-def refitted(case: Case, name: str, seed: int) -> tuple[float, float, float]:
-    """Return accuracy, seconds and passes of a training without the first records."""
+def refitted(case: Case, seed: int) -> Iterator[tuple[str, float, float, float]]:
+    """Yield each model's name, accuracy, seconds and passes, trained without the first records."""
     inputs, signs = _numbers(case)
-    build, passes = ESTIMATORS[name]
-    model = build(case.weight_decay, len(signs) - REQUESTS, seed)
-    fit = partial(model.fit, inputs[REQUESTS:], signs[REQUESTS:])
-    spent, _ = seconds_of(fit, time.process_time)
-    return _accuracy(case, np.ravel(model.coef_)), spent, passes(model)
+    decay = case.weight_decay * (len(signs) - REQUESTS)
+    how: dict[str, Any] = {"alpha": case.weight_decay, "max_iter": 5, "tol": None}
+    for model in (
+        LogisticRegression(C=1 / decay, tol=1e-6, fit_intercept=False),
+        SGDClassifier("log_loss", **how, random_state=seed, fit_intercept=False),
+        RidgeClassifier(decay, solver="cholesky", fit_intercept=False),
+    ):
+        fit = partial(model.fit, inputs[REQUESTS:], signs[REQUESTS:])
+        spent, _ = seconds_of(fit, time.process_time)
+        # Cholesky's is one product of the features with themselves.
+        passes = np.size(model.coef_) / 2 if model.n_iter_ is None else np.max(model.n_iter_)
+        yield type(model).__name__, _accuracy(case, np.ravel(model.coef_)), spent, float(passes)
 
 
 def removed(case: Case, noise: float, seed: int) -> tuple[float, float, int]:
@@ -187,9 +174,9 @@ def rewound(case: Case, steps: int, rate: float, seed: int) -> tuple[float, floa
 
 def head_rows(case: Case) -> Iterator[dict[str, Any]]:
     """Yield a row for each method for heads."""
-    for name in ESTIMATORS:
-        runs = [refitted(case, name, seed) for seed in range(SEEDS)]
-        yield _row(f"scikit-learn {name}", [run[:2] for run in runs], runs[0][2], _EXACT)
+    for runs in zip(*(refitted(case, seed) for seed in range(SEEDS)), strict=True):
+        name, _, _, passes = runs[0]
+        yield _row(f"scikit-learn {name}", [run[1:3] for run in runs], passes, _EXACT)
     removals = [removed(case, NOISE, seed) for seed in range(SEEDS)]
     proof = f"({EPSILON:g}, 1/n), trained anew {fmean(run[2] for run in removals):g} times"
     half = case.train.inputs.shape[1] / 2
@@ -365,7 +352,8 @@ def _of_ensembles(case: str) -> Iterator[Point]:
         yield name, epochs * row["each"], row["accuracy"]
     for row in part["rivals"]:
         yield row["method"].replace("_", " "), epochs * row["gradients"], row["accuracy"]
-    for row in _result("leaving_out").get(case, {"rows": ()})["rows"]:
+    left_out = {"pictures": "backbone"}.get(case, case)
+    for row in _result("leaving_out").get(left_out, {"rows": ()})["rows"]:
         if row["members"] == 8 and row["way"] == "left out, refilled at 1/2":
             yield "ensemble of 8, left out", epochs * row["of_singly"] / 8, row["score"]
 

@@ -40,20 +40,15 @@ _RECIPE: Final = {"epochs": 1, "batch_size": 512, "learning_rate": 0.05}
 _MLP: Final = {"name": "mlp", "options": {"hidden": [128]}}
 _ENSEMBLE: Final = {"name": "ensemble", "members": 16, "of": _MLP}
 _RIDGE: Final = {"name": "ridge_head", "options": {"feature_range": 6.0}}
-MODELS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
-    "ridge": (_RIDGE, {"mechanism": "sufficient_statistics"}),
-    "softmax": ({"name": "linear_head"}, {"mechanism": "exact_training"}),
-    "left_out": (_ENSEMBLE, {"forget": "leave_out"}),
-    "retrained": (_ENSEMBLE, {"forget": "retrain"}),
-    "mlp": (_MLP, {"mechanism": "retraining"}),
+MODELS: Final[Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]] = {
+    "ridge": ("ridge head", _RIDGE, {"mechanism": "sufficient_statistics"}),
+    "softmax": ("softmax head", {"name": "linear_head"}, {"mechanism": "exact_training"}),
+    "left_out": ("ensemble of 16, member left out", _ENSEMBLE, {"forget": "leave_out"}),
+    "retrained": ("ensemble of 16, member trained anew", _ENSEMBLE, {"forget": "retrain"}),
+    "mlp": ("network trained anew", _MLP, {"mechanism": "retraining"}),
 }
-_NAMES: Final = {
-    "ridge": "ridge head",
-    "softmax": "softmax head",
-    "left_out": "ensemble of 16, member left out",
-    "retrained": "ensemble of 16, member trained anew",
-    "mlp": "network trained anew",
-    "together": "softmax head, ensemble, network",
+_NAMES: Final = {name: label for name, (label, *_) in MODELS.items()} | {
+    "together": "softmax head, ensemble, network"
 }
 TOGETHER: Final = ("softmax", "retrained", "mlp")
 
@@ -115,7 +110,7 @@ def tables(size: int, features: int) -> Iterator[pa.Table]:
 def trained(client: ExpungeClient, case: str, names: Sequence[str], width: int) -> Iterator[None]:
     """Have models that owe nothing to anybody until now, and that are archived afterwards."""
     for name in names:
-        architecture, policy = MODELS[name]
+        _, architecture, policy = MODELS[name]
         recipe = {"held_out_fraction": 0.01} | (_RECIPE if name != "ridge" else {})
         learns = {"task": array_task(width), "architecture": architecture, "recipe": recipe}
         learns |= {"policy": policy}
@@ -171,15 +166,11 @@ def table(document: dict[str, Any]) -> str:
     sizes = dict.fromkeys((each["records"], each["features"]) for each in document["cases"])
     head = "|".join((" models ", *(f" {size:,} × {features} " for size, features in sizes)))
     rows = [
-        [label, *(_cell(cases[size, case]) for size, _ in sizes)]
+        [label, *("{rest_s:.2f} / {completed_s:.2f}".format_map(cases[n, case]) for n, _ in sizes)]
         for case, label in _NAMES.items()
         if all((size, case) in cases for size, _ in sizes)
     ]
     return harness.table(head.strip(), rows)
-
-
-def _cell(case: Mapping[str, Any]) -> str:
-    return f"{case['rest_s']:.2f} / {case['completed_s']:.2f}"
 
 
 def figure(document: dict[str, Any], path: Path) -> None:

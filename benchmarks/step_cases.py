@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -41,7 +41,6 @@ CLASSES: Final = 10
 _TASK: Final = classification(CLASSES)
 _BOUNDS: Final = _TASK.bounds
 BATCH: Final = 128
-_EPSILON: Final = 1.0
 _EPOCHS: Final = 20
 _SHAPE: Final = (3, 32, 32)
 
@@ -50,30 +49,21 @@ class _EnoughError(Exception):
     """Ends a run that has been timed long enough."""
 
 
-class Clock:
-    """Notes when steps end, and ends the run after some."""
+def stamps_of(work: Callable[..., object], device: torch.device, steps: int) -> list[float]:
+    """Return when the first steps ended of work that is told to call ``on_progress`` after each."""
+    stamps = list[float]()
 
-    def __init__(self, device: torch.device, steps: int) -> None:
-        self._device = device
-        self._steps = steps
-        self.stamps: list[float] = []
-
-    def tick(self, *_: object) -> None:
-        """Note the end of a step."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            self.stamps.append(time.perf_counter())
-        else:
-            self.stamps.append(time.process_time())
-        if len(self.stamps) > self._steps:
+    def note(*_: object) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        stamps.append(time.perf_counter() if device.type == "cuda" else time.process_time())
+        if len(stamps) > steps:
             raise _EnoughError
 
-    def time(self, run: Callable[[], object]) -> list[float]:
-        """Return the stamps of a run, which may end by itself."""
-        with suppress(_EnoughError):
-            run()
-        harness.require(len(self.stamps) > 1, "not fewer than two steps: let the plan take more")
-        return self.stamps
+    with suppress(_EnoughError):
+        work(on_progress=note)
+    harness.require(len(stamps) > 1, "not fewer than two steps: let the plan take more")
+    return stamps
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +74,7 @@ class Case:
     architecture: ArchitectureSpec
     mechanisms: Mapping[str, Mapping[str, Any]]
     records: int = BATCH
-    policy: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def batch(self) -> int:
-        """Return how many records a step sees."""
-        return min(BATCH, self.records)
+    epsilon: float = 1.0
 
     @cached_property
     def size(self) -> int:
@@ -107,10 +92,10 @@ class Case:
     def recipe(self) -> TrainingRecipe:
         """Return plain SGD."""
         if self.is_convex:
-            given = {"epochs": _EPOCHS, "batch_size": self.batch}
+            given = {"epochs": _EPOCHS, "batch_size": BATCH}
             return linear_head.recipe_of(given, _TASK, mechanism="tracked_release")
         return TrainingRecipe(
-            momentum=0.0, schedule="constant", learning_rate=1e-3, batch_size=self.batch
+            momentum=0.0, schedule="constant", learning_rate=1e-3, batch_size=BATCH
         )
 
     @property
@@ -129,19 +114,16 @@ class Case:
 
         Output perturbation takes none: it gets two stamps, before and after its perturbation.
         """
-        clock, work = Clock(device, steps), self._work(mechanism, noise, device)
+        work = self._work(mechanism, noise, device)
         if mechanism != output_perturbation.NAME:
-            return clock.time(partial(work, on_progress=clock.tick))
-        clock.tick()
-        work()
-        clock.tick()
-        return clock.stamps
+            return stamps_of(work, device, steps)
+        return stamps_of(lambda on_progress: (on_progress(), work(), on_progress()), device, steps)
 
     def _work(
         self, mechanism: str, noise: NoiseSource, device: torch.device
     ) -> Callable[..., object]:
         given = (self.examples, self.recipe)
-        sampling = {"sampling_rate": self.batch / self.records, "steps": 10**6}
+        sampling = {"sampling_rate": BATCH / self.records, "steps": 10**6}
         private = PrivateTraining(noise_multiplier=1.0, gradient_clip=1.0, **sampling)
         if mechanism == OPACUS:  # its own fast layer where the network is a linear head
             module = nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
@@ -151,8 +133,7 @@ class Case:
         if mechanism == dp_sgd.NAME:
             network = Network(self.module, device=device)
             return partial(train_privately, network, *given, private, noise=noise)
-        epsilon = float(self.policy.get("epsilon", _EPSILON))
-        sealed = Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
+        sealed = Sealed(self.module, epsilon=self.epsilon, delta=Policy.delta, device=device)
         if mechanism == PLAIN:
             return partial(sealed.train, *given, epochs=1e3)
         plan = self.plan(mechanism)
@@ -163,7 +144,7 @@ class Case:
 
     def plan(self, mechanism: str) -> Plan:
         """Return the plan of an unlearning run, as the planner makes it."""
-        policy = {"epsilon": _EPSILON, "parameters": self.mechanisms[mechanism], **self.policy}
+        policy = {"epsilon": self.epsilon, "parameters": self.mechanisms[mechanism]}
         shape = replace(self._shape(), earlier_releases=1)
         if self.is_convex:
             shape = trained(mechanism, shape=self._shape(), forget={0: 10}, **policy)
@@ -179,7 +160,7 @@ class Case:
         )
         return ModelShape(
             retained=self.records,
-            batch_size=self.batch,
+            batch_size=BATCH,
             recipe_epochs=_EPOCHS if self.is_convex else 1e4,
             dimension=self.size,
             convex=convex if self.is_convex else None,
@@ -243,6 +224,6 @@ CASES: Final = (
                 "request_size": 10,
             }
         },
-        policy={"epsilon": 50.0},
+        epsilon=50.0,
     ),
 )

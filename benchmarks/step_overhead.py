@@ -22,7 +22,7 @@ from app.accounting import dp_sgd
 from benchmarks import harness
 from benchmarks.convex import OrdinaryNoise
 from benchmarks.private_training import OPACUS, has_opacus
-from benchmarks.step_cases import CASES, PLAIN, Case
+from benchmarks.step_cases import BATCH, CASES, PLAIN, Case
 from workers.data.memory import keep_freed
 from workers.noise.generators import NoiseSource, SecureNoise
 
@@ -91,7 +91,7 @@ def measure(
             "mechanism": name,
             "network": case.network,
             "parameters": case.size,
-            "batch": case.batch,
+            "batch": BATCH,
             "plain_ms": 1000 * plain,
             "step_ms": 1000 * seconds,
             "ratio": seconds / plain,

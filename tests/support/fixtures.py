@@ -14,8 +14,6 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
-from rq import SimpleWorker
-from rq.serializers import JSONSerializer
 from sqlalchemy import Engine, NullPool, create_engine, text
 
 from app.access import api_keys
@@ -42,9 +40,8 @@ from tests.support.key_keepers import Directory, Keeper, Kms, Vault, running
 from tests.support.logbook import faults
 from tests.support.receiver import Receiver
 from tests.support.splits import fairly_split
+from tests.support.working import working
 from tests.support.workshop import Workshop
-from workers.dispatcher import Dispatcher
-from workers.queue import NAME, open_queue
 
 _TEMPLATE = "expunge_template"
 
@@ -237,21 +234,7 @@ def work(services: Services) -> Iterator[Callable[[], None]]:
 
     In the end the log tells of all that was done.
     """
-    connection = redis_connection(services.settings)
-    connection.flushdb()
-    queue = open_queue(connection)
-    dispatcher = Dispatcher(services, queue)
-
-    def until_idle() -> None:
-        for _ in range(20):
-            dispatcher.tick()
-            if not queue.count:
-                return
-            worker = SimpleWorker([NAME], connection=connection, serializer=JSONSerializer)
-            worker.work(burst=True, logging_level="WARNING")
-        raise AssertionError("the queue never became empty")
-
-    yield until_idle
+    yield working(services)
     assert faults(services) == []
 
 

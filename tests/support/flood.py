@@ -21,7 +21,7 @@ import httpx
 from app.client import ExpungeClient
 from app.registry.datasets.columns.parquet import to_parquet
 from benchmarks.api_load import Bench
-from benchmarks.http_load import Connection, call
+from benchmarks.http_load import call, connected
 from demo.tables import record_table
 from tests.support.arrays import array_schema
 
@@ -77,8 +77,8 @@ async def others(bench: Bench, seconds: float) -> dict[str, Any]:
             message = bench.accept() if name == "forget" else call("GET", f"/{name}")
             start = time.perf_counter()
             try:
-                async with asyncio.timeout(PATIENCE_S), Connection(bench.api) as connection:
-                    status, _ = await connection.send(message)
+                async with asyncio.timeout(PATIENCE_S), connected(bench.api) as send:
+                    status, _ = await send(message)
                     statuses[f"{name} {status}"] += 1
             except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
                 statuses[f"{name} {type(error).__name__}"] += 1
@@ -98,8 +98,8 @@ async def flood(port: int, calls: Sequence[bytes], per_s: int, seconds: float) -
 
     async def one(message: bytes) -> None:
         try:
-            async with asyncio.timeout(_GIVEN_UP_S), Connection(port) as connection:
-                status = (await connection.send(message))[0] if message else 0
+            async with asyncio.timeout(_GIVEN_UP_S), connected(port) as send:
+                status = (await send(message))[0] if message else 0
             ended[str(status) if status else "closed"] += 1
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             ended[type(error).__name__] += 1
