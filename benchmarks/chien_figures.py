@@ -7,7 +7,7 @@ or by 5, 10 and 20 together for Langevin unlearning, at (1, 1/n): epochs of grad
 certified and counted; ours are run, of others the last request. (c) The same at (0.01, 1/n) by
 batch size and sigma: epochs by the paper's count and from the drift, and the accuracy. The paper's
 relation is replacement; in (b) ours have ``zero_out`` too. With glibc, batches of all records are
-three times as fast with MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=8000000000.
+twice as fast with MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=8000000000.
 """
 
 from argparse import Namespace
