@@ -14,14 +14,7 @@ from app.accounting.terms import Neighbours
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import chien_figures
 from benchmarks.convex import Case, Lineage, Plan, two_digits
-from benchmarks.convex_runs import (
-    Method,
-    Outcome,
-    Target,
-    Trainings,
-    answer,
-    tracked,
-)
+from benchmarks.convex_runs import Method, Outcome, Target, Trainings, answer, tracked
 from benchmarks.data import load
 from workers.mechanisms.descent import Descent
 
