@@ -93,5 +93,7 @@ def test_the_picture_has_eight_methods_for_heads_and_for_networks(tmp_path):
     network = [*rivals._of_ensembles("scratch"), *rivals._of_rows(document["network_rows"])]
     for points in (head, network):
         assert len({name for name, _, _ in points}) >= 8
+    for case in ("scratch", "pictures", "texts"):
+        assert "ensemble of 8, left out" in {name for name, _, _ in rivals._of_ensembles(case)}
     figure(document, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 0
