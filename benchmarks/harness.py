@@ -33,7 +33,7 @@ from app.services import Services, create_keys, open_services
 
 RESULTS: Final = Path(__file__).parent / "results"
 DOCS: Final = Path(__file__).parents[1] / "docs"
-PAGES: Final = (DOCS / "results.md", DOCS / "speed.md")
+PAGES: Final = tuple(DOCS / f"{page}.md" for page in ("results", "research", "speed"))
 STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
 
 Document = dict[str, Any]
