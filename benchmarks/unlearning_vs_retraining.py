@@ -9,8 +9,8 @@ noisy phase ends with, and has as many steps left. Where both score the same, no
 original was used.
 
 With ``--schedule constant``, as in the paper's section 5.1, one training is scored at all budgets,
-and its plan fits the shortest; with ``one_cycle``, as in its appendix B, each budget is planned and
-trained for. ``--halved`` averages 2 x 2 pixels, so that a training costs a quarter.
+its plan made for one epoch or the shortest if that is longer; with ``one_cycle``, as in appendix B,
+each budget is planned and trained for. ``--halved`` averages 2 x 2 pixels: a quarter of the work.
 
 Noise leaves weights as large as the frame's scale, so a frame is worth what its start is worth to
 retraining. Retraining's start and rate are tuned together, then its decay, by training pictures
