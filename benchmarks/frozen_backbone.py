@@ -116,10 +116,16 @@ def run(given: Namespace) -> Iterator[dict[str, Any]]:
     note = f"{len(chosen):,} of {case.note.partition(';')[0]}, as the public network sees them"
     pictures = Pictures("features", HEAD, case.train, case.test, note)
     private = private_rates(case)
-    others = partial(beside, case, private=private)
-    for found in measure(pictures, given, arms=lambda _: arms(), beside=others):
-        rates = [[*key, rate] for key, rate in private.items()]
-        yield found | {"tested": len(case.test), "passes": given.passes, "private_rates": rates}
+    rates = [[*key, rate] for key, rate in private.items()]
+    others: dict[str, Row] = {}
+    how = {"schedule": "one_cycle", "arms": lambda _: arms()}
+    for seed, found in enumerate(measure(pictures, given, **how)):
+        for name, accuracy, passes in beside(case, seed, private=private):
+            row = others.setdefault(name, {"method": name, "passes": passes, "accuracies": []})
+            row["accuracies"].append(accuracy)
+            row["mean"], row["standard_error"] = harness.mean_and_error(row["accuracies"])
+        more = {"beside": [*others.values()], "passes": given.passes, "private_rates": rates}
+        yield found | more
 
 
 def table(document: dict[str, Any]) -> str:
