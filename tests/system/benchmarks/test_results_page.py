@@ -262,9 +262,6 @@ CLAIMS = {
     ),
     "no mechanism reaches {} % sooner": lambda: 30 if none_sooner(0.3) else "another",
     "truly at ε = {:.1f}": lambda: comparison.FIGURE_2_EPSILON,
-    "but give ε = {:.2f}": lambda: result("published_tables")["koloskova"]["gradient_clipping"][0][
-        "true_epsilon"
-    ],
     "{:.1f} points less accurate on MNIST": lambda: lost("scratch"),
     "{:.0f} million numbers": lambda: noise_a_second()[1] / 1e6,
     "{:.1f} times as many": lambda: noise_a_second()[1] / noise_a_second()[0],
