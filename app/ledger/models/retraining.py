@@ -32,9 +32,12 @@ from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
 from app.runtime.database.endings import require_live
+from app.runtime.database.engine import is_away
 from app.runtime.database.queries import database_time
+from app.runtime.logs import describe
 
 _log = logging.getLogger("expunge.models")
+_REFUSALS = (errors.PlanError, errors.ParameterError, errors.CalibrationError)
 _AFTER_A_FAILURE = timedelta(days=1)
 _AFTER_A_REFUSAL = timedelta(hours=1)
 
@@ -145,10 +148,11 @@ class AutomaticRetraining:
     def _start(self, begin: Callable[[Database, str], RunRow], name: str, now: datetime) -> bool:
         try:
             begin(self._database, name)
-        except (errors.PlanError, errors.ParameterError, errors.CalibrationError) as error:
-            _log.warning("model %s cannot be trained: %s", name, error)
-        except errors.ExpungeError:
-            return False  # it has changed meanwhile
+        except Exception as error:  # noqa: BLE001 - whatever it is, other models have their turn
+            known = isinstance(error, errors.ExpungeError) and not isinstance(error, _REFUSALS)
+            if known or is_away(error):
+                return False  # it has changed meanwhile
+            _log.warning("model %s cannot be trained: %s", name, describe(error))
         else:
             return True
         with self._database.transaction() as session:

@@ -10,6 +10,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -112,13 +113,11 @@ def _look_at_database(services: Services, found: Readiness) -> None:
                 return
             found.migrations = OK if revision == schema.head_revision() else NEWER
             in_use = signing_keys.may_sign(session, services.signer)
-        found.ledger = RESTORED if services.unknown_objects else OK
-    except SQLAlchemyError:
+        found.signing_key = OK if in_use else "not the one in use: start the service again"
+        with suppress(KeyStoreError, OSError):  # reported as the key store's state
+            found.ledger = RESTORED if services.unknown_objects else OK
+    except (SQLAlchemyError, OSError):
         found.database = "unreachable"
-        return
-    except (KeyStoreError, OSError):
-        pass  # reported as the key store's state
-    found.signing_key = OK if in_use else "not the one in use: start the service again"
 
 
 def _look_at_keys(services: Services, found: Readiness) -> None:

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from redis import Redis
 from rq import Worker
 from rq.serializers import JSONSerializer
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
 from app.cli.application import create_app
 from app.evidence.certificates.signing import StatementSigner
@@ -105,6 +105,16 @@ def test_with_a_migration_of_a_newer_program(services: Services, app_database: E
         with app_database.begin() as connection:
             connection.execute(update, {"version": head})
     assert found == (200, "degraded", {"migrations": "newer than this program"})
+
+
+def test_a_process_that_cannot_open_a_connection_says_so(services: Services) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("too many open files")
+
+    event.listen(services.database.engine, "before_cursor_execute", fail)
+    status, _, parts = _ready(services)
+    event.remove(services.database.engine, "before_cursor_execute", fail)
+    assert (status, parts["database"]) == (503, "unreachable")
 
 
 @pytest.mark.parametrize("key_file", [signing_key_file, model_signing_key_file])

@@ -332,8 +332,9 @@ def test_policies_ask_for_trainings_by_time_and_by_records(workshop: Workshop) -
     assert automatic.retrain_due() == []
 
 
+@pytest.mark.parametrize("error", [PlanError("no plan"), ValueError("unexpected")])
 def test_a_policy_that_cannot_be_met_any_more_is_tried_once_an_hour(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     now = datetime.now(UTC)
     automatic = retraining.AutomaticRetraining(workshop.services.database, lambda _: now)
@@ -343,7 +344,7 @@ def test_a_policy_that_cannot_be_met_any_more_is_tried_once_an_hour(
 
     def refuse(*_: object, **__: object) -> None:
         tried.append(now)
-        raise PlanError("no plan")
+        raise error
 
     monkeypatch.setattr(retraining, "retrain", refuse)
     assert automatic.retrain_due() == []
