@@ -23,6 +23,7 @@ from app.registry.datasets import digests, features, repository
 from app.registry.datasets.columns.cells import notations_of
 from app.registry.datasets.columns.encoding import without_target
 from app.registry.datasets.columns.parquet import to_parquet
+from app.registry.datasets.columns.problems import Problems
 from app.registry.datasets.comparison import KeyedUpload, compare
 from app.registry.datasets.imports.repository import active_of
 from app.registry.datasets.reading import Readers
@@ -199,10 +200,18 @@ class Records:
         return self.store(dataset_id, pushed, looks_new=not held, forget=forget, also=also)
 
     def keyed(self, dataset_id: str, upload: Upload) -> KeyedUpload:
-        """Return an upload with the pseudonyms of its ids, and what models do not learn of it."""
+        """Return an upload with the pseudonyms of its ids, and what models do not learn of it.
+
+        Raises:
+            InvalidRecordsError: a model cannot read a row's target, which would stop its runs.
+        """
         with self.database.transaction() as session:
             tasks = _tasks(session, dataset_id)
-        lacking = {name: without_target(upload.content, task) for name, task in tasks.items()}
+        problems = Problems()
+        lacking = {
+            name: without_target(upload.content, task, problems) for name, task in tasks.items()
+        }
+        problems.raise_any()
         return KeyedUpload(
             upload,
             record_keys=self.pseudonyms.records(dataset_id, upload.record_ids),

@@ -221,7 +221,7 @@ def _carry_out(services: Services, lease: ImportLease) -> None:
             files, start = _listed(services, lease, source, decoder)
             reach("import_listed")
             batches = Batches(decoder, source.open, schema).of(files, start)
-            _add_all(services, lease, batches)
+            _add_all(services, lease, files, batches)
     finally:
         source.close()
     outlast_outages(lease.check, lambda: _complete(services, lease))
@@ -284,7 +284,9 @@ def _examined(
         reader.close()
 
 
-def _add_all(services: Services, lease: ImportLease, batches: Iterator[Batch]) -> None:
+def _add_all(
+    services: Services, lease: ImportLease, files: Sequence[SourceFile], batches: Iterator[Batch]
+) -> None:
     """Add all batches; the next one is read while one is added."""
     records, looks_new = services.records, True
 
@@ -292,7 +294,11 @@ def _add_all(services: Services, lease: ImportLease, batches: Iterator[Batch]) -
         batch = next(batches, None)
         if batch is None or batch.upload is None:
             return None if batch is None else (batch, None)
-        return batch, records.keyed(lease.dataset_id, batch.upload)
+        try:
+            return batch, records.keyed(lease.dataset_id, batch.upload)
+        except InvalidRecordsError as error:
+            name = files[batch.since.files_done].name
+            raise _told_of(f"{name} from row {batch.since.row_in_file} on", error) from error
 
     with ThreadPoolExecutor(1, thread_name_prefix="import") as reading:
         coming = reading.submit(read)

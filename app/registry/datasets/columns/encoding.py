@@ -93,16 +93,14 @@ def numbers_in(
     return found
 
 
-def without_target(
-    table: pa.Table | pa.RecordBatch, task: TaskSpec, problems: Problems | None = None
-) -> int:
+def without_target(table: pa.Table | pa.RecordBatch, task: TaskSpec, problems: Problems) -> int:
     """Return how many rows have no target for a built-in task, which does not learn from them.
 
     Targets that it cannot read go to ``problems``.
     """
     if not set(task.target_columns) <= set(table.schema.names):
         return int(table.num_rows)
-    cells, lacking = _Cells(table, problems or Problems()), np.zeros(table.num_rows, dtype=bool)
+    cells, lacking = _Cells(table, problems), np.zeros(table.num_rows, dtype=bool)
     if isinstance(task, ClassificationSpec):
         lacking = cells.labels(task.target) == NO_CLASS
     elif isinstance(task, MultiLabelSpec | RegressionSpec):

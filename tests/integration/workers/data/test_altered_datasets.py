@@ -225,10 +225,13 @@ def test_a_row_without_what_a_model_needs_is_refused_while_that_is_there(api: Te
     assert pushed("a", None, None)[0] == 200
     define(api, "leaving", "needs", [{"name": "age", "kind": "number"}])
     assert pushed("b", 20, None)[0] == 200
-    other = pa.table({"id": ["b", "d", "e"], "age": [20, 21, 22], "left": ["none", "NA", "yes"]})
+    other = pa.table({"id": ["b", "d", "e"], "age": [20, 21, 22], "left": ["no", "NA", "yes"]})
     found = api.put(f"{path}/records", content=to_parquet(other)).json()
     assert (found["added"], found["changed_rows"]) == (2, [0])
-    assert found["without_target"] == {"leaving": 1}  # a value that is no class is none that lacks
+    assert found["without_target"] == {"leaving": 1}
+    status, text = pushed("c", 20, "maybe")
+    assert status == 422
+    assert "text that is not the name of a class" in text
     status, text = pushed("c", None, "no")
     assert status == 422
     assert "age" in text

@@ -8,6 +8,7 @@ import torch
 from app.domain.columns import InputColumns, LabelColumn, NumberColumn
 from app.domain.tasks.built_in import ClassificationSpec, MultiLabelSpec, RegressionSpec
 from app.registry.datasets.columns.encoding import without_target
+from app.registry.datasets.columns.problems import Problems
 from workers.training.evaluate import NothingToMeasureError, evaluate
 from workers.training.exact.minimum import loss_of, minimise
 from workers.training.exact.statistics import Targets
@@ -123,6 +124,6 @@ def test_an_exact_minimum_is_of_the_others_losses(name):
 
 
 def test_rows_without_any_of_a_tasks_targets_are_counted(spec):
-    assert without_target(ROWS, spec) == np.count_nonzero(LACKING)
+    assert without_target(ROWS, spec, Problems()) == np.count_nonzero(LACKING)
     assert WEIGHT not in encode(ROWS, spec)
     assert len(encode(ROWS, spec)[TARGET]) == COUNT
