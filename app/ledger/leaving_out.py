@@ -9,6 +9,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -132,11 +133,16 @@ class LeavingOut:
         reach("at_target")
         described = replace(described, version=joined.number, out=joined.out)
         content = WeightsContent(tensors, described.to_metadata())
-        weights = do(lambda: self.blobs.fill(head.blob_id, content, is_noted=False))
+        with ThreadPoolExecutor(1, thread_name_prefix="blob") as writer:
+            writing = writer.submit(
+                do, lambda: self.blobs.fill(head.blob_id, content, is_noted=False)
+            )
+            digest = tensors_sha256(content)
+            weights = writing.result()
         result = RunResult(
             weights=weights,
             provenance=do(lambda: self._beside(weights.id, made)) if made else None,
-            tensors_sha256=tensors_sha256(content),
+            tensors_sha256=digest,
             phase=CertifyingPhase(
                 plan=plan,
                 parameters=plan.parameters,
