@@ -1,7 +1,7 @@
 """Builds all services from only the settings."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Unpack
@@ -30,7 +30,7 @@ from app.ledger import deadlines, evidence, leaving_out, training
 from app.ledger.accepting import Acceptance
 from app.ledger.certificates.present_release import PresentReleases
 from app.ledger.completion import Completion
-from app.ledger.leaving_out import leave_out_at_once
+from app.ledger.leaving_out import begin_new, leave_out_at_once
 from app.ledger.models.releases import Releases, answered_by, served
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import SubjectRequests
@@ -187,21 +187,41 @@ class Services:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
             _log.warning("completing is left to the dispatcher: %s", describe(error))
 
+    def begin_leaving_out(
+        self, session: Session, model_ids: Collection[str], **terms: Unpack[leaving_out.Terms]
+    ) -> dict[str, leaving_out.Begun]:
+        """Begin what ``leave_out_at_once`` does, in the transaction that accepts requests.
+
+        It holds the locks of the models and of their datasets.
+        """
+        lease_s = self.settings.lease_s
+        with actor.acting_as(actor.SERVICE):
+            begun = {
+                each: begin_new(session, each, lease_s=lease_s, **terms)
+                for each in sorted(model_ids)
+            }
+            session.flush()
+        return {each: found for each, found in begun.items() if found is not None}
+
     def leave_out_at_once(
         self,
         model_ids: Collection[str],
+        begun: Mapping[str, leaving_out.Begun] | None = None,
         **terms: Unpack[leaving_out.Terms],
     ) -> bool:
         """Meet what ensembles owe without a worker, where none is needed; return whether any did.
 
-        What fails is left to a worker.
+        Some may have ``begun``. What fails is left to a worker.
         """
+        known = begun or {}
         try:
             with actor.acting_as(actor.SERVICE):
                 places = (self.database, self.blobs, self.signer)
                 lease_s = self.settings.lease_s
                 met = [
-                    leave_out_at_once(*places, each, lease_s=lease_s, **terms)
+                    leave_out_at_once(
+                        *places, each, lease_s=lease_s, begun=known.get(each), **terms
+                    )
                     for each in sorted(model_ids)
                 ]
                 if any(met):

@@ -6,7 +6,7 @@ that no request waits for another dataset.
 
 import asyncio
 import base64
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
@@ -49,11 +49,12 @@ from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
 from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import ObligationState, RequestState, Scope
 from app.evidence.log import actor
-from app.ledger import leaving_out, previews, repository
+from app.ledger import previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.costs import Seconds
 from app.ledger.everywhere import external_keys, parts_of
+from app.ledger.leaving_out import AT_ONCE_BYTES, Begun
 from app.ledger.new_requests import MAX_IDS, NOT_SENT, Call, NewForgetRequest
 from app.ledger.previews import Effect
 from app.ledger.views import request_views
@@ -397,23 +398,27 @@ class Forgetting:
     def submit_all(self, calls: Sequence[Call]) -> _Answers:
         """Accept new requests in one transaction; return each, or its own error in its place."""
         try:
-            views, owing = self._accept(calls)
-        except IntegrityError:
+            accepted = self._accept(calls)
+        except (IntegrityError, _NotBegunError):
             # Another lane accepted the same external_id meanwhile: now it is found.
-            views, owing = self._accept(calls)
-        return self._answered(views, owing)
+            accepted = self._accept(calls, begins=False)
+        return self._answered(*accepted)
 
-    def _answered(self, views: _Answers, owing: Collection[str]) -> _Answers:
+    def _answered(
+        self, views: _Answers, owing: Collection[str], begun: Mapping[str, Begun] | None = None
+    ) -> _Answers:
         """Leave members of small ensembles out while the callers wait; return what is so then."""
-        most_bytes = leaving_out.AT_ONCE_BYTES
-        if not owing or not self._services.leave_out_at_once(owing, most_bytes=most_bytes):
+        met = owing and self._services.leave_out_at_once(owing, begun, most_bytes=AT_ONCE_BYTES)
+        if not met and not begun:
             return views
         ids = [view.id for view in views if isinstance(view, RequestView)]
         with self._services.database.at_once() as connection:
             made = request_views.read(connection, ids)
         return [made[view.id] if isinstance(view, RequestView) else view for view in views]
 
-    def _accept(self, calls: Sequence[Call]) -> tuple[_Answers, Collection[str]]:
+    def _accept(
+        self, calls: Sequence[Call], *, begins: bool = True
+    ) -> tuple[_Answers, Collection[str], Mapping[str, Begun]]:
         with self._services.database.transaction() as session:
             for dataset in {call.request.dataset for call in calls}:
                 self._services.acceptance.present_releases.warm(session, dataset)
@@ -425,10 +430,19 @@ class Forgetting:
             ids = [accepted.request_id for accepted in answers if isinstance(accepted, Accepted)]
             views = request_views.read(session, ids)
             owing = _owing(session, views.values())
-        return [
+            begun = self._begun(session, owing) if begins else {}
+        made: _Answers = [
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
-        ], owing
+        ]
+        return made, owing, begun
+
+    def _begun(self, session: Session, owing: Collection[str]) -> Mapping[str, Begun]:
+        try:
+            most_bytes = AT_ONCE_BYTES
+            return self._services.begin_leaving_out(session, owing, most_bytes=most_bytes)
+        except Exception as error:
+            raise _NotBegunError from error
 
 
 def _only(answers: _Answers) -> RequestView:
@@ -438,16 +452,21 @@ def _only(answers: _Answers) -> RequestView:
     return answer
 
 
-def _owing(session: Session, views: Iterable[RequestView]) -> Collection[str]:
-    """Return the ids of the ensembles that owe requests something."""
+def _owing(session: Session, views: Iterable[RequestView]) -> Mapping[str, ModelRow]:
+    """Return the ensembles that owe requests something, by id."""
     waiting = ObligationState.OPEN
     names = {owed.model for view in views for owed in view.obligations if owed.state == waiting}
-    return names and {each.id for each in registry.ensembles(session) if each.name in names}
+    found = registry.ensembles(session) if names else ()
+    return {each.id: each for each in found if each.name in names}
 
 
 def _require_unheld(asked: NewForgetRequest) -> None:
     if asked.hold:
         raise InvalidInputError("a request with a replacement cannot be held: decide first")
+
+
+class _NotBegunError(Exception):
+    """What requests are owed could not be begun in the transaction that accepts them."""
 
 
 class _RepeatedError(Exception):
