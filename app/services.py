@@ -1,9 +1,9 @@
 """Builds all services from only the settings."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol, Unpack
 
 from redis import Redis
@@ -188,25 +188,28 @@ class Services:
             _log.warning("completing is left to the dispatcher: %s", describe(error))
 
     def begin_leaving_out(
-        self, session: Session, model_ids: Collection[str], **terms: Unpack[leaving_out.Terms]
-    ) -> dict[str, leaving_out.Begun]:
-        """Begin what ``leave_out_at_once`` does, in the transaction that accepts requests.
+        self, session: Session, model_ids: Collection[str]
+    ) -> leaving_out.Owing | None:
+        """Begin it for small files, in a transaction that holds the locks of the models.
 
-        It holds the locks of the models and of their datasets.
+        None if that failed: it was rolled back.
         """
-        lease_s = self.settings.lease_s
-        with actor.acting_as(actor.SERVICE):
-            begun = {
-                each: begin_new(session, each, lease_s=lease_s, **terms)
-                for each in sorted(model_ids)
-            }
-            session.flush()
-        return {each: found for each, found in begun.items() if found is not None}
+        lease_s, most_bytes = self.settings.lease_s, leaving_out.AT_ONCE_BYTES
+        begin = partial(begin_new, session, lease_s=lease_s, most_bytes=most_bytes)
+        try:
+            with actor.acting_as(actor.SERVICE):
+                begun = {each: begin(each) for each in sorted(model_ids)}
+                session.flush()
+        except Exception as error:  # noqa: BLE001 - requests are accepted, whatever it is
+            _log.warning("leaving members out begins later: %s", describe(error))
+            session.rollback()
+            return None
+        return begun
 
     def leave_out_at_once(
         self,
         model_ids: Collection[str],
-        begun: Mapping[str, leaving_out.Begun] | None = None,
+        begun: leaving_out.Owing | None = None,
         **terms: Unpack[leaving_out.Terms],
     ) -> bool:
         """Meet what ensembles owe without a worker, where none is needed; return whether any did.
@@ -217,13 +220,8 @@ class Services:
         try:
             with actor.acting_as(actor.SERVICE):
                 places = (self.database, self.blobs, self.signer)
-                lease_s = self.settings.lease_s
-                met = [
-                    leave_out_at_once(
-                        *places, each, lease_s=lease_s, begun=known.get(each), **terms
-                    )
-                    for each in sorted(model_ids)
-                ]
+                one = partial(leave_out_at_once, *places, lease_s=self.settings.lease_s, **terms)
+                met = [one(each, begun=known.get(each)) for each in sorted(model_ids)]
                 if any(met):
                     self._wake()
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again

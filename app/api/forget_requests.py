@@ -6,7 +6,7 @@ that no request waits for another dataset.
 
 import asyncio
 import base64
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
@@ -54,13 +54,12 @@ from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.costs import Seconds
 from app.ledger.everywhere import external_keys, parts_of
-from app.ledger.leaving_out import AT_ONCE_BYTES, Begun
+from app.ledger.leaving_out import AT_ONCE_BYTES, Owing, owing_ones
 from app.ledger.new_requests import MAX_IDS, NOT_SENT, Call, NewForgetRequest
 from app.ledger.previews import Effect
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
 from app.ledger.views.request_views import RequestView
-from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
 from app.runtime.database.group_commit import GroupCommit, Lanes
@@ -330,7 +329,7 @@ class Forgetting:
             self._services.acceptance.accept(session, request_id)
             session.flush()
             view = request_views.one(session, request_id)
-            owing = _owing(session, [view])
+            owing = owing_ones(session, [view])
         return _only(self._answered([view], owing))
 
     def everywhere(self, call: Call) -> list[tuple[RequestView, NewForgetRequest]]:
@@ -381,7 +380,7 @@ class Forgetting:
             request_id = error.request_id
         with self._services.database.transaction() as session:
             view = request_views.one(session, request_id)
-            owing = _owing(session, [view])
+            owing = owing_ones(session, [view])
         return _only(self._answered([view], owing))
 
     def check_replacement(self, asked: NewForgetRequest) -> None:
@@ -399,26 +398,22 @@ class Forgetting:
         """Accept new requests in one transaction; return each, or its own error in its place."""
         try:
             accepted = self._accept(calls)
-        except (IntegrityError, _NotBegunError):
+        except IntegrityError:
             # Another lane accepted the same external_id meanwhile: now it is found.
-            accepted = self._accept(calls, begins=False)
+            accepted = self._accept(calls)
         return self._answered(*accepted)
 
-    def _answered(
-        self, views: _Answers, owing: Collection[str], begun: Mapping[str, Begun] | None = None
-    ) -> _Answers:
+    def _answered(self, views: _Answers, owing: Owing) -> _Answers:
         """Leave members of small ensembles out while the callers wait; return what is so then."""
-        met = owing and self._services.leave_out_at_once(owing, begun, most_bytes=AT_ONCE_BYTES)
-        if not met and not begun:
+        met = owing and self._services.leave_out_at_once(owing, owing, most_bytes=AT_ONCE_BYTES)
+        if not met and not any(owing.values()):
             return views
         ids = [view.id for view in views if isinstance(view, RequestView)]
         with self._services.database.at_once() as connection:
             made = request_views.read(connection, ids)
         return [made[view.id] if isinstance(view, RequestView) else view for view in views]
 
-    def _accept(
-        self, calls: Sequence[Call], *, begins: bool = True
-    ) -> tuple[_Answers, Collection[str], Mapping[str, Begun]]:
+    def _accept(self, calls: Sequence[Call], *, begins: bool = True) -> tuple[_Answers, Owing]:
         with self._services.database.transaction() as session:
             for dataset in {call.request.dataset for call in calls}:
                 self._services.acceptance.present_releases.warm(session, dataset)
@@ -429,20 +424,14 @@ class Forgetting:
             session.flush()
             ids = [accepted.request_id for accepted in answers if isinstance(accepted, Accepted)]
             views = request_views.read(session, ids)
-            owing = _owing(session, views.values())
-            begun = self._begun(session, owing) if begins else {}
-        made: _Answers = [
+            owing = owing_ones(session, views.values())
+            begun = self._services.begin_leaving_out(session, owing) if begins else owing
+        if begun is None:
+            return self._accept(calls, begins=False)
+        return [
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
-        ]
-        return made, owing, begun
-
-    def _begun(self, session: Session, owing: Collection[str]) -> Mapping[str, Begun]:
-        try:
-            most_bytes = AT_ONCE_BYTES
-            return self._services.begin_leaving_out(session, owing, most_bytes=most_bytes)
-        except Exception as error:
-            raise _NotBegunError from error
+        ], begun
 
 
 def _only(answers: _Answers) -> RequestView:
@@ -452,21 +441,9 @@ def _only(answers: _Answers) -> RequestView:
     return answer
 
 
-def _owing(session: Session, views: Iterable[RequestView]) -> Mapping[str, ModelRow]:
-    """Return the ensembles that owe requests something, by id."""
-    waiting = ObligationState.OPEN
-    names = {owed.model for view in views for owed in view.obligations if owed.state == waiting}
-    found = registry.ensembles(session) if names else ()
-    return {each.id: each for each in found if each.name in names}
-
-
 def _require_unheld(asked: NewForgetRequest) -> None:
     if asked.hold:
         raise InvalidInputError("a request with a replacement cannot be held: decide first")
-
-
-class _NotBegunError(Exception):
-    """What requests are owed could not be begun in the transaction that accepts them."""
 
 
 class _RepeatedError(Exception):

@@ -8,7 +8,7 @@ rest.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,6 +40,7 @@ from app.ledger.certificates import issuing
 from app.ledger.member_trainings import Joined
 from app.ledger.publication import RunResult, publish_checked
 from app.ledger.tables import ObligationRow, RunRow
+from app.ledger.views.request_views import RequestView
 from app.registry import repository as registry
 from app.registry.counts import Lineage
 from app.registry.datasets.tables import DatasetRow
@@ -286,6 +287,18 @@ class Begun:
     fencing_token: int
     plan: Plan
     head: _Head
+
+
+Owing = Mapping[str, Begun | None]
+"""Ensembles that owe something, by id, each with what of it is begun."""
+
+
+def owing_ones(session: Session, views: Iterable[RequestView]) -> Owing:
+    """Return the ids of ensembles that owe requests something; nothing of it is begun."""
+    waiting = ObligationState.OPEN
+    names = {owed.model for view in views for owed in view.obligations if owed.state == waiting}
+    found = registry.ensembles(session) if names else ()
+    return {each.id: None for each in found if each.name in names}
 
 
 def leave_out_at_once(
