@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol, Unpack
 
 from redis import Redis
@@ -30,7 +30,7 @@ from app.ledger import deadlines, evidence, leaving_out, training
 from app.ledger.accepting import Acceptance
 from app.ledger.certificates.present_release import PresentReleases
 from app.ledger.completion import Completion
-from app.ledger.leaving_out import leave_out_at_once
+from app.ledger.leaving_out import begin_new, leave_out_at_once
 from app.ledger.models.releases import Releases, answered_by, served
 from app.ledger.requests import ForgetRequests
 from app.ledger.subjects.requests import SubjectRequests
@@ -187,23 +187,41 @@ class Services:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
             _log.warning("completing is left to the dispatcher: %s", describe(error))
 
+    def begin_leaving_out(
+        self, session: Session, model_ids: Collection[str]
+    ) -> leaving_out.Owing | None:
+        """Begin it for small files, in a transaction that holds the locks of the models.
+
+        None if that failed: it was rolled back.
+        """
+        lease_s, most_bytes = self.settings.lease_s, leaving_out.AT_ONCE_BYTES
+        begin = partial(begin_new, session, lease_s=lease_s, most_bytes=most_bytes)
+        try:
+            with actor.acting_as(actor.SERVICE):
+                begun = {each: begin(each) for each in sorted(model_ids)}
+                session.flush()
+        except Exception as error:  # noqa: BLE001 - requests are accepted, whatever it is
+            _log.warning("leaving members out begins later: %s", describe(error))
+            session.rollback()
+            return None
+        return begun
+
     def leave_out_at_once(
         self,
         model_ids: Collection[str],
+        begun: leaving_out.Owing | None = None,
         **terms: Unpack[leaving_out.Terms],
     ) -> bool:
         """Meet what ensembles owe without a worker, where none is needed; return whether any did.
 
-        What fails is left to a worker.
+        Some may have ``begun``. What fails is left to a worker.
         """
+        known = begun or {}
         try:
             with actor.acting_as(actor.SERVICE):
                 places = (self.database, self.blobs, self.signer)
-                lease_s = self.settings.lease_s
-                met = [
-                    leave_out_at_once(*places, each, lease_s=lease_s, **terms)
-                    for each in sorted(model_ids)
-                ]
+                one = partial(leave_out_at_once, *places, lease_s=self.settings.lease_s, **terms)
+                met = [one(each, begun=known.get(each)) for each in sorted(model_ids)]
                 if any(met):
                     self._wake()
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again

@@ -6,7 +6,7 @@ that no request waits for another dataset.
 
 import asyncio
 import base64
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
@@ -49,17 +49,17 @@ from app.delivery.callbacks.addresses import MAX_URL_LENGTH, MAX_URLS
 from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import ObligationState, RequestState, Scope
 from app.evidence.log import actor
-from app.ledger import leaving_out, previews, repository
+from app.ledger import previews, repository
 from app.ledger.accepting import Accepted
 from app.ledger.certificates import issuing
 from app.ledger.costs import Seconds
 from app.ledger.everywhere import external_keys, parts_of
+from app.ledger.leaving_out import AT_ONCE_BYTES, Owing, owing_ones
 from app.ledger.new_requests import MAX_IDS, NOT_SENT, Call, NewForgetRequest
 from app.ledger.previews import Effect
 from app.ledger.views import request_views
 from app.ledger.views.changes import Kind
 from app.ledger.views.request_views import RequestView
-from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.runtime.database import Database
 from app.runtime.database.group_commit import GroupCommit, Lanes
@@ -329,7 +329,7 @@ class Forgetting:
             self._services.acceptance.accept(session, request_id)
             session.flush()
             view = request_views.one(session, request_id)
-            owing = _owing(session, [view])
+            owing = owing_ones(session, [view])
         return _only(self._answered([view], owing))
 
     def everywhere(self, call: Call) -> list[tuple[RequestView, NewForgetRequest]]:
@@ -380,7 +380,7 @@ class Forgetting:
             request_id = error.request_id
         with self._services.database.transaction() as session:
             view = request_views.one(session, request_id)
-            owing = _owing(session, [view])
+            owing = owing_ones(session, [view])
         return _only(self._answered([view], owing))
 
     def check_replacement(self, asked: NewForgetRequest) -> None:
@@ -397,23 +397,23 @@ class Forgetting:
     def submit_all(self, calls: Sequence[Call]) -> _Answers:
         """Accept new requests in one transaction; return each, or its own error in its place."""
         try:
-            views, owing = self._accept(calls)
+            accepted = self._accept(calls)
         except IntegrityError:
             # Another lane accepted the same external_id meanwhile: now it is found.
-            views, owing = self._accept(calls)
-        return self._answered(views, owing)
+            accepted = self._accept(calls)
+        return self._answered(*accepted)
 
-    def _answered(self, views: _Answers, owing: Collection[str]) -> _Answers:
+    def _answered(self, views: _Answers, owing: Owing) -> _Answers:
         """Leave members of small ensembles out while the callers wait; return what is so then."""
-        most_bytes = leaving_out.AT_ONCE_BYTES
-        if not owing or not self._services.leave_out_at_once(owing, most_bytes=most_bytes):
+        met = owing and self._services.leave_out_at_once(owing, owing, most_bytes=AT_ONCE_BYTES)
+        if not met and not any(owing.values()):
             return views
         ids = [view.id for view in views if isinstance(view, RequestView)]
         with self._services.database.at_once() as connection:
             made = request_views.read(connection, ids)
         return [made[view.id] if isinstance(view, RequestView) else view for view in views]
 
-    def _accept(self, calls: Sequence[Call]) -> tuple[_Answers, Collection[str]]:
+    def _accept(self, calls: Sequence[Call], *, begins: bool = True) -> tuple[_Answers, Owing]:
         with self._services.database.transaction() as session:
             for dataset in {call.request.dataset for call in calls}:
                 self._services.acceptance.present_releases.warm(session, dataset)
@@ -424,11 +424,14 @@ class Forgetting:
             session.flush()
             ids = [accepted.request_id for accepted in answers if isinstance(accepted, Accepted)]
             views = request_views.read(session, ids)
-            owing = _owing(session, views.values())
+            owing = owing_ones(session, views.values())
+            begun = self._services.begin_leaving_out(session, owing) if begins else owing
+        if begun is None:
+            return self._accept(calls, begins=False)
         return [
             views[answer.request_id] if isinstance(answer, Accepted) else answer
             for answer in answers
-        ], owing
+        ], begun
 
 
 def _only(answers: _Answers) -> RequestView:
@@ -436,13 +439,6 @@ def _only(answers: _Answers) -> RequestView:
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-def _owing(session: Session, views: Iterable[RequestView]) -> Collection[str]:
-    """Return the ids of the ensembles that owe requests something."""
-    waiting = ObligationState.OPEN
-    names = {owed.model for view in views for owed in view.obligations if owed.state == waiting}
-    return names and {each.id for each in registry.ensembles(session) if each.name in names}
 
 
 def _require_unheld(asked: NewForgetRequest) -> None:

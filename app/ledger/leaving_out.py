@@ -8,7 +8,8 @@ rest.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -37,7 +38,8 @@ from app.ledger import member_trainings, outbox, repository, runs, scheduling, s
 from app.ledger.certificates import issuing
 from app.ledger.member_trainings import Joined
 from app.ledger.publication import RunResult, publish_checked
-from app.ledger.tables import RunRow
+from app.ledger.tables import ObligationRow, RunRow
+from app.ledger.views.request_views import RequestView
 from app.registry import repository as registry
 from app.registry.counts import Lineage
 from app.registry.datasets.tables import DatasetRow
@@ -130,11 +132,16 @@ class LeavingOut:
         reach("at_target")
         described = replace(described, version=joined.number, out=joined.out)
         content = WeightsContent(tensors, described.to_metadata())
-        weights = do(lambda: self.blobs.fill(head.blob_id, content, is_noted=False))
+        with ThreadPoolExecutor(1, thread_name_prefix="blob") as writer:
+            writing = writer.submit(
+                do, lambda: self.blobs.fill(head.blob_id, content, is_noted=False)
+            )
+            digest = tensors_sha256(content)
+            weights = writing.result()
         result = RunResult(
             weights=weights,
             provenance=do(lambda: self._beside(weights.id, made)) if made else None,
-            tensors_sha256=tensors_sha256(content),
+            tensors_sha256=digest,
             phase=CertifyingPhase(
                 plan=plan,
                 parameters=plan.parameters,
@@ -180,15 +187,19 @@ class LeavingOut:
 
 
 def begin(session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow) -> "Begun | None":
-    """Fix what a run covers, and read what it leaves members out of; None for any other run.
+    """Fix what a run covers, and read what it leaves members out of; None if one is to be trained.
 
-    They are locked. If it is None, the caller rolls back.
+    They are locked. If it is None, nothing is fixed.
     """
-    found = selections.begin_leaving_out(session, run, model, dataset)
-    if found is None:
-        return None
-    plan, joined = found
-    return Begun(plan, _read_head(session, run, model, joined))
+    gone = selections.to_leave_out(session, model, dataset)
+    return None if gone is None else _fixed(session, run, model, dataset, gone)
+
+
+def _fixed(
+    session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow, gone: frozenset[int]
+) -> "Begun":
+    plan, joined = selections.begin_leaving_out(session, run, model, dataset, gone)
+    return Begun(run.id, run.fencing_token, plan, _read_head(session, run, model, joined))
 
 
 def _read_head(session: Session, run: RunRow, model: ModelRow, joined: Joined) -> "_Head":
@@ -265,8 +276,22 @@ class _Head:
 class Begun:
     """A run that leaves members out, with what it covers fixed."""
 
+    run_id: str
+    fencing_token: int
     plan: Plan
     head: _Head
+
+
+Owing = Mapping[str, Begun | None]
+"""Ensembles that owe something, by id, each with what of it is begun."""
+
+
+def owing_ones(session: Session, views: Iterable[RequestView]) -> Owing:
+    """Return the ids of ensembles that owe requests something; nothing of it is begun."""
+    waiting = ObligationState.OPEN
+    names = {owed.model for view in views for owed in view.obligations if owed.state == waiting}
+    found = registry.ensembles(session) if names else ()
+    return {each.id: None for each in found if each.name in names}
 
 
 def leave_out_at_once(
@@ -276,22 +301,23 @@ def leave_out_at_once(
     model_id: str,
     *,
     lease_s: float,
+    begun: Begun | None = None,
     **terms: Unpack[Terms],
 ) -> bool:
     """Meet what an ensemble owes without a worker, if no member is to be trained for it.
 
-    Whatever comes between, the run is left to a worker.
+    Whatever comes between, the run is left to a worker. It may have ``begun``.
 
     Returns:
         Whether a version without the members concerned was published.
     """
-    with database.transaction() as session:
-        found = _taken(session, model_id, lease_s=lease_s, **terms)
-        if found is None:
-            session.rollback()
-            return False
-        run, begun = found
-    held = LeavingOut(database, blobs, signer, run.id, run.fencing_token)
+    if begun is None:
+        with database.transaction() as session:
+            begun = _taken(session, model_id, lease_s=lease_s, **terms)
+            if begun is None:
+                session.rollback()
+                return False
+    held = LeavingOut(database, blobs, signer, begun.run_id, begun.fencing_token)
     with suppress(LeaseLostError):  # perhaps it was published, and what came after that failed
         try:
             held.finish(begun, lambda: None, Persist())
@@ -300,48 +326,65 @@ def leave_out_at_once(
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again
             _log.warning("run %s is left to a worker: %s", held.run_id, describe(error))
             with database.transaction() as session:
-                runs.hand_back(session, runs.holder(session, run.id, run.fencing_token))
+                runs.hand_back(session, runs.holder(session, held.run_id, held.fencing_token))
         else:
             return True
     return False
 
 
 def _taken(
-    session: Session,
-    model_id: str,
-    *,
-    lease_s: float,
-    most_bytes: int = 2**62,
-    before_its_time: bool = False,
-) -> tuple[RunRow, Begun] | None:
-    """Begin a run for what an ensemble owes, if a copy of its file meets it, and that is small.
-
-    It is the one that waits, or else a new one. If it is None, the caller rolls back.
-    """
-    begun_ns = time.time_ns()
+    session: Session, model_id: str, *, lease_s: float, **terms: Unpack[Terms]
+) -> Begun | None:
+    """Begin the run that waits, or else a new one; if it is None, the caller rolls back."""
     model = session.get(ModelRow, model_id)
     head = None if model is None else registry.head_version(session, model)
-    if model is None or head is None or not head.members or head.size_bytes > most_bytes:
-        return None
-    owed = repository.obligations_of_model(session, model_id, (ObligationState.OPEN,))
-    if not owed:
+    if model is None or not _owed(session, model, head, **terms):
         return None
     waiting = repository.active_run(session, model_id, besides=RunKind.REFILL)
-    if waiting is not None:
-        run = runs.lease_new(session, waiting, lease_s=lease_s)
-        dataset = selections.lock_for(session, model)
-    else:
-        forecast = _forecast(session, model)
-        dataset = selections.lock_for(session, model)
-        late = repository.active_run(session, model_id, besides=RunKind.REFILL)
-        due = outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id) or before_its_time
-        if forecast is None or late is not None or not due or not forecast.occasion.fits(model):
-            return None
-        run = runs.create_run(session, model, RunKind.UNLEARN, forecast, lease_s=lease_s)
-        facts = Facts(model=model.name, run_kind=RunKind.UNLEARN)
-        scheduling.note_planned(session, model, owed, run, begun_ns=begun_ns, facts=facts)
-    begun = None if run is None else begin(session, run, model, dataset)
-    return None if run is None or begun is None else (run, begun)
+    run = None if waiting is None else runs.lease_new(session, waiting, lease_s=lease_s)
+    dataset = selections.lock_for(session, model)
+    if waiting is None:
+        return begin_new(session, model_id, lease_s=lease_s, **terms)
+    return None if run is None else begin(session, run, model, dataset)
+
+
+def begin_new(
+    session: Session, model_id: str, *, lease_s: float, **terms: Unpack[Terms]
+) -> Begun | None:
+    """Begin a run for what an ensemble owes, if a copy of its file meets it, and that is small.
+
+    The model and its dataset are locked. If it is None, nothing was changed.
+    """
+    begun_ns = time.time_ns()
+    model = session.get_one(ModelRow, model_id)
+    dataset = session.get_one(DatasetRow, model.dataset_id)
+    head = registry.head_version(session, model)  # a session forgets rows that nobody holds
+    owed = _owed(session, model, head, **terms)
+    if not owed or repository.active_run(session, model_id, besides=RunKind.REFILL) is not None:
+        return None
+    gone = selections.to_leave_out(session, model, dataset)
+    forecast = None if gone is None else _forecast(session, model)
+    due = forecast and outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
+    if gone is None or forecast is None or not (due or terms.get("before_its_time")):
+        return None
+    run = runs.create_run(session, model, RunKind.UNLEARN, forecast, lease_s=lease_s)
+    facts = Facts(model=model.name, run_kind=RunKind.UNLEARN)
+    scheduling.note_planned(session, model, owed, run, begun_ns=begun_ns, facts=facts)
+    return _fixed(session, run, model, dataset, gone)
+
+
+def _owed(
+    session: Session,
+    model: ModelRow,
+    head: VersionRow | None,
+    *,
+    most_bytes: int = 2**62,
+    before_its_time: bool = False,  # noqa: ARG001 - one of the terms
+) -> Sequence[ObligationRow]:
+    """Return what an ensemble owes whose file is small; nothing for any other model."""
+    if head is None or not head.members or head.size_bytes > most_bytes:
+        return []
+    return repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
 
 
 def _forecast(session: Session, model: ModelRow) -> Forecast | None:

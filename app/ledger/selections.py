@@ -113,21 +113,26 @@ def begin(
     )
 
 
-def begin_leaving_out(
-    session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow
-) -> tuple[Plan, Joined] | None:
-    """Fix which forgotten records a run covers that trains no member of an ensemble.
+def to_leave_out(session: Session, model: ModelRow, dataset: DatasetRow) -> frozenset[int] | None:
+    """Return the members concerned by what was forgotten since an ensemble's head.
 
-    None, and nothing is fixed, for any other run. The run, the dataset and the model are locked.
+    None if one is to be trained for it, or the model is of another kind. Both are locked.
     """
     head = registry.head_version(session, model)
-    if run.kind != RunKind.UNLEARN or head is None or not head.members:
+    if head is None or not head.members:
         return None
     after, through = head.covers_epoch, dataset.forget_epoch
-    with session.no_autoflush:  # so that a new run is stored once
-        gone = member_trainings.concerned(session, model, after=after, through=through)
-    if member_trainings.fewest_for(model, head, gone):
-        return None
+    gone = member_trainings.concerned(session, model, after=after, through=through)
+    return None if member_trainings.fewest_for(model, head, gone) else gone
+
+
+def begin_leaving_out(
+    session: Session, run: RunRow, model: ModelRow, dataset: DatasetRow, gone: frozenset[int]
+) -> tuple[Plan, Joined]:
+    """Fix which forgotten records a run covers that leaves out what is ``to_leave_out``.
+
+    The run, the dataset and the model are locked, or new.
+    """
     policy = Policy.from_json(model.policy)
     plan = replace(Plan.from_json(run.plan), epsilon=policy.epsilon, delta=policy.delta)
     run.plan = plan.to_json()

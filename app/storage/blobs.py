@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
@@ -209,7 +209,7 @@ class Blobs:
         _reach_store("before_blob_write")
         try:
             key = self._keys.create(blob_id)
-            with step() as current:
+            with self._database.at_once() if session is None else nullcontext(session) as current:
                 kind = _require_pending(current, blob_id)
             parts = encrypt(content, key, Identity(blob_id, kind))
             self._objects.write(blob_id, parts if session is None else _awake(parts, session))
@@ -443,13 +443,13 @@ def is_being_written(session: Session, dataset_id: str, *, since: datetime) -> b
     return session.scalar(query.limit(1)) is not None
 
 
-def _lock_pending(session: Session, blob_id: str) -> str | None:
+def _lock_pending(session: Session | Connection, blob_id: str) -> str | None:
     """Lock a pending blob's row; return its kind, or None if it is no longer pending."""
     pending = select(BlobRow.kind).where(BlobRow.id == blob_id, BlobRow.state == BlobState.PENDING)
     return session.scalar(pending.with_for_update())
 
 
-def _require_pending(session: Session, blob_id: str) -> str:
+def _require_pending(session: Session | Connection, blob_id: str) -> str:
     kind = _lock_pending(session, blob_id)
     if kind is None:
         raise GoneError("the stored object was given up; it must be written again")

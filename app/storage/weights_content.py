@@ -3,7 +3,7 @@
 import io
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +37,7 @@ class WeightsContent:
             start = stop
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _ALIGNED)
-        self._parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
+        self._parts = [memoryview(len(text).to_bytes(8, "little") + text)]
         for _, tensor in ordered:
             little = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False)
             self._parts.append(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
@@ -50,14 +50,16 @@ class WeightsContent:
     def __getitem__(self, part: slice) -> bytes:
         """Return some of its bytes."""
         start, stop, _ = part.indices(len(self))
-        found = []
+        return b"".join(self.pieces(start, stop))
+
+    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Yield the bytes from ``start`` to ``stop`` where they lie."""
         index = bisect_right(self._starts, start) - 1
         while start < stop:
             within = start - self._starts[index]
-            found.append(bytes(self._parts[index][within : within + stop - start]))
-            start += len(found[-1])
+            yield (piece := self._parts[index][within : within + stop - start])
+            start += len(piece)
             index += 1
-        return b"".join(found)
 
     def opened(self) -> io.BufferedReader:
         """Return them as a file of its own."""
@@ -87,7 +89,10 @@ class _Reading(io.RawIOBase):
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         view = memoryview(buffer).cast("B")
-        content = self._content[self._position : self._position + len(view)]
-        view[: len(content)] = content
-        self._position += len(content)
-        return len(content)
+        begin = self._position
+        stop = min(begin + len(view), len(self._content))
+        for piece in self._content.pieces(begin, stop):
+            at = self._position - begin
+            view[at : at + len(piece)] = piece
+            self._position += len(piece)
+        return self._position - begin

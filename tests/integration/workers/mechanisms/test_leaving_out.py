@@ -12,6 +12,7 @@ import safetensors.numpy
 from sqlalchemy import Engine, event, select
 
 import expunge
+from app.api.forget_requests import Forgetting
 from app.domain.architectures import ArchitectureSpec, BackboneUse
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, LeaseLostError
 from app.domain.scores import warnings_of
@@ -30,6 +31,8 @@ from app.ledger import leaving_out, member_trainings, repository, runs
 from app.ledger.certificates import issuing
 from app.ledger.member_trainings import HeldMember
 from app.ledger.models import policies, retraining
+from app.ledger.new_requests import Call, NewForgetRequest
+from app.ledger.tables import ForgetRequestRow
 from app.registry.tables import ModelRow
 from app.runtime import failpoints
 from app.runtime.locations import redis_connection
@@ -47,7 +50,7 @@ from tests.support.exact_heads import (
     head_of,
     released,
 )
-from tests.support.workshop import RECIPE, RECORDS, Held
+from tests.support.workshop import DATASET, RECIPE, RECORDS, Held
 from workers.data import member_records
 from workers.data.features import FeatureReader
 from workers.data.member_records import MemberRecords
@@ -431,19 +434,71 @@ def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, m
     assert predicate_of(trained, request)["members"][1] == {"out_since": 3}
 
 
-def test_what_needs_no_worker_is_begun_written_and_published_in_a_commit_each(trained):
-    commits, named = [], [trained.model().id]
+def answered(workshop, record):
+    """Return what the API answers to a request for a record."""
+    call = Call(NewForgetRequest(DATASET, [record]), workshop.key_id, "key_desk")
+    return Forgetting(workshop.services).submit_all([call])
+
+
+def test_an_answer_that_needs_no_worker_takes_two_commits(trained):
+    commits, record = [], records_by_member(trained)[1][0]
 
     def note(connection):
         commits.append(connection)
 
-    trained.forget(records_by_member(trained)[1][0])
     event.listen(Engine, "commit", note)
     try:
-        assert trained.services.leave_out_at_once(named)
+        (view,) = answered(trained, record)
     finally:
         event.remove(Engine, "commit", note)
-    assert len(commits) == 3
+    assert view.state == RequestState.CERTIFIED
+    assert states(trained) == [1, "out", 1, 1]
+    assert len(commits) == 2
+
+
+def test_what_cannot_be_begun_with_a_request_is_begun_after_it(trained, monkeypatch):
+    read, failed = leaving_out._read_head, []
+
+    def once(*given):
+        if not failed:
+            failed.append(given)
+            raise RuntimeError
+        return read(*given)
+
+    monkeypatch.setattr(leaving_out, "_read_head", once)
+    (view,) = answered(trained, records_by_member(trained)[1][0])
+    assert failed
+    assert view.state == RequestState.CERTIFIED
+    assert [run.attempt for run in trained.runs()] == [1, 1]
+    with trained.transaction() as session:
+        assert [row.id for row in session.scalars(select(ForgetRequestRow))] == [view.id]
+
+
+def test_a_run_that_waits_for_a_worker_is_taken_by_the_next_answer(trained):
+    records = records_by_member(trained)
+    first = trained.forget(records[1][0])
+    trained.dispatch()
+    assert trained.runs()[-1].state == RunState.QUEUED
+    (view,) = answered(trained, records[2][0])
+    assert view.state == trained.request(first).state == RequestState.CERTIFIED
+    assert states(trained) == [1, "out", "out", 1]
+    assert len(trained.runs()) == 2
+
+
+@pytest.mark.parametrize("why", ["trains", "policy", "broken"])
+def test_what_an_answer_leaves_to_a_worker_is_met_once(trained, monkeypatch, why):
+    changes = {"trains": {"minimum_members": 4}, "policy": {"forget": "retrain"}}
+    policies.change_policy(trained.services.database, "model", changes.get(why, {}))
+    with monkeypatch.context() as broken:
+        if why == "broken":
+            broken.setattr(leaving_out, "publish_checked", fail)
+        (view,) = answered(trained, records_by_member(trained)[1][0])
+    assert view.state == trained.request(view.id).state != RequestState.CERTIFIED
+    trained.dispatch()
+    carry_out(trained)
+    assert trained.request(view.id).state == RequestState.CERTIFIED
+    assert states(trained) == [1, "out" if why == "broken" else 2, 1, 1]
+    assert [run.attempt for run in trained.runs()] == [1, 1]
 
 
 def test_the_log_names_the_service_and_not_the_caller_it_answered(trained):

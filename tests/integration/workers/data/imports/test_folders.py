@@ -73,10 +73,7 @@ def test_an_encrypted_file_is_refused_as_such(ended, folder, columns, footer):
     assert "this Parquet file is encrypted" in found["problems"][0]["reason"]
 
 
-def test_a_target_that_is_no_class_of_a_model_is_refused_where_it_is(
-    api, ended, folder, monkeypatch
-):
-    monkeypatch.setattr("workers.data.imports.importing.Batches", _batches_of(4))
+def test_a_target_that_is_no_class_of_a_model_is_refused_where_it_is(api, ended, folder):
     target = {"column": "name", "classes": [f"Zoë {i}" for i in range(6)]}
     assert (
         ended(url_of(_written(folder / "first.parquet", members(0, 1))))["failure_reason"] is None
@@ -89,8 +86,8 @@ def test_a_target_that_is_no_class_of_a_model_is_refused_where_it_is(
     found = ended(url_of(_written(folder / "a.parquet", members(0, 8))))
     assert found["state"] == "failed"
     reason = "text that is not the name of a class"
-    problem = {"file": "a.parquet from row 4 on", "column": "name", "reason": reason}
-    assert found["problems"] == [problem | {"row": 2, "rows": 2}]
+    problem = {"file": "a.parquet from row 0 on", "column": "name", "reason": reason}
+    assert found["problems"] == [problem | {"row": 6, "rows": 2}]
 
 
 def _written(path, table):
