@@ -12,12 +12,12 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 82_858,
+    "lines of source": 82_941,
     "source files": 533,
-    "lines of tests": 92_250,
+    "lines of tests": 92_339,
     "lines of benchmarks": 6_060,
-    "words of docs": 55_214,
-    "functions": 4_731,
+    "words of docs": 54_995,
+    "functions": 4_737,
     "classes": 834,
     "settings": 56,
     "routes": 129,
