@@ -86,15 +86,12 @@ def _state_dicts(
     elif not isinstance(document, Mapping) or _OF_OPTIMIZERS in document:
         return []
     named = {name: value for name, value in document.items() if isinstance(name, str)}
-    found = [(path, document)] if any(map(_is_weight, named.values())) else []
+    arrays = [v for v in named.values() if isinstance(v, torch.Tensor) and v.dim() > 0]
+    # Others are states of a generator, counts or losses.
+    found = [(path, document)] if any(v.dtype not in _COUNTS for v in arrays) else []
     for name, value in named.items() if depth < _DEEPEST else ():
         found += _state_dicts(value, f"{path}.{name}".lstrip("."), depth + 1)
     return found
-
-
-def _is_weight(value: object) -> bool:
-    """Return whether this is no state of a generator, count or loss."""
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.dtype not in _COUNTS
 
 
 def _plain(name: object, value: object) -> torch.Tensor:

@@ -89,7 +89,9 @@ def show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     """Show a model, once its newest run has ended if asked to wait."""
     awaits_weights = shown["weights"] == "upload" and shown["latest_run"] is None
     if wait and not awaits_weights:
-        shown = _once_ended(client, shown)
+        name = shown["name"]
+        with _interruptible(shown, f"expunge model show {name} --wait"), run_progress() as update:
+            shown = _waited(client, name, update)
     show(shown)
     for warning in shown["warnings"]:
         fail(f"version {shown['certified']['number']}: {warning}")
@@ -107,12 +109,6 @@ def wait_for_version(client: ExpungeClient, name: str) -> Json:
         model = _waited(client, name, update)
     _require_success(model["latest_run"])
     return model
-
-
-def _once_ended(client: ExpungeClient, shown: Json) -> Json:
-    name = shown["name"]
-    with _interruptible(shown, f"expunge model show {name} --wait"), run_progress() as update:
-        return _waited(client, name, update)
 
 
 def _waited(client: ExpungeClient, name: str, update: Callable[..., None]) -> Json:

@@ -39,11 +39,6 @@ def require(library: str, *, extra: str) -> None:
         raise MissingExtraError(library, extra)
 
 
-def has_part(module: str) -> bool:
-    """Return whether a module of ours is there, which an installation may leave out."""
-    return find_spec(module) is not None
-
-
 def missing(error: ModuleNotFoundError, *, extra: str) -> MissingExtraError:
     """Return what to raise for a missing library; a missing module of ours is raised as it is."""
     library = (error.name or "").partition(".")[0]

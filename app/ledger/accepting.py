@@ -6,7 +6,7 @@ all of them or none.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from itertools import groupby
@@ -323,7 +323,8 @@ class _Batch:
             for locked in self._locked_models
             if locked.membership is not None
         ]
-        counts.forget(session, lineages, list(self._marked(epochs)))
+        named = {record.seq: record for new in self._new for record, _ in new.records}
+        counts.forget(session, lineages, [named[seq] for seq in epochs])
         for locked in self._locked_models:
             if self._decide(locked, epochs):
                 topic, delay_s = outbox.Topic.SCHEDULE_MODEL, locked.policy.window_s
@@ -335,11 +336,6 @@ class _Batch:
                 enter(session, new.row, RequestState.ACCEPTED, **_facts(new, epochs))
                 for obligation in new.owed:
                     record_obligation(session, obligation)
-
-    def _marked(self, epochs: Mapping[int, int]) -> Iterable[KeyedRecord]:
-        """Return each record once that the requests have forgotten first."""
-        named = {record.seq: record for new in self._new for record, _ in new.records}
-        return (named[seq] for seq in epochs)
 
     def _taken(self) -> dict[int, int]:
         """Take the named records from what is remembered; return when each was forgotten.

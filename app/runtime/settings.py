@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin
 from urllib.parse import urlsplit
@@ -440,7 +441,7 @@ class Settings(BaseSettings):
         name = str(info.field_name)
         part = _PARTS[name]
         is_asked_for = value != cls.model_fields[name].get_default(call_default_factory=True)
-        if is_asked_for and not extras.has_part(part):
+        if is_asked_for and find_spec(part) is None:
             raise ValueError(f"needs {part}, which is not a part of this installation")
         return value
 

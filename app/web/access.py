@@ -19,7 +19,6 @@ from typing import Annotated
 from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Depends, Request, Response
-from fastapi.routing import APIRoute
 from redis import Redis
 from starlette.concurrency import run_in_threadpool
 
@@ -192,12 +191,6 @@ def _sends(scope: Scope) -> Callable[..., Awaitable[Visitor]]:
 
     check.scope = scope  # type: ignore[attr-defined]
     return check
-
-
-def scope_of(route: APIRoute) -> Scope | None:
-    """Return the scope that a page or an action needs; None if any visitor may have it."""
-    needs = [getattr(each.call, "scope", None) for each in route.dependant.dependencies]
-    return next(filter(None, needs), None)
 
 
 RequestsReader = Annotated[Visitor, Depends(_requires(Scope.FORGET_READ))]

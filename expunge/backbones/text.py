@@ -117,11 +117,6 @@ class _Tokens(_Pooled):
         (tokens,) = inputs
         return (), {"input_ids": tokens, "attention_mask": self.mask(tokens).to(torch.int64)}
 
-    def _masked(
-        self,
-        _: nn.Module,
-        __: Any,  # noqa: ANN401
-        named: dict[str, Any],
-        output: Any,  # noqa: ANN401
-    ) -> torch.Tensor:
+    def _masked(self, *called: Any) -> torch.Tensor:  # noqa: ANN401
+        *_, named, output = called
         return self.pooled(output[0], named["attention_mask"])

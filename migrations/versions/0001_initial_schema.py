@@ -25,10 +25,11 @@ def upgrade() -> None:
     ledger.create_publishing()
     guards.make_append_only()
     guards.guard_ledger()
+    guards.limit_samples()
 
 
 def downgrade() -> None:
-    guards.drop()
+    op.execute("DROP FUNCTION refuse_change, refuse_rewriting, sample_records CASCADE")
     # In one statement, because models, versions and certificates refer to each other.
     op.execute(
         """

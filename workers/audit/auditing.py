@@ -98,7 +98,8 @@ class Audit:
         task = catalogue.from_json(audited["task"])
         schema = _needed(dataset, task)
         canaries = prepare(self.rows, task, schema, self.canaries)
-        definition = _copied(audited)
+        definition = {name: audited[name] for name in ("architecture", "task", "recipe")}
+        definition["policy"] = audited["policy"] | _NOT_COPIED
         self._require_new()
         promised = self._promised(audited)
         is_ensemble = ArchitectureSpec.from_json(audited["architecture"]).name == ENSEMBLE
@@ -332,8 +333,3 @@ def _needed(dataset: Mapping[str, Any], task: TaskSpec) -> TableSchema:
         if name in task.columns or not task.columns
     }
     return TableSchema.of(columns, record_id=dataset["record_id"])
-
-
-def _copied(audited: Mapping[str, Any]) -> dict[str, Any]:
-    definition = {name: audited[name] for name in ("architecture", "task", "recipe")}
-    return definition | {"policy": audited["policy"] | _NOT_COPIED}

@@ -209,13 +209,10 @@ class Footprint:
         always = self._always(self.stock.rows, evaluated=evaluated)
         return Needs({**always, "records to evaluate on": held})
 
-    def least_window(self) -> int:
-        """Return how many records a window has at least: a few batches' worth."""
-        return min(self.remembered, _LEAST_BATCHES * max(2, self.batch_size))
-
     def window(self, allowed: int) -> int:
-        """Return how many records a window has."""
-        return max(self.least_window(), allowed // _WINDOW_SHARE // self.record_bytes)
+        """Return how many records a window has: at least a few batches' worth."""
+        least = min(self.remembered, _LEAST_BATCHES * max(2, self.batch_size))
+        return max(least, allowed // _WINDOW_SHARE // self.record_bytes)
 
     def windows(self, allowed: int) -> int:
         """Return the bytes of two windows, one in use and one that is being read."""

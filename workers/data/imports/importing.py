@@ -153,7 +153,7 @@ class ImportLease(Holding):
         self.fencing_token = row.fencing_token
         self.dataset_id = row.dataset_id
         self.url = row.url
-        self.files = service.files_of(row)
+        self.files = None if row.files is None else [SourceFile(**file) for file in row.files]
         self.position = service.position_of(row)
 
     @classmethod

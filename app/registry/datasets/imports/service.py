@@ -93,11 +93,6 @@ def note_files(row: ImportRow, files: Sequence[SourceFile], at: Position) -> Non
     row.files_done, row.row_in_file = at.files_done, at.row_in_file
 
 
-def files_of(row: ImportRow) -> list[SourceFile] | None:
-    """Return the files of an import; None until they were listed."""
-    return None if row.files is None else [SourceFile(**file) for file in row.files]
-
-
 def position_of(row: ImportRow) -> Position:
     """Return how far an import is."""
     return Position(row.files_done, row.row_in_file)

@@ -136,15 +136,11 @@ def test_pushed_files(api: TestClient, workshop: Workshop, content: bytes) -> No
 @SOME
 @given(content=mutated([WEIGHTS]))
 def test_pushed_weights(api: TestClient, workshop: Workshop, content: bytes) -> None:
-    if not _exists(api):
+    if api.get("/v1/models/model").status_code != 200:
         workshop.define(upload=True)
     with _in_time():
         answer = api.put("/v1/models/model/weights", content=content)
     assert answer.status_code in (202, 409, 422), answer.text
-
-
-def _exists(api: TestClient) -> bool:
-    return api.get("/v1/models/model").status_code == 200
 
 
 @settings(SOME, max_examples=50 * FACTOR)

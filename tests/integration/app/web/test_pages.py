@@ -18,7 +18,6 @@ from app.planning.mechanisms import catalogue
 from app.registry import repository as registry
 from app.runtime.locations import redis_connection
 from app.services import Services
-from app.web.access import scope_of
 from app.web.installation import PARTS
 from app.web.pages import PageRoute
 from tests.integration.app.web.conftest import VisitorOf, token_in
@@ -29,7 +28,14 @@ from tests.support.workshop import Workshop
 
 _ROUTES = [route for part in PARTS for route in part.router.routes]
 SCOPES, ACTIONS = (
-    {route.path: scope_of(route) for route in _ROUTES if method in route.methods}
+    {
+        each.path: next(
+            (one.call.scope for one in each.dependant.dependencies if hasattr(one.call, "scope")),
+            None,
+        )
+        for each in _ROUTES
+        if method in each.methods
+    }
     for method in ("GET", "POST")
 )
 

@@ -56,10 +56,6 @@ def _unwant(workshop: Workshop) -> None:
         repository.unwant(session, registry.model_named(session, "model", lock=True), "shelf")
 
 
-def _unsettled(workshop: Workshop) -> list[dict[str, str]]:
-    return _measured(workshop)["expunge_publishing_unsettled_seconds"]
-
-
 def _placement(workshop: Workshop) -> PlacementRow:
     with workshop.transaction() as session:
         return session.scalars(select(PlacementRow)).one()
@@ -262,7 +258,8 @@ def test_what_was_placed_is_gone_when_others_have_taken_its_place(
     _settle(workshop, publisher)
     assert _present(workshop) == []
     assert _measured(workshop)["expunge_publishing_not_withdrawn_seconds"] == []
-    assert [str(labels["target"]) for labels in _unsettled(workshop)] == ["shelf"]
+    unsettled = _measured(workshop)["expunge_publishing_unsettled_seconds"]
+    assert [str(labels["target"]) for labels in unsettled] == ["shelf"]
 
 
 def test_a_failed_attempt_is_due_later_each_time(
