@@ -323,20 +323,11 @@ def bare() -> FastAPI:
     def insert_row(
         dataset: Annotated[str, Body()], record_ids: Annotated[list[str], Body()]
     ) -> dict[str, Any]:
-        now = datetime.now(UTC)
-        row = {
-            "id": f"fr_{secrets.token_hex(16)}",
-            "dataset_id": dataset,
-            "api_key_id": "key",
-            "request_digest": bytes(32),
-            "salt": bytes(32),
-            "state": "accepted",
-            "forget_epoch": 1,
-            "record_count": len(record_ids),
-            "push_count": 1,
-            "received_at": now,
-            "due_at": now,
-        }
+        row: dict[str, Any] = {"id": f"fr_{secrets.token_hex(16)}", "dataset_id": dataset}
+        row |= {"api_key_id": "key", "record_count": len(record_ids)}
+        row |= {"state": "accepted", "forget_epoch": 1, "push_count": 1}
+        row |= dict.fromkeys(("request_digest", "salt"), bytes(32))
+        row |= dict.fromkeys(("received_at", "due_at"), datetime.now(UTC))
         with database.transaction() as session:
             session.execute(insert(table), row)
         return {"id": row["id"], "state": "accepted"}

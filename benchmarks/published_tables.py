@@ -179,13 +179,8 @@ class Problem:
 
     def theirs(self, batch_size: int, noise_scale: float) -> dict[str, Any]:
         """Return the papers' setting."""
-        return {
-            **self.constants,
-            "batch_size": batch_size,
-            "records": self.records,
-            "noise_scale": noise_scale,
-            "radius": RADIUS,
-        }
+        own = {"batch_size": batch_size, "records": self.records, "noise_scale": noise_scale}
+        return {**self.constants, **own, "radius": RADIUS}
 
     def recipe(self, *, batch_size: int, neighbours: Neighbours) -> Recipe:
         """Return our recipe of the same training, without projection."""
@@ -335,9 +330,7 @@ def compute() -> dict[str, Any]:
             "mu_of_target": gaussian.mu_of(epsilon=1.0, delta=delta),
             "gradient_clipping": list(gradient_clipping_rows(first["gradient_clipping"], delta)),
             "model_clipping": list(model_clipping_rows(first["model_clipping"], delta)),
-            "output_perturbation": list(
-                output_perturbation_rows(first["output_perturbation"], delta)
-            ),
+            "output_perturbation": [*output_perturbation_rows(first["output_perturbation"], delta)],
         },
         "chien": {
             "setting": second["setting"],

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from app.planning.mechanisms import catalogue
-from benchmarks import step_cases, step_overhead
+from benchmarks import step_overhead
 from benchmarks.convex import OrdinaryNoise
 from workers.noise.generators import SecureNoise
 
@@ -17,11 +17,11 @@ WITHOUT_NOISE = {
     "boosting",
 }
 NOISY = set(catalogue.MECHANISMS) - WITHOUT_NOISE
-HEADS = [case for case in step_cases.CASES if case.is_convex]
+HEADS = [case for case in step_overhead.CASES if case.is_convex]
 
 
 def test_every_mechanism_that_takes_noise_is_timed():
-    assert {name for case in step_cases.CASES for name in case.mechanisms} == NOISY
+    assert {name for case in step_overhead.CASES for name in case.mechanisms} == NOISY
 
 
 @pytest.mark.parametrize("case", HEADS, ids=lambda case: case.network)

@@ -9,7 +9,7 @@ from torch import nn
 
 from app.accounting.precision import grid_of
 from app.domain.recipes import TrainingRecipe
-from benchmarks.step_cases import CASES
+from benchmarks.step_overhead import CASES
 from workers.noise.generators import SecureNoise
 from workers.training.dp_sgd.training import PrivateTraining, train_privately
 from workers.training.networks.network import Network
