@@ -14,7 +14,7 @@ SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
     "lines of source": 82_941,
     "source files": 533,
-    "lines of tests": 92_338,
+    "lines of tests": 92_339,
     "lines of benchmarks": 5_993,
     "words of docs": 54_993,
     "functions": 4_729,

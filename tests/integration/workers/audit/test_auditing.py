@@ -396,6 +396,7 @@ def test_a_terminated_command_archives_what_it_made(
 
     monkeypatch.setattr(command, "run_progress", progress)
     monkeypatch.chdir(tmp_path)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     Path("trusted-keys.json").write_bytes(trust_in(services))
     given = ["--name", "copy", "--canaries", "10", "--trusted", "trusted-keys.json"]
     answer = CliRunner().invoke(app, ["audit", "digits", *given])
