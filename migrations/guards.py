@@ -106,17 +106,18 @@ FORBIDDEN = {
 }
 _MOST_OFF_S = 600
 
-# What is destroyed with a request's evidence, or may name a person: PostgreSQL keeps samples of
-# columns for its planner, and these are found by unique indexes or not at all.
+# PostgreSQL keeps values of columns for its planner. Of what is destroyed with a request's
+# evidence, or may name a person, it needs none but those of keys that many are looked up by.
 UNSAMPLED = {
     "idempotency_keys": ("key_digest", "request_digest", "answer"),
     "subject_requests": ("subject_request_id", "request_digest", "salt"),
-    "forget_requests": (
-        *("external_key", "idempotency_key", "request_digest", "salt"),
-        *("explanation", "extension_reason"),
-    ),
+    "forget_requests": ("request_digest", "salt", "explanation", "extension_reason"),
     "callback_endpoints": ("url", "url_digest"),
     "callback_events": ("facts",),
+}
+SAMPLED = {
+    "records": ("record_key", "subject_key"),
+    "forget_requests": ("external_key", "idempotency_key"),
 }
 
 
@@ -184,28 +185,29 @@ def guard_ledger() -> None:
 def limit_samples() -> None:
     """Keep what is destroyed out of the planner's samples.
 
-    It needs records' keys: ``sample_records``, as the owner, samples them anew once one is gone.
+    ``sample_keys``, as the owner, samples keys anew once one of the samples is gone.
     """
     for table, columns in UNSAMPLED.items():
         off = ", ".join(f"ALTER COLUMN {name} SET STATISTICS 0" for name in columns)
         op.execute(f"ALTER TABLE {table} {off}")
-    op.execute(
-        """
-        CREATE FUNCTION sample_records() RETURNS void
-        LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-        BEGIN
+    anew = "".join(
+        f"""
             IF EXISTS (
                 SELECT FROM pg_stats,
                 unnest(most_common_vals::text::bytea[] || histogram_bounds::text::bytea[]) AS key
-                WHERE schemaname = current_schema() AND tablename = 'records'
-                AND attname IN ('record_key', 'subject_key')
-                AND NOT EXISTS (SELECT FROM records WHERE record_key = key)
-                AND NOT EXISTS (SELECT FROM records WHERE subject_key = key)
+                WHERE schemaname = current_schema() AND tablename = '{table}'
+                AND attname IN ('{one}', '{other}')
+                AND NOT EXISTS (SELECT FROM {table} WHERE {one} = key)
+                AND NOT EXISTS (SELECT FROM {table} WHERE {other} = key)
             ) THEN
-                ANALYZE records (record_key, subject_key);
+                ANALYZE {table} ({one}, {other});
             END IF;
-        END $$
-        """
+        """  # noqa: S608 - the names are this file's
+        for table, (one, other) in SAMPLED.items()
+    )
+    op.execute(
+        "CREATE FUNCTION sample_keys() RETURNS void LANGUAGE plpgsql SECURITY DEFINER"
+        f" SET search_path FROM CURRENT AS $$ BEGIN {anew} END $$"
     )
 
 

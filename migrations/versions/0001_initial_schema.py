@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("DROP FUNCTION refuse_change, refuse_rewriting, sample_records CASCADE")
+    op.execute("DROP FUNCTION refuse_change, refuse_rewriting, sample_keys CASCADE")
     # In one statement, because models, versions and certificates refer to each other.
     op.execute(
         """

@@ -133,7 +133,7 @@ def test_nothing_is_left_of_a_person_after_the_retention_and_all_verifies(
 ) -> None:
     services = workshop.services
     request = _forget(workshop, person)
-    other = workshop.forget(subjects=[f"subject-{person + 1}"])
+    other = workshop.forget(subjects=[f"subject-{person + 1}"], external_id="another's")
     receipt, before = _receipt(workshop, request, person), _bundles(workshop, request)
     secrets = _secrets(workshop, request, person)
 
