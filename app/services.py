@@ -207,21 +207,17 @@ class Services:
         return begun
 
     def leave_out_at_once(
-        self,
-        model_ids: Collection[str],
-        begun: leaving_out.Owing | None = None,
-        **terms: Unpack[leaving_out.Terms],
+        self, owing: leaving_out.Owing, **terms: Unpack[leaving_out.Terms]
     ) -> bool:
         """Meet what ensembles owe without a worker, where none is needed; return whether any did.
 
-        Some may have ``begun``. What fails is left to a worker.
+        What fails is left to a worker.
         """
-        known = begun or {}
         try:
             with actor.acting_as(actor.SERVICE):
                 places = (self.database, self.blobs, self.signer)
                 one = partial(leave_out_at_once, *places, lease_s=self.settings.lease_s, **terms)
-                met = [one(each, begun=known.get(each)) for each in sorted(model_ids)]
+                met = [one(each, begun=owing[each]) for each in sorted(owing)]
                 if any(met):
                     self._wake()
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker tries again

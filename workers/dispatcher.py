@@ -127,7 +127,7 @@ class Dispatcher:
         with self._services.database.transaction() as session:
             refilled = repository.models_refilled(session)
         if refilled:
-            self._services.leave_out_at_once(refilled)
+            self._services.leave_out_at_once(dict.fromkeys(refilled))
 
     def _schedule_models(self) -> None:
         """Plan the due models side by side.

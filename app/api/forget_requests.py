@@ -405,7 +405,7 @@ class Forgetting:
 
     def _answered(self, views: _Answers, owing: Owing) -> _Answers:
         """Leave members of small ensembles out while the callers wait; return what is so then."""
-        met = owing and self._services.leave_out_at_once(owing, owing, most_bytes=AT_ONCE_BYTES)
+        met = owing and self._services.leave_out_at_once(owing, most_bytes=AT_ONCE_BYTES)
         if not met and not any(owing.values()):
             return views
         ids = [view.id for view in views if isinstance(view, RequestView)]

@@ -7,6 +7,7 @@ rest.
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -301,7 +302,7 @@ def leave_out_at_once(
     model_id: str,
     *,
     lease_s: float,
-    begun: Begun | None = None,
+    begun: Begun | None,
     **terms: Unpack[Terms],
 ) -> bool:
     """Meet what an ensemble owes without a worker, if no member is to be trained for it.
@@ -358,7 +359,7 @@ def begin_new(
     begun_ns = time.time_ns()
     model = session.get_one(ModelRow, model_id)
     dataset = session.get_one(DatasetRow, model.dataset_id)
-    head = registry.head_version(session, model)  # a session forgets rows that nobody holds
+    head = registry.head_version(session, model)  # held here, it is not read again
     owed = _owed(session, model, head, **terms)
     if not owed or repository.active_run(session, model_id, besides=RunKind.REFILL) is not None:
         return None
@@ -377,12 +378,10 @@ def _owed(
     session: Session,
     model: ModelRow,
     head: VersionRow | None,
-    *,
-    most_bytes: int = 2**62,
-    before_its_time: bool = False,  # noqa: ARG001 - one of the terms
+    **terms: Unpack[Terms],
 ) -> Sequence[ObligationRow]:
     """Return what an ensemble owes whose file is small; nothing for any other model."""
-    if head is None or not head.members or head.size_bytes > most_bytes:
+    if head is None or not head.members or head.size_bytes > terms.get("most_bytes", math.inf):
         return []
     return repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
 

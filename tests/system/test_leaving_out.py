@@ -324,7 +324,7 @@ def test_members_are_left_out_and_refilled(
             for person in (people[order[1]][1], people[stays][0]):
                 request = life.forget(person)
                 if life.size() > AT_ONCE_BYTES:  # by the dispatcher, as a worker is busy
-                    services.leave_out_at_once([run.lease.model_id])
+                    services.leave_out_at_once({run.lease.model_id: None})
                 meanwhile.append(life.met(request, at_once=True))
         return made
 

@@ -197,7 +197,7 @@ class EnsembleRun:
             through = run.forget_epoch
             named = member_trainings.concerned(session, model, after=covered, through=through)
         if named & set(trained):
-            self.services.leave_out_at_once([self.lease.model_id], before_its_time=True)
+            self.services.leave_out_at_once({self.lease.model_id: None}, before_its_time=True)
 
     def _begin_again(self) -> NoReturn:
         """Hand the run back, to train on what is left now what it has trained in vain."""

@@ -369,7 +369,7 @@ def test_a_head_that_is_replaced_and_shredded_while_it_is_read_costs_no_attempt(
     forget(trained, records[0][0])
     carry_out(trained)
     run = refill(trained)
-    at_once = partial(trained.services.leave_out_at_once, [trained.model().id])
+    at_once = partial(trained.services.leave_out_at_once, {trained.model().id: None})
 
     def replace():
         if reader == "refill":
@@ -423,7 +423,7 @@ def test_what_failed_once_without_a_worker_is_left_to_one(trained, dispatcher, m
     carry_out(trained)
     refill(trained)
     request = trained.forget(records_by_member(trained)[1][0])
-    at_once = partial(trained.services.leave_out_at_once, [trained.model().id])
+    at_once = partial(trained.services.leave_out_at_once, {trained.model().id: None})
     with monkeypatch.context() as broken:
         broken.setattr(leaving_out, "publish_checked", fail)
         assert not at_once()
@@ -504,7 +504,7 @@ def test_what_an_answer_leaves_to_a_worker_is_met_once(trained, monkeypatch, why
 def test_the_log_names_the_service_and_not_the_caller_it_answered(trained):
     with actor.acting_as("key_desk"):
         trained.forget(records_by_member(trained)[1][0])
-        assert trained.services.leave_out_at_once([trained.model().id])
+        assert trained.services.leave_out_at_once({trained.model().id: None})
     with trained.transaction() as session:
         bodies = [json.loads(body) for body in session.scalars(select(LogEntryRow.body))]
     published = [each["by"] for each in bodies if each["kind"] == "version.published"]
@@ -522,7 +522,7 @@ def test_a_fault_anywhere_loses_nothing_and_doubles_nothing(trained, tmp_path, m
     monkeypatch.setattr(failpoints, "_DIRECTORY", tmp_path)
     (tmp_path / f"{point}.0.EIO").touch()
     request = trained.forget(records_by_member(trained)[1][0])
-    done = trained.services.leave_out_at_once([trained.model().id])
+    done = trained.services.leave_out_at_once({trained.model().id: None})
     assert not list(tmp_path.glob(f"{point}.*"))
     assert not done
     if trained.active_run() is not None:
@@ -545,7 +545,7 @@ def test_only_what_is_due_small_and_without_a_training_needs_no_worker(trained, 
     changes |= {"window": {"window_s": 3600.0}, "policy": {"forget": "retrain"}}
     policies.change_policy(trained.services.database, "model", changes.get(why, {}))
     trained.forget(records[0][0])
-    named = [trained.model().id]
+    named = {trained.model().id: None}
     terms = {"most_bytes": head_of(trained).size_bytes - 1} if why == "large" else {}
     assert not trained.services.leave_out_at_once(named, **terms)
     assert trained.active_run() is None
