@@ -158,7 +158,7 @@ def _start(document: Document, directory: Path, item: str) -> None:
                 "model": architecture + " of splines" * ("knots" in str(quote["task"])),
                 "quoted_s": round(quote["seconds"], 2),
                 "true_s": round((ended - begun).total_seconds(), 2),
-                "quoted_score": float(f"{quote['score']:.4g}"),
+                "quoted_score": _rounded(quote["score"]),
                 "true_score": score,
                 "off_points": round((quote["score"] - score) / point, 1),
                 "error_points": round(error / point, 1),
@@ -185,6 +185,10 @@ def _predicted(directory: Path, model: Any, column: str) -> list[Any]:
     return pq.read_table(directory / "scores.parquet")[column].to_pylist()
 
 
+def _rounded(score: float) -> float:
+    return float(f"{score:.4g}")
+
+
 def _wrong(truth: pa.ChunkedArray, found: Any, *, regression: bool) -> np.ndarray[Any, Any]:
     """Return the absolute error of each row, or 1 where its class is another."""
     if regression:
@@ -195,7 +199,7 @@ def _wrong(truth: pa.ChunkedArray, found: Any, *, regression: bool) -> np.ndarra
 
 def _score(truth: pa.ChunkedArray, found: Any, *, regression: bool) -> float:
     wrong = float(_wrong(truth, found, regression=regression).mean())
-    return float(f"{wrong if regression else 1 - wrong:.4g}")
+    return _rounded(wrong if regression else 1 - wrong)
 
 
 def _outside(

@@ -12,11 +12,11 @@ from app.runtime.settings import Settings
 ROOT = Path(__file__).parents[2]
 SOURCE = ("app", "workers", "expunge", "migrations")
 MOST = {
-    "lines of source": 82_941,
+    "lines of source": 82_938,
     "source files": 533,
     "lines of tests": 92_339,
-    "lines of benchmarks": 5_993,
-    "words of docs": 54_991,
+    "lines of benchmarks": 5_997,
+    "words of docs": 54_988,
     "functions": 4_729,
     "classes": 834,
     "settings": 56,
