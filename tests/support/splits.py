@@ -15,7 +15,7 @@ from app.registry.datasets.tables import RecordRow
 from app.registry.membership import Membership
 from app.registry.tables import ModelRow
 
-_DRAWS = 500
+_DRAWS = 5000
 _EARLY = 16
 _FEW = 40
 
@@ -48,10 +48,11 @@ def fair_salt(session: Session, dataset: str, held_out_fraction: float) -> bytes
     for _ in range(_DRAWS):
         split = _split(os.urandom(32), held_out_fraction)
         if _is_usual(split, people) and _are_distinct([split, *others], people):
-            found.append(split.split_salt)
-            if len(people) > _FEW or _is_expected(split, people):
-                return found[-1]
-    return found[0] if found else split.split_salt
+            found.append(split)
+            is_best = _is_expected(split, people) and _leave_room([split, *others], people)
+            if is_best or len(people) > _FEW:
+                return split.split_salt
+    return max(found or [split], key=lambda each: _is_expected(each, people)).split_salt
 
 
 def fairly_split(define: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,12 +76,15 @@ def _split(salt: bytes, held_out_fraction: float) -> Membership:
 
 def _is_usual(split: Membership, people: Mapping[Person, int]) -> bool:
     """Say so of how a model divides people, each with so many records."""
-    early = list(people)[: min(_EARLY, 2 * len(people) // 3)]
-    if any(_held_out(split, early)):
+    if any(_held_out(split, _early(people))):
         return False
     held_out = sum(people[each] for each in _held_out(split, people))
     expected = split.held_out_fraction * sum(people.values())
     return expected / 2 <= held_out <= 2 * expected
+
+
+def _early(people: Mapping[Person, int]) -> list[Person]:
+    return list(people)[: min(_EARLY, 2 * len(people) // 3)]
 
 
 def _is_expected(split: Membership, people: Mapping[Person, int]) -> bool:
@@ -93,10 +97,20 @@ def _held_out(split: Membership, people: Iterable[Person]) -> Iterator[Person]:
     return (each for each in people if split.is_held_out(each))  # type: ignore[arg-type]
 
 
+def _leave_room(splits: Sequence[Membership], people: Mapping[Person, int]) -> bool:
+    """Say whether a third model can hold out somebody whom two have learned from."""
+    free = set.intersection(*_learned(splits, people)) - set(_early(people))
+    return len(splits) != 2 or bool(free)
+
+
+def _learned(splits: Sequence[Membership], people: Mapping[Person, int]) -> list[set[Person]]:
+    return [people.keys() - set(_held_out(split, people)) for split in splits]
+
+
 def _are_distinct(splits: Sequence[Membership], people: Mapping[Person, int]) -> bool:
     if not 1 < len(splits) <= 3:
         return True
-    learned = [people.keys() - set(_held_out(split, people)) for split in splits]
+    learned = _learned(splits, people)
     return all(
         set.intersection(*learned[:place], *learned[place + 1 :]) - learned[place]
         for place, split in enumerate(splits)

@@ -17,12 +17,6 @@ from tests.support.dumps import everything_in_postgres, everything_in_redis
 RECORDS = 120
 
 
-def _needles() -> list[str]:
-    """Return ids, and the hexadecimal spelling that Postgres gives them in bytes."""
-    ids = [f"record-{i}" for i in (7, 33, 119)] + [f"subject-{i}" for i in (3, 11)]
-    return ids + [i.encode().hex() for i in ids] + ["record-", "subject-", b"record-".hex()]
-
-
 def test_no_owners_id_reaches_postgres_redis_disk_or_a_log(
     api: TestClient,
     services: Services,
@@ -59,7 +53,9 @@ def test_no_owners_id_reaches_postgres_redis_disk_or_a_log(
     lines = [r.getMessage() for r in caplog.records if not r.name.startswith("httpx")]
     seen += [printed.out, printed.err, "\n".join(lines)]
     assert len("".join(seen)) > 10_000
-    for needle in _needles():
+    ids = [f"record-{i}" for i in (7, 33, 119)] + [f"subject-{i}" for i in (3, 11)]
+    in_bytes = [i.encode().hex() for i in ids]  # as Postgres spells them
+    for needle in (*ids, *in_bytes, "record-", "subject-", b"record-".hex()):
         assert not [text for text in seen if needle in text], needle
     assert "record-nobody" not in "".join(seen)
 

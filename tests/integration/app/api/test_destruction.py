@@ -37,11 +37,6 @@ def _define_backbone(api: TestClient) -> None:
     assert api.post("/v1/backbones", json=body).status_code == 201
 
 
-def _backbone_of(api: TestClient, weights: bytes) -> None:
-    _define_backbone(api)
-    assert api.put("/v1/backbones/made-of-it/weights", content=weights).status_code == 200
-
-
 def _settle(services: Services) -> None:
     with services.database.transaction() as session:
         (placement,) = session.scalars(select(PlacementRow.id))
@@ -56,7 +51,9 @@ def test_all_that_came_from_a_dataset_goes_and_the_log_says_so(
     workshop.define("two")
     version = workshop.work("one")
     workshop.work("two")
-    _backbone_of(api, api.get("/v1/models/one/certified/weights").content)
+    _define_backbone(api)
+    weights = api.get("/v1/models/one/certified/weights").content
+    assert api.put("/v1/backbones/made-of-it/weights", content=weights).status_code == 200
     api.put("/v1/models/one/targets/shelf")
     _settle(services)
     workshop.archive("two")

@@ -38,13 +38,6 @@ def _certificates(workshop: Workshop) -> int:
         return session.scalar(select(func.count()).select_from(CertificateRow)) or 0
 
 
-def _latest_run(workshop: Workshop) -> str:
-    with workshop.transaction() as session:
-        latest = repository.latest_run(session, registry.model_named(session, "model").id)
-        assert latest is not None
-        return latest.id
-
-
 def _require_withdrawn(workshop: Workshop, *requests: str) -> None:
     """Check that nothing is served or owed, and that all of it is completed."""
     assert workshop.active_run() is None
@@ -204,7 +197,7 @@ def test_a_withdrawn_model_is_trained_again_on_what_was_pushed_since(
     workshop.forget(*record_ids())
     workshop.dispatch()
     workshop.push(first=RECORDS)
-    created = runs.retry_run(workshop.services.database, _latest_run(workshop))
+    created = runs.retry_run(workshop.services.database, workshop.runs()[-1].id)
     assert created.kind == RunKind.TRAIN
     with pytest.raises(NotReadyError):
         _serve(workshop)
